@@ -1,7 +1,8 @@
-"""Our typed face of nio: what the daemon asks of a homeserver, encryption included.
+"""A typed client for the homeserver on top of nio, including encryption.
 
-nio keeps keys, members and the HTTP session. Reading /sync, sending and retrying are ours: nio's
-own would hide waits of up to a minute, and would send in clear where it failed to see encryption.
+nio keeps keys, members and the HTTP session. Our own code reads /sync, sends and retries: nio's
+would hide waits of up to a minute, and would send unencrypted where it missed that a room is
+encrypted.
 """
 
 import asyncio
@@ -67,24 +68,32 @@ from wintermute.text import display_name, no_answer
 SHORT_MS = 100
 
 NO_MARKS = str.maketrans("", "", "`@")
-"""Marks that a name in a code span must not have: its end, and the call of somebody."""
+"""Characters removed from a device name: they would end its code span or mention somebody."""
+log = logging.getLogger(__name__)
+NOTHING = {"not_types": ["*"]}
+SYNC_FILTER = {
+    "presence": NOTHING,
+    "room": {"timeline": {"limit": 100}, "ephemeral": NOTHING, "account_data": NOTHING},
+}
+TYPING_MS = 30_000
+DEVICES_SECONDS = 10.0
 
 
 class Poll:
-    """Counts syncs, so that others can wait for one that began after something happened (F-002)."""
+    """A counter of syncs, so that a task can wait for one that began after an event (F-002)."""
 
     def __init__(self) -> None:
-        # Synapse repeats an answer to the same request for two minutes, to the next run as well:
-        # so no short wait is like the one before.
+        # Synapse repeats its answer to an equal request for two minutes, even after a restart.
+        # So every short wait has another length.
         self.begun = secrets.randbelow(SHORT_MS)
         """The number of the newest sync that has begun."""
         self._heard = -1
         self._wanted = False
         self._scope: asyncio.Timeout | None = None
-        self._bell = asyncio.Event()
+        self._processed_event = asyncio.Event()
 
     async def round(self, asked: Callable[[int], Awaitable[Json]], wait_ms: int) -> Json:
-        """The answer to `asked`, which is told how long it may wait for news, in milliseconds."""
+        """Run one sync: call `asked` with the milliseconds to wait for events, and return its answer."""
         self.begun += 1
         if wait_ms > SHORT_MS and not self._wanted:
             try:
@@ -100,33 +109,22 @@ class Poll:
         return await asked(self.begun % SHORT_MS)
 
     def heard(self) -> None:
-        """What the newest sync brought is known now."""
+        """Wake up the waiting tasks: the newest sync is processed."""
         self._heard, self._wanted = self.begun, False
-        bell, self._bell = self._bell, asyncio.Event()
-        bell.set()
+        processed, self._processed_event = self._processed_event, asyncio.Event()
+        processed.set()
 
     async def heard_since(self, number: int) -> None:
-        """Wait until a sync has ended that began after that one; it is asked for at once."""
+        """Wait until a sync that began after number `number` is processed; one is started at once."""
         while self._heard <= number:
             if self._scope is not None and not self._wanted:
                 self._scope.reschedule(asyncio.get_running_loop().time())
             self._wanted = True
-            await self._bell.wait()
-
-
-log = logging.getLogger(__name__)
-
-NOTHING = {"not_types": ["*"]}
-SYNC_FILTER = {
-    "presence": NOTHING,
-    "room": {"timeline": {"limit": 100}, "ephemeral": NOTHING, "account_data": NOTHING},
-}
-TYPING_MS = 30_000
-DEVICES_SECONDS = 10.0
+            await self._processed_event.wait()
 
 
 class MatrixClient:
-    """The homeserver as the rest of this folder sees it."""
+    """The homeserver for all other modules of this folder."""
 
     def __init__(
         self,
@@ -138,7 +136,7 @@ class MatrixClient:
     ) -> None:
         self._nio = nio
         self._dates = dates
-        self._rules: dict[str, dict[str, str]] = {}  # of rooms, as a `RoomView` names them
+        self._rules: dict[str, dict[str, str]] = {}  # join rule and history of each room
         self._views: dict[str, RoomView] = {}
         self._since: str | None = None
         self._owners: dict[GroupSession, Device] = {}
@@ -146,31 +144,31 @@ class MatrixClient:
         self.keys = keys
         self.marks = marks
         self.moves = Moves()
-        """Where what was in rooms goes on; see `follow`."""
+        """The rooms that replace others; see `follow`."""
         self.poll = Poll()
         self.sessions = Sessions(nio)
         self.epochs = Epochs(nio, keys.store)
         self.people = keys.people
 
     def by_our_clock(self, sent_at: datetime) -> datetime:
-        """When an event was sent that the homeserver says was sent then."""
+        """Convert a time of the homeserver's clock to ours."""
         return sent_at if self._dates is None else self._dates.by_ours(sent_at)
 
     @property
     def identity(self) -> IdentityState:
-        """How it stands with our cross-signing identity."""
+        """The state of our cross-signing identity."""
         if self._nio.olm is None:
             return IdentityState("ok", "none: matrix.encryption is off")
         return self.keys.identity.state
 
     @property
     def keeps_identity(self) -> bool:
-        """Whether our device is or will be signed by the identity of earlier runs."""
+        """True if our device is or will be signed by the identity of earlier runs."""
         return self._nio.olm is not None and self.keys.identity.keeps_identity
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The seeds of our identity, also before it is made, and the key of our marks."""
+        """The seeds of our identity, also before it is created, and the key of our message tags."""
         return (*self.keys.identity.secrets, self.marks.secret)
 
     @property
@@ -180,17 +178,17 @@ class MatrixClient:
 
     @property
     def device_line(self) -> str:
-        """Our device as people compare it."""
+        """Our device id and fingerprint, as people compare them."""
         key = f", fingerprint {fingerprint(self.device_key)}" if self.device_key else ""
         return f"{self.account.device_id}{key}"
 
     async def sign_all_devices(self) -> None:
-        """Vouch for every device of our account; the bot never does."""
+        """Sign every device of our account; only a command does this, never the daemon."""
         with translated():
             await self.keys.identity.sign_all_devices()
 
     async def fresh_keys(self, user: str) -> dict[str, str]:
-        """The keys of a user's devices and identity as they are served now, by their ids."""
+        """Query the public keys of a user's devices and identity, by key id."""
         await self.keys.ask({user})
         devices = self._nio.olm.device_store.active_user_devices(user)
         found = {f"{ED25519}{device.id}": str(device.ed25519) for device in devices}
@@ -198,7 +196,7 @@ class MatrixClient:
         return found | ({f"{ED25519}{master}": master} if master else {})
 
     def device_name(self, user: str, device: str) -> str:
-        """Name a session as its person does, in marks of its own; "": that is not known."""
+        """Return a device's name in a code span and a blank; "" if it is unknown."""
         known = self._nio.olm.device_store[user].get(device)
         name = display_name(known.display_name.translate(NO_MARKS)) if known else ""
         return f"`{name}` " if name else ""
@@ -206,25 +204,25 @@ class MatrixClient:
     async def send_to_device(
         self, kind: str, user: str, device: str, content: Json, txn_id: str
     ) -> None:
-        """Say something in clear to one device of a user, or to all with `*`; once per `txn_id`."""
+        """Send an unencrypted to-device message to one device of a user, or to all with `*`; once per `txn_id`."""
         body = {"messages": {user: {device: content}}}
         await call(self._nio, "PUT", path("sendToDevice", kind, txn_id), body)
 
     def refused(self, room_id: str, event: Json) -> Device | None:
-        """The device that sent an encrypted event, if it has new keys that we do not take."""
+        """Return the device that sent an encrypted event, if its new keys are refused."""
         session_id, named = session_of(event)
         sent = {named, *self.sessions.copies(room_id, session_id)}
         refused = self.keys.replaced.refused_of(event["sender"])
         return next((each for each in refused if not named or each.curve25519 in sent), None)
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
-        """What happened since a token; keys and members are known to nio when it returns."""
+        """Fetch all events since a token. When it returns, nio knows the new keys and members."""
         return await self.take_keys(await self.hear(since, full_state=full_state, wait_s=wait_s))
 
     async def hear(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
-        """What happened since a token; who is in the rooms is known when it returns.
+        """Fetch all events since a token. When it returns, the members of the rooms are known.
 
-        The keys that came along are not: they have to be stored, which may be impossible for long.
+        The new keys are not: they have to be stored, which may be impossible for a long time.
         """
         epoch = EPOCH + self.account.device_id
         wanted = SYNC_FILTER | {"account_data": {"types": [epoch, AT_WORK]}}
@@ -236,7 +234,7 @@ class MatrixClient:
 
         async def asked(wait_ms: int) -> Json:
             target = f"{path('sync')}?{urlencode({**query, 'timeout': wait_ms})}"
-            # A long poll notices a silent network soon; a catch-up may take the homeserver its time.
+            # A long poll detects a dead connection soon; a catch-up may be slow.
             long_poll = wait_ms > SHORT_MS and not full_state
             return await call(
                 self._nio, "GET", target, seconds=wait_ms / 1000 + 10 if long_poll else 60
@@ -250,13 +248,13 @@ class MatrixClient:
             self._begin_anew()
         self._know_rooms(batch)
         self.poll.heard()
-        if since != self._since:  # what came until then is stored
+        if since != self._since:  # everything before is stored
             self._since, self._owners = since, {}
         at_work = read_installation(newest_in(raw, AT_WORK))
         return replace(batch, epoch=value_in(newest_in(raw, epoch)), installation=at_work)
 
     def _begin_anew(self) -> None:
-        """Drop the known rooms and keys: a sync without a token never names what went away."""
+        """Forget the known rooms and keys: a sync without a token does not name rooms that we left."""
         for room_id in list(self._nio.rooms):
             self.keys.end_session(room_id)
         for known in (self._nio.rooms, self._rules, self._views):
@@ -264,45 +262,48 @@ class MatrixClient:
         self.keys.doubt_devices()
 
     def _know_rooms(self, batch: SyncBatch) -> None:
-        """Let nio know who is in the rooms, which it would read after the keys, or never."""
+        """Let nio read the members before the keys; it would read them later, or never."""
         encrypted: set[str] = set()
-        told = parsed({**batch.for_nio, "to_device": {}})
-        for room_id, news in told.rooms.join.items():
+        response = parsed({**batch.for_nio, "to_device": {}})
+        for room_id, news in response.rooms.join.items():
             self._nio._handle_joined_state(room_id, news, encrypted)
             room = self._nio.rooms[room_id]
             if room.encrypted and self._nio.olm is not None:
                 self._nio.olm.update_tracked_users(room)
         self._nio.encrypted_rooms.update(encrypted)
         if self._nio.olm is not None:
-            self._nio._handle_olm_events(told)  # whose devices changed
-        self._keep_rooms(batch)
+            self._nio._handle_olm_events(response)  # whose devices changed
+        self._update_readers(batch)
 
     async def take_keys(self, batch: SyncBatch) -> SyncBatch:
-        """Let nio take the rest of a sync; with whose sessions came. Raises: KeyStoreBlocked."""
+        """Let nio process the keys of a sync; return it with the owners of new sessions.
+
+        Raises: KeyStoreBlocked.
+        """
         response = parsed({**batch.for_nio, "rooms": {}, "device_lists": {}})
         with self.keys.store.writing():
             rooms = {room.room_id for room in batch.joined if room.encryption}
             if self._nio.olm is not None and rooms:
-                # At a start they all come, and what is stored already needs no store to write to.
+                # The first sync names all encrypted rooms; only new ones have to be written.
                 new = rooms - self._nio.store.load_encrypted_rooms()
                 self._nio.store.save_encrypted_rooms(sorted(new))
-            await self._nio.receive_response(response)  # waits for nobody: we gave it no callbacks
+            await self._nio.receive_response(response)  # does not wait: there are no callbacks
         self.keys.left(batch.keys_left)
         self.keys.changed(batch.for_nio["device_lists"]["changed"])
         for word in batch.withheld:
             if word.code == NO_OLM:
                 self.keys.begin_anew(word.sender, word.sender_key)
         keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
-        # The first word stays, and counts until it is stored: nio takes each key only once.
+        # The first owner stays until it is stored: nio accepts each key only once.
         self._owners = {**await self._owners_of(keys), **self._owners}
         malformed = batch.malformed + self.keys.take_dropped()
         return replace(batch, malformed=malformed, owners=tuple(self._owners.items()))
 
     async def _owners_of(self, keys: Sequence[RoomKeyEvent]) -> dict[GroupSession, Device]:
-        """Whose the sessions are whose keys came; who has a new device is asked for it first.
+        """Return the owners of the sessions in these keys; unknown devices are queried first.
 
-        Only of people we answer: others could keep us waiting, and send keys without end. What is
-        not known by then is looked at when something in that session comes.
+        Only those of allowed users: others could delay us with keys without end. A device that is
+        still unknown is looked up when an event of its session comes.
         """
         found = self.sessions.owned(keys)
         unknown = {sender for sender, _, device in found if device is None} & self.people.allowed
@@ -317,8 +318,8 @@ class MatrixClient:
         allowed = self.people.allowed
         return {session: owner for _, session, owner in found if owner and owner.user_id in allowed}
 
-    def _keep_rooms(self, batch: SyncBatch) -> None:
-        """Know who may be in which room; what was encrypted for other readers is used no more."""
+    def _update_readers(self, batch: SyncBatch) -> None:
+        """Update the rooms' readers; if they change, the room's session is not used any more."""
         for room_id in batch.left:
             self._nio.rooms.pop(room_id, None)
             self._rules.pop(room_id, None)
@@ -329,7 +330,7 @@ class MatrixClient:
             news = {name: rule for name, rule in said.items() if rule is not None}
             self._rules[room.room_id] = self._rules.get(room.room_id, {}) | news
             before = self._views.get(room.room_id)
-            if before and before.readers != self._seen(room.room_id).readers:
+            if before and before.readers != self._view(room.room_id).readers:
                 self.keys.end_session(room.room_id)
         for room_id in (*batch.left, *(room.room_id for room in changed)):
             self._views.pop(room_id, None)
@@ -337,14 +338,14 @@ class MatrixClient:
     async def page(
         self, room_id: str, start: str | None, end: str | None = None, limit: int = 100
     ) -> tuple[list[Json], str | None]:
-        """Events before the token `start`, oldest first, and the token of what is before them."""
+        """Fetch the events before the token `start`, oldest first, and the token of the page before."""
         query: Json = {"dir": "b", "limit": limit}
         query |= {name: at for name, at in (("from", start), ("to", end)) if at}
         target = f"{path('rooms', room_id, 'messages')}?{urlencode(query)}"
         return page(await call(self._nio, "GET", target))
 
     async def newest(self, room_id: str) -> AsyncIterator[Json]:
-        """The events of a room, newest first, decrypted where we can."""
+        """Iterate over the events of a room, newest first, decrypted where possible."""
         events, start = await self.page(room_id, None, limit=50)
         while events:
             for event in reversed(events):
@@ -354,9 +355,9 @@ class MatrixClient:
             events, start = await self.page(room_id, start, limit=50)
 
     async def edits(self, room_id: str, event_id: str) -> AsyncIterator[str]:
-        """Our edits of an event that are still there, oldest first.
+        """Iterate over our existing edits of an event, oldest first.
 
-        The homeserver names no edits of what is redacted, and shows them in the room all the same.
+        The homeserver does not list edits of a redacted event, but still shows them in the room.
         """
         around = await call(self._nio, "GET", path("rooms", room_id, "context", event_id))
         found, start = page({"chunk": around.get("events_after"), "end": around.get("end")})
@@ -373,28 +374,28 @@ class MatrixClient:
             found, start = page(answer)
 
     async def event(self, room_id: str, event_id: str) -> Json:
-        """One event of a room, as it came."""
+        """Fetch one event of a room, undecrypted."""
         return await call(self._nio, "GET", path("rooms", room_id, "event", event_id))
 
     def decrypted(self, room_id: str, event: Json) -> Json | None:
-        """A room event in clear; None while its key is missing or it is garbage."""
+        """Decrypt a room event; None if its key is missing or it is malformed."""
         opened = self.sessions.opened(room_id, event)
         return opened.event if opened else None
 
     async def checked(
         self, tx: Transaction, room_id: str, event: Json
     ) -> tuple[Opened | None, Verdict]:
-        """An encrypted event in clear, and what it is worth as the word of its sender.
+        """Decrypt an event and return it with its trust level.
 
-        Unless it is not theirs it is taken in with this, and nothing else is that message. Of whom
-        we do not answer nothing is kept: they may begin a session with each line.
+        An event of its sender is recorded, so that no other event can replay its ciphertext. For
+        users who are not allowed nothing is stored: they may begin a session with each line.
         """
         ways, sender = self.sessions.heard(room_id, event), event["sender"]
         best, allowed = next(iter(ways), None), sender in self.people.allowed
         verdict: Verdict = "foreign"
         for opened in ways:
             device = opened.sealed and await bound(tx, opened.sealed, opened.device, keep=allowed)
-            # A device that somebody made for them may have sent their session too.
+            # A forged device of the sender may have sent the same session.
             if device and device.user_id == sender and verdict != "good":
                 best, verdict = replace(opened, device=device), self.people.verdict(device)
         if best is None or best.sealed is None or verdict == "foreign" or not allowed:
@@ -408,13 +409,13 @@ class MatrixClient:
         return tuple(self._nio.rooms)
 
     def room(self, room_id: str) -> RoomView:
-        """Who is in a room, who may come in and whether it is encrypted, as of the last sync."""
+        """Return the members, rules and encryption of a room, as of the last sync."""
         if room_id not in self._views:
-            self._views[room_id] = self._seen(room_id)
+            self._views[room_id] = self._view(room_id)
         return self._views[room_id]
 
     def follow(self, moves: Moves) -> None:
-        """Know from now on where what was in rooms goes on."""
+        """Use these replaced rooms from now on."""
         if moves != self.moves:
             self.moves = moves
             self._views = {}
@@ -422,9 +423,9 @@ class MatrixClient:
     def room_for(
         self, scope: str, policy: Policy, encrypted: bool = False, first: Collection[str] = ()
     ) -> str | None:
-        """A room in which all who can read may read what is meant for a scope; encrypted if it must.
+        """Find a room in which every reader may read messages of a scope; an encrypted one if required.
 
-        `first`: those that are looked at before the others.
+        `first`: rooms to try before the others.
         """
         over = self.moves.closed | self.moves.barred
         ordered = dict.fromkeys((*(r for r in first if r in self.rooms), *self.rooms))
@@ -432,7 +433,7 @@ class MatrixClient:
         views = (view for view in rooms if view.encrypted or not encrypted)
         return next((v.room_id for v in views if may_read(v, scope, self.account, policy)), None)
 
-    def _seen(self, room_id: str) -> RoomView:
+    def _view(self, room_id: str) -> RoomView:
         room = self._nio.rooms.get(room_id)
         named = self.moves.scopes.get(room_id, "")
         if room is None:
@@ -447,18 +448,18 @@ class MatrixClient:
         return RoomView(room_id, members, invited, room.encrypted, named=named, **rules)
 
     def is_held(self, room_id: str) -> bool:
-        """Whether somebody in a room has another identity now: nothing of ours goes there (X-035)."""
+        """Check if a member of a room has a changed identity: then nothing is sent there (X-035)."""
         view = self.room(room_id)
-        changed = (person.user_id for person in self.people.changed())  # few, whatever the room
+        changed = (person.user_id for person in self.people.changed())  # few, even in a large room
         return any(user in view.members or user in view.invited for user in changed)
 
     def renew_keys(self) -> None:
-        """The keys here are an earlier copy: begin all sessions anew, and say nothing before."""
+        """Replace all sessions before the next message: our keys come from a backup."""
         if self._nio.olm is not None:
             self.keys.renewal.begin()
 
     async def upkeep(self) -> None:
-        """What encryption wants done after each sync: upload, query and claim keys, to-device."""
+        """Do the work for encryption that is due after each sync: upload, query and claim keys."""
         with translated():
             await self.keys.upkeep()
 
@@ -473,13 +474,13 @@ class MatrixClient:
         apart: bool = False,
         seen: RoomView | None = None,
     ) -> str:
-        """Send an event once per `txn_id`; its id. Raises: AudienceChanged.
+        """Send an event once per `txn_id`; return its id. Raises: AudienceChanged.
 
-        `encrypted`: what the rest of the program knows of the room. It is never sent in clear if
-        either we or nio believe it is encrypted, but a reaction, which is nothing but a sign and
-        rings if it is not seen to be one. `apart`: in a session of its own, which people with a
-        changed identity can read too. `seen`: the room as it was when it was judged who reads
-        this; the keys go to just them, and nothing goes out once it is another.
+        `encrypted`: True if our database knows the room as encrypted. The event is never sent
+        unencrypted if our database or nio believes that the room is encrypted. The exception are
+        reactions: an encrypted one would notify people like a message. `apart`: use a new session,
+        which people with a changed identity can read, too. `seen`: the room when its readers were
+        checked; the keys go to exactly these, and nothing is sent if it has changed.
         """
         room = self._nio.rooms.get(room_id)
         payload, in_clear = content, event_type == "m.reaction"
@@ -488,7 +489,7 @@ class MatrixClient:
                 await self.keys.share(room_id, apart=apart)
                 if seen is not None and self.room(room_id) != seen:
                     raise AudienceChanged(room_id)
-                # (What it relates to stays readable beside it, as the homeserver needs it.)
+                # (Its relation stays unencrypted, as the homeserver needs it.)
                 with self.keys.store.writing():
                     event_type, payload = self._nio.encrypt(room_id, event_type, content)
                 if apart:
@@ -513,13 +514,13 @@ class MatrixClient:
         return event_id
 
     async def redact(self, room_id: str, event_id: str, txn_id: str) -> str:
-        """Take an event of ours away, without a word; the id of the event that does."""
+        """Redact an event of ours without a reason; return the id of the redaction."""
         target = path("rooms", room_id, "redact", event_id, txn_id)
         answer = await call(self._nio, "PUT", target, {})
         return str(answer.get("event_id", ""))
 
     async def join(self, room_id: str) -> None:
-        """Go into a room."""
+        """Join a room."""
         await call(self._nio, "POST", path("rooms", room_id, "join"), {})
 
     async def leave(self, room_id: str) -> None:
@@ -527,7 +528,7 @@ class MatrixClient:
         await call(self._nio, "POST", path("rooms", room_id, "leave"), {})
 
     async def typing(self, room_id: str, *, on: bool) -> None:
-        """Show or hide that we write."""
+        """Show or hide our typing notification."""
         body: Json = {"typing": on} | ({"timeout": TYPING_MS} if on else {})
         await call(self._nio, "PUT", path("rooms", room_id, "typing", self.account.user_id), body)
 
@@ -547,11 +548,11 @@ async def open_client(
     dates: CheckedClock | None = None,
     hide: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[MatrixClient]:
-    """A client for a login, its key store open; closed at the end. `dates`: who wants its dates.
+    """Open a client for a login, with its key store; it is closed at the end.
 
-    `folder` holds nio's key store, a database file of its own that is never opened by our driver,
-    the seeds of our identity and the key of our marks. `hide` is told each new token that the
-    login gets.
+    `folder` holds nio's key store (an SQLite file that our own driver never opens), the seeds of
+    our identity and the key of our message tags. `dates` gets the dates of the homeserver's
+    answers, `hide` each new token of the login.
     """
 
     async def renew(why: LoginRefused) -> str:
@@ -615,8 +616,8 @@ def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
         except (PeeweeException, ValueError) as error:
             problem = error
     if problem is not None:
-        if told := blocked(file, problem):
-            raise told
+        if response := blocked(file, problem):
+            raise response
         kind = "" if isinstance(problem, str) else f"{type(problem).__name__}: "
         raise ConfigurationError(
             f"the encryption keys in {file} cannot be read ({kind}{problem}): restore the Matrix folder "

@@ -1,4 +1,4 @@
-"""What is said about messages that stay locked: why, as far as it is known, and what to do."""
+"""Notices about undecryptable messages: the reason, as far as it is known, and what to do."""
 
 import logging
 from dataclasses import dataclass
@@ -15,50 +15,12 @@ from wintermute.matrix.sieve import NO_OLM, Withheld, session_of
 from wintermute.matrix.trust import Trust, harmless_id, replaced_notice
 from wintermute.stores import Stores
 
-KEPT = timedelta(days=1)  # nobody is told of what is locked for longer
+KEPT = timedelta(days=1)  # after this there are no notices about a message
 MOST = 200  # of one sender
-
-
-class WithheldKeys:
-    """Keys that we do not get, by the word of whose client has them. Only the cause is kept."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-
-    async def keep(self, tx: Transaction, word: Withheld) -> None:
-        """Keep a word, and of its sender the newest ones only."""
-        now = self._clock.now()
-        values = columns(word) | {"received_at": now}
-        newest = "code = excluded.code, received_at = excluded.received_at"
-        await tx.execute(*insert("withheld_keys", values, f"ON CONFLICT DO UPDATE SET {newest}"))
-        await tx.execute("DELETE FROM withheld_keys WHERE received_at < ?", (stamp(now - KEPT),))
-        await tx.execute(
-            "DELETE FROM withheld_keys WHERE sender = :sender AND received_at < (SELECT received_at"
-            " FROM withheld_keys WHERE sender = :sender ORDER BY received_at DESC LIMIT 1 OFFSET :most)",
-            {"sender": word.sender, "most": MOST - 1},
-        )
-
-    async def code(self, sender: str, room_id: str, session_id: str, sender_key: str) -> str:
-        """Look up the code for a session's missing key; "" if its sender gave none.
-
-        The key that an event names counts for `m.no_olm` only, of any device without one.
-        """
-        row = await self._database.row(
-            "SELECT code FROM withheld_keys WHERE sender = :sender AND (room_id = :room AND"
-            " session_id = :session OR room_id = '' AND :key IN (sender_key, ''))"
-            " ORDER BY room_id DESC, received_at DESC LIMIT 1",
-            {"sender": sender, "room": room_id, "session": session_id, "key": sender_key},
-        )
-        return str(row["code"]) if row else ""
-
-
 log = logging.getLogger(__name__)
-
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 KEYS_GRACE = timedelta(seconds=30)  # a key may come a sync later than its message
-
 LOCKED = (
     "I could not decrypt a message of {sender}. Sending it again usually helps. If its key still "
     "arrives, I read the old one too."
@@ -91,14 +53,49 @@ WITHHELD = {
         "me. I begin one now; please send the message again."
     ),
 }
-"""What a client says why it withholds a key, in our words: its own could be anybody's."""
+"""Notices for the reasons that clients give for withholding a key; their own texts are not shown."""
+
+
+class WithheldKeys:
+    """The store of claims about withheld keys. Only the reason is stored."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def keep(self, tx: Transaction, claim: Withheld) -> None:
+        """Store a claim; of each sender only the newest `MOST` are kept."""
+        now = self._clock.now()
+        values = columns(claim) | {"received_at": now}
+        newest = "code = excluded.code, received_at = excluded.received_at"
+        await tx.execute(*insert("withheld_keys", values, f"ON CONFLICT DO UPDATE SET {newest}"))
+        await tx.execute("DELETE FROM withheld_keys WHERE received_at < ?", (stamp(now - KEPT),))
+        await tx.execute(
+            "DELETE FROM withheld_keys WHERE sender = :sender AND received_at < (SELECT received_at"
+            " FROM withheld_keys WHERE sender = :sender ORDER BY received_at DESC LIMIT 1 OFFSET :most)",
+            {"sender": claim.sender, "most": MOST - 1},
+        )
+
+    async def code(self, sender: str, room_id: str, session_id: str, sender_key: str) -> str:
+        """Look up the code for a session's missing key; "" if its sender gave none.
+
+        The sender key that an event names is compared only for `m.no_olm`; an event without one
+        matches any device.
+        """
+        row = await self._database.row(
+            "SELECT code FROM withheld_keys WHERE sender = :sender AND (room_id = :room AND"
+            " session_id = :session OR room_id = '' AND :key IN (sender_key, ''))"
+            " ORDER BY room_id DESC, received_at DESC LIMIT 1",
+            {"sender": sender, "room": room_id, "session": session_id, "key": sender_key},
+        )
+        return str(row["code"]) if row else ""
 
 
 @dataclass(frozen=True, slots=True)
 class LockReason:
-    """Why a message stays locked, and what is said about it, once per `key` and `every`.
+    """The reason why a message stays locked, and its notice, sent once per `key` and `every`.
 
-    `owner`: whose device encrypted it, if that is not its sender.
+    `owner`: the user whose device encrypted it, if that is not its sender.
     """
 
     key: str
@@ -109,7 +106,7 @@ class LockReason:
 
 
 class Complaints:
-    """Tells who wrote, where they wrote."""
+    """Sends notices about undecryptable messages to the rooms they were sent in."""
 
     def __init__(
         self, stores: Stores, client: MatrixClient, policy: Policy, clock: Clock, trust: Trust
@@ -121,30 +118,30 @@ class Complaints:
         self._clock = clock
         self._withheld = WithheldKeys(stores.database, clock)
 
-    async def heard(self, tx: Transaction, word: Withheld) -> None:
-        """Keep why somebody's client withholds a key, if we would tell them."""
-        rooms = [word.room_id] if word.room_id else self._client.rooms
-        here = any(word.sender in self._client.room(room_id).members for room_id in rooms)
-        if here and word.sender in self._policy.allowed:
-            log.info("key withheld sender=%s code=%s", word.sender, word.code)
-            await self._withheld.keep(tx, word)
+    async def heard(self, tx: Transaction, claim: Withheld) -> None:
+        """Store the reason why a client withholds a key, if its user may get a notice."""
+        rooms = [claim.room_id] if claim.room_id else self._client.rooms
+        here = any(claim.sender in self._client.room(room_id).members for room_id in rooms)
+        if here and claim.sender in self._policy.allowed:
+            log.info("key withheld sender=%s code=%s", claim.sender, claim.code)
+            await self._withheld.keep(tx, claim)
 
     async def about(self, row: Locked) -> None:
-        """Say that a message stays locked, once per room, sender and cause in an hour (X-021)."""
+        """Send a notice that a message stays locked, once an hour per room, sender and reason (X-021)."""
         age, sender = self._clock.now() - row.received_at, row.raw.get("sender")
         if age >= DAY or sender not in self._policy.allowed:
             return
-        cause = await self._cause(row, str(sender))
-        if age < cause.grace:
+        reason = await self._reason(row, str(sender))
+        if age < reason.grace:
             return
-        about = (str(sender), row.conversation_id, cause.key, cause.every, cause.notice)
+        about = (str(sender), row.conversation_id, reason.key, reason.every, reason.notice)
         async with self._stores.database.transaction() as tx:
             said = await self._trust.tell_person(tx, self._client.room(row.room_id), *about)
-            if said and cause.owner:
-                met = f"{cause.owner} writes for {sender} -> {NO_BRIDGE}"
-                await self._stores.health.note_in(tx, "bridge", "warn", met)
+            if said and reason.owner:
+                detail = f"{reason.owner} writes for {sender} -> {NO_BRIDGE}"
+                await self._stores.health.note_in(tx, "bridge", "warn", detail)
 
-    async def _cause(self, row: Locked, sender: str) -> LockReason:
+    async def _reason(self, row: Locked, sender: str) -> LockReason:
         key = f"locked {row.room_id} {sender}"
         refused = self._client.refused(row.room_id, row.raw)
         if refused is not None:

@@ -1,6 +1,7 @@
-"""The model's Markdown as the content of a Matrix message: readable text and clean HTML.
+"""The content of Matrix messages from Markdown: readable text and clean HTML.
 
-A long answer in several messages: nothing lost, code blocks whole in each (X-009).
+A long answer is split into several messages without losing text; each has complete code blocks
+(X-009).
 """
 
 import html as entities
@@ -15,17 +16,24 @@ from wintermute.markdown import FENCE, INERT, RENDERED_MOST, ROOM, Fence, fence_
 from wintermute.messages import Json
 
 CONTENT_MOST = 40_000
-"""Bytes of a content as JSON. Synapse refused encrypted events beyond 48,368."""
+"""Bytes of a content as JSON. Synapse refused encrypted events above 48,368."""
 
 EDIT_MOST = CONTENT_MOST // 2
-"""An edit says its content twice."""
+"""Bytes of an edit's text: an edit contains its content twice."""
 GROWS_MOST = 8_000
-"""Bytes of Markdown up to which a message grows, and of the first part of what may be an edit."""
+"""Bytes of Markdown of a streamed answer, and of the first part of a message that may be an edit."""
 LIVE: Json = {"org.matrix.msc4357.live": {}}
 
 ESCAPED = re.compile(
     r"(?P<code>(?<!`)(?P<run>`+)(?!`).*?(?<!`)(?P=run)(?!`))|\\(?P<mark>[!-/:-@\[-`{-~])"
 )
+LEAST = 512
+"""Bytes. With a smaller limit a code fence, closed and opened again, would leave no room for text."""
+ENVELOPE = 500
+"""Bytes of a content besides body and formatted body."""
+BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
+Cut = tuple[int, Fence | None]
+"""A position to cut at, and the code block that is open there."""
 
 
 def content(
@@ -35,10 +43,10 @@ def content(
     literally: bool = False,
     most: int = CONTENT_MOST,
 ) -> Json:
-    """The content of the event that says it. HTML is left out where it adds or fits nothing.
+    """Return the content of a message. HTML is left out if it adds nothing or is too large.
 
-    `literally`: it is no Markdown, and each mark in it is meant. `most`: bytes it may have.
-    The empty `m.mentions` says that nobody is mentioned, whatever the text looks like.
+    `literally`: the text is not Markdown. `most`: bytes allowed. The empty `m.mentions` says that
+    nobody is mentioned, even if the text contains a name.
     """
     plainly: Json = {"msgtype": msgtype, "body": plain(markdown), "m.mentions": {}}
     if literally:
@@ -46,15 +54,15 @@ def content(
     formatted = html(markdown)
     richly = plainly | {"format": "org.matrix.custom.html", "formatted_body": formatted}
     inner = formatted.removeprefix("<p>").removesuffix("</p>").replace("<br>\n", "\n")
-    # One paragraph of the same text says no more than the body.
+    # HTML that is one paragraph of the same text adds nothing to the body.
     adds = "<" in inner or entities.unescape(inner) != plainly["body"].strip()
     return richly if adds and json_size(richly) <= most else plainly
 
 
 def edit(new: Json, event_id: str, *, live: bool = False) -> Json:
-    """The content of an event that gives an earlier one this content.
+    """Return the content of an event that replaces an earlier one's content.
 
-    `live`: the text still grows, so that clients may show that it does (MSC4357).
+    `live`: the text is still being streamed, which clients may show (MSC4357).
     """
     new = new | (LIVE if live else {})
     relation = {"rel_type": "m.replace", "event_id": event_id}
@@ -63,12 +71,12 @@ def edit(new: Json, event_id: str, *, live: bool = False) -> Json:
 
 
 def json_size(value: Json) -> int:
-    """Bytes of a content as nio writes it, everything beyond ASCII escaped."""
+    """Return the bytes of a content as nio writes it, with all non-ASCII characters escaped."""
     return len(json.dumps(value))
 
 
 def plain(markdown: str) -> str:
-    """Markdown is readable as it is, but for backslashes that say that a mark is none."""
+    """Return Markdown as readable text: only backslashes that escape punctuation are removed."""
     source = text.clean(markdown)
     return ROOM.sub(
         INERT, source if len(source) > RENDERED_MOST else unescaped(text.with_math(source))
@@ -76,7 +84,7 @@ def plain(markdown: str) -> str:
 
 
 def unescaped(source: str) -> str:
-    """Markdown without the backslashes that HTML does not show; in code each is meant."""
+    """Remove the backslashes that escape punctuation, except in code."""
     lines, fence = list[str](), None
     for line in source.split("\n"):
         before, fence = fence, fence_after(line, fence)
@@ -85,23 +93,12 @@ def unescaped(source: str) -> str:
     return "\n".join(lines)
 
 
-LEAST = 512
-"""Bytes. Below this a code fence opened and closed again would leave no room for text."""
-ENVELOPE = 500
-"""Bytes of a content that are neither body nor formatted body."""
-BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
-
-
-Cut = tuple[int, Fence | None]
-"""A place to cut, and the code block that is open there."""
-
-
 def parts(markdown: str, limit: int = 10_000, *, edits: bool = False) -> list[str]:
-    """The Markdown in pieces of at most `limit` bytes (no less than 512), in order.
+    """Split Markdown into parts of at most `limit` bytes (at least 512), in order.
 
-    `edits`: the first of them is small enough for an edit.
+    `edits`: the first part is small enough for an edit.
 
-    Cut between paragraphs; where there is none between lines, then words, then characters.
+    It is cut between paragraphs if possible, else between lines, words or characters.
     """
     rest, fence = without_blank_ends(text.clean(markdown)), None
     found = list[str]()
@@ -114,7 +111,7 @@ def parts(markdown: str, limit: int = 10_000, *, edits: bool = False) -> list[st
 
 
 def grown(markdown: str) -> tuple[str, bool]:
-    """The beginning of a text as it grows, and whether it is all that will be shown of it."""
+    """Return the beginning of a streamed text, and True if no more of it will be shown until its end."""
     said = without_blank_ends(text.clean(markdown[: 2 * GROWS_MOST]))
     part, rest, _ = first_part(said, None, GROWS_MOST, EDIT_MOST)
     return part, bool(rest)
@@ -123,9 +120,9 @@ def grown(markdown: str) -> tuple[str, bool]:
 def first_part(
     rest: str, fence: Fence | None, limit: int, most: int = CONTENT_MOST
 ) -> tuple[str, str, Fence | None]:
-    """The next piece, what is left, and the code block that is open across the cut.
+    """Return the next part, the rest, and the code block that is open across the cut.
 
-    A piece that grows too large as HTML is made smaller; the smallest goes without HTML.
+    A part that is too large as HTML is made smaller; the smallest is sent without HTML.
     """
     while True:
         part, left, still_open = divided(rest, fence, limit)
@@ -136,7 +133,7 @@ def first_part(
 
 
 def divided(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence | None]:
-    """The longest good piece within a limit, closed and opened as its code block needs."""
+    """Cut off the longest good part within a limit; an open code block is closed and opened again."""
     opening = fence.opening if fence else ""
     room = limit - size(opening)
     if size(rest) <= room:
@@ -149,7 +146,7 @@ def divided(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence
 
 
 def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
-    """The last place between two paragraphs, else between two lines, that leaves a fit piece."""
+    """Find the last cut within the limit between two paragraphs, else between two lines."""
     between_paragraphs: Cut | None = None
     between_lines: Cut | None = None
     lines, at, used, before = rest.split("\n"), 0, 0, fence
@@ -159,7 +156,7 @@ def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
         if used - 1 > room:
             break
         closing = size(after.closing) if after else 0
-        # A cut at its edge would leave an empty code block on one of its sides.
+        # A cut at the block's edge would leave an empty code block on one side.
         edge = after and (before is None or fence_after(following, after) is None)
         if used - 1 + closing <= room and not edge:
             between_lines = (at, after)
@@ -170,7 +167,7 @@ def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
 
 
 def word_cut(rest: str, fence: Fence | None, room: int) -> Cut:
-    """A place inside the last line of text that begins within the room."""
+    """Find a cut inside the last line that begins within the limit."""
     best = (max(1, len(fitting(rest, room))), fence)
     at = used = 0
     for line in rest.split("\n"):
@@ -186,7 +183,7 @@ def word_cut(rest: str, fence: Fence | None, room: int) -> Cut:
 
 
 def after_last_word(shown: str, line: str) -> int:
-    """How much of the shown beginning of a line ends with a whole word; all when none does."""
+    """Return the length of the shown beginning up to its last whole word; all if there is none."""
     for found in reversed(list(re.finditer(r"[ \t]+", shown))):
         if shown[: found.start()].strip() and not FENCE.match(line[found.end() :]):
             return found.end()
@@ -194,7 +191,7 @@ def after_last_word(shown: str, line: str) -> int:
 
 
 def dedented(rest: str, fence: Fence) -> str:
-    """The rest with an indented code block's own lines moved to the margin, where it goes on."""
+    """Move the lines of an indented code block to the margin."""
     lines = rest.split("\n")
     for n, line in enumerate(lines):
         lines[n] = line.removeprefix(" " * min(fence.indent, len(line) - len(line.lstrip(" "))))
@@ -204,15 +201,15 @@ def dedented(rest: str, fence: Fence) -> str:
 
 
 def without_blank_ends(markdown: str) -> str:
-    """Text without blank lines before and after it; its first line keeps its indentation."""
+    """Remove blank lines before and after a text; its first line keeps its indentation."""
     return BLANK_LINES.sub("", markdown).rstrip()
 
 
 def fitting(line: str, room: int) -> str:
-    """As much of the beginning as fits into a number of bytes."""
+    """Return the beginning of a line that fits into a number of bytes."""
     return line.encode()[: max(0, room)].decode(errors="ignore")
 
 
 def size(piece: str) -> int:
-    """Bytes as UTF-8."""
+    """Return the bytes of a text as UTF-8."""
     return len(piece.encode())

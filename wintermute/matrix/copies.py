@@ -1,9 +1,7 @@
-"""Notices that our data are an earlier copy of what was used since, or that another copy is at work.
+"""Detection of a restored backup, or of a second running copy of this data folder.
 
-Everything we said carries a mark that only we can make, which names what was answered or said. So it
-is not said again, and people hear which of their messages we know no longer.
-
-What the rooms say of the time that an earlier copy of our data knows nothing of (F-009).
+Every message of ours carries a tag that only we can make. It names what the message answers. So
+after a restore nothing is sent twice, and people get a list of the messages that are lost (F-009).
 """
 
 import asyncio
@@ -40,21 +38,37 @@ from wintermute.work.runner import guarded
 log = logging.getLogger(__name__)
 
 ACTIVE_SECONDS = 600.0
-"""How long a value stands while we are active: what a copy from within does not know shows in the rooms."""
+"""Longest use of one epoch; what happened within it is recognised by the messages in the rooms."""
 AT_ONCE_SECONDS = 3600.0
-"""Two foreign values within this are no copy put back, but one that runs beside us."""
+"""Two unknown epochs within this time mean a second running copy, not a restored backup."""
 RUNS_BESIDE = (
     "another copy of this data folder is at work with the same login, and the two damage each"
     " other's encryption: stop one of them, then start this one again. A second bot needs an"
     " account and a "
     "folder of its own (`wintermute init DIR`)"
 )
-MET = "another copy of this data folder was running -> make sure that only one runs"
+COPY_SEEN = "another copy of this data folder was running -> make sure that only one runs"
+TRANSACTION = "wm-"
+MOST_TASKS = 10_000
+"""Overdue tasks that are compared; further ones would be sent again."""
+MOST_QUOTED = 20
+MOST_CHARACTERS = 120
+RESTORED = (
+    "I was restored from a backup and have lost everything said between {time}. Please repeat any"
+    " reminder or fact from that time."
+)
+QUOTED = "I had answered these:"
+PASSED = "I had not answered these. Please send them again if they still matter:"
+UNREADABLE = "I had also answered {count} that I can no longer decrypt."
+NEW_SESSION = (
+    "If I say that I can't decrypt your new messages, start a new session in your app (in Element:"
+    " `/discardsession`)."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """That our data went back. `since`: when they were last in use, if they ever were."""
+    """The detection of a restored backup. `since`: the last use of its data, if known."""
 
     seq: int
     since: datetime | None
@@ -65,21 +79,21 @@ _rollback = reader(Rollback)
 
 
 class CopyStore:
-    """The values we have had the homeserver keep, and the copies that were noticed."""
+    """The store of our epochs at the homeserver, and of detected backups."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def values(self, device_id: str) -> frozenset[str]:
-        """Those of a device that are remembered."""
+        """Return the remembered epochs of a device."""
         rows = await self._database.rows(
             "SELECT value FROM epochs WHERE device_id = ?", (device_id,)
         )
         return frozenset(row["value"] for row in rows)
 
     async def add(self, device_id: str, value: str) -> None:
-        """Remember one more, before the homeserver has it."""
+        """Remember an epoch before the homeserver has it."""
         async with self._database.transaction() as tx:
             await tx.execute(
                 "INSERT INTO epochs (device_id, value) VALUES (?, ?)", (device_id, value)
@@ -93,7 +107,7 @@ class CopyStore:
     async def notice(
         self, tx: Transaction, sign: str, since: datetime | None, *, settled: bool
     ) -> None:
-        """Keep a sign of a copy, once."""
+        """Store the evidence of a backup or second copy, once."""
         await tx.execute(
             "INSERT INTO rollbacks (evidence, since, noticed_at, settled) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (evidence) DO NOTHING",
@@ -101,17 +115,17 @@ class CopyStore:
         )
 
     async def unsettled(self, tx: Transaction) -> Rollback | None:
-        """The copy of whose time it is not known yet what was said; the oldest."""
+        """Return the oldest detected backup whose lost time is not handled yet."""
         row = await tx.row("SELECT * FROM rollbacks WHERE NOT settled ORDER BY seq LIMIT 1")
         return _rollback(row) if row else None
 
     async def settle(self, tx: Transaction) -> None:
-        """All of it is known, and told."""
+        """Mark all detected backups as handled."""
         await tx.execute("UPDATE rollbacks SET settled = 1 WHERE NOT settled")
 
 
 class Copies:
-    """Keeps the value at the homeserver new, and looks whose it is."""
+    """Renews our epoch at the homeserver, and checks if it was replaced."""
 
     def __init__(
         self,
@@ -122,35 +136,35 @@ class Copies:
         *,
         take_over: bool = False,
     ) -> None:
-        """`take_over`: other installations on our account give way to this one (F-047)."""
+        """`take_over`: other installations on our account stop in favour of this one (F-047)."""
         self._client = client
         self._health = Health(database, clock)
         ours = Installation(
             client.marks.installation, client.account.device_id, takes_over=take_over
         )
-        self._beside = Installations(client.epochs, self._health, clock, ours)
+        self._installations = Installations(client.epochs, self._health, clock, ours)
         self._database = database
         self._clock = clock
         self._new_id = new_id
         self._replacing = asyncio.Lock()
         self._pending = ""
-        self._looked = False
+        self._is_checked = False
         self._replaced_at: float | None = None
-        self._foreign: dict[str, float] = {}  # when each foreign value was met
+        self._foreign: dict[str, float] = {}  # when each unknown epoch was seen
         self._overheard_at = -AT_ONCE_SECONDS
         self._store = CopyStore(database, clock)
         self._inbox = Inbox(database, clock)
 
     async def arrive(self) -> None:
-        """At the start, before anything is heard: whose is the value, and put one of ours there.
+        """Check the epoch at the start, before the first sync, and store a new one.
 
-        A value of ours can be put there later, while the key store is blocked: nothing is encrypted
-        before that, and what is said in clear shows in the rooms.
+        While the key store is blocked the new one can wait: nothing is encrypted before, and
+        unencrypted messages are recognised in the rooms.
 
-        Raises: AnotherCopyRuns; KeyStoreBlocked while nobody can know or keep whose it is.
+        Raises: AnotherCopyRuns; KeyStoreBlocked while the epoch cannot be checked or stored.
         """
-        await self._beside.arrive()
-        if self._replaced_at is not None or (self._looked and self._client.keys.store.trouble):
+        await self._installations.arrive()
+        if self._replaced_at is not None or (self._is_checked and self._client.keys.store.trouble):
             return
         try:
             served = await self._client.epochs.served()
@@ -159,40 +173,40 @@ class Copies:
             return
         if await self._is_foreign(served):
             since = await self._inbox.last_sync(self._client.account.user_id)
-            await self._meet(served, since)
+            await self._record_foreign(served, since)
         elif await self._health.part("copies") is not None:
             await self._health.note("copies", "ok", "no other copy of this data folder is running")
-        self._looked = True
+        self._is_checked = True
         with suppress(KeyStoreBlocked):
             await self.replace()
 
     async def heard(self, batch: SyncBatch, *, first: bool) -> None:
-        """A sync brought a value: whose is it? Raises: AnotherCopyRuns.
+        """Check an epoch that came with a sync. Raises: AnotherCopyRuns.
 
-        What the first one brings may be what was met and replaced as we arrived.
+        The first sync may bring the one that was found and replaced at the start.
         """
-        await self._beside.look_at(batch.installation)
+        await self._installations.look_at(batch.installation)
         value = batch.epoch
         if first and value in self._foreign:
             return
         if value and await self._is_foreign(value):
-            await self._meet(value, None)
-            await self._health.note("copies", "warn", MET)
+            await self._record_foreign(value, None)
+            await self._health.note("copies", "warn", COPY_SEEN)
             await self.replace()
 
     async def overheard(self, event_id: str) -> None:
-        """Somebody else speaks with our mark: told once an hour, for values tell more of it."""
+        """Record an unknown message with our tag, at most once an hour; epochs are better evidence."""
         now = self._clock.monotonic()
         met = [*self._foreign.values(), self._overheard_at]
         if event_id and not any(now - at < AT_ONCE_SECONDS for at in met):
             self._overheard_at = now
             await self._notice(event_id, None)
-            await self._health.note("copies", "warn", MET)
+            await self._health.note("copies", "warn", COPY_SEEN)
 
     async def before_sending(self, *, encrypted: bool) -> None:
-        """Put a new value there if the last one has stood for long.
+        """Store a new epoch if the last one is old.
 
-        What goes out in clear does not wait for a key store that is blocked. Raises: KeyStoreBlocked.
+        An unencrypted message does not wait for a blocked key store. Raises: KeyStoreBlocked.
         """
         since = self._replaced_at
         if since is not None and self._clock.monotonic() - since < ACTIVE_SECONDS:
@@ -208,7 +222,7 @@ class Copies:
                         raise
 
     async def replace(self) -> None:
-        """Put a new value at the homeserver; first it is kept here, in both places."""
+        """Store a new epoch at the homeserver, after it is stored here in both places."""
         if not self._pending:
             value = self._new_id("epoch")
             self._client.epochs.keep(value)
@@ -227,13 +241,13 @@ class Copies:
         return standing(served, known, self._client.epochs.beside_keys) == "foreign"
 
     async def _notice(self, sign: str, since: datetime | None) -> None:
-        """That keys are renewed is kept first: to do that without need does no harm."""
+        """Store the evidence. The renewal of keys is requested first: an unneeded one does no harm."""
         self._client.renew_keys()
         async with self._database.transaction() as tx:
             await self._store.notice(tx, sign, since, settled=since is None)
         log.warning("copy noticed since=%s", since.isoformat() if since else "another runs")
 
-    async def _meet(self, value: str, since: datetime | None) -> None:
+    async def _record_foreign(self, value: str, since: datetime | None) -> None:
         await self._notice(value, since)
         now = self._clock.monotonic()
         lately = {met: at for met, at in self._foreign.items() if now - at < AT_ONCE_SECONDS}
@@ -242,34 +256,16 @@ class Copies:
             raise AnotherCopyRuns(RUNS_BESIDE)
 
     async def _refused(self, error: SendRefused) -> None:
-        """Then only what was said tells of a copy."""
+        """Go on without epochs if the homeserver refuses them: then only messages show a restore."""
         self._replaced_at = self._clock.monotonic()
         log.warning("account data refused reason=%s", error)
         text = f"the homeserver keeps no account data for us: {error} -> ask its admin"
         await self._health.note("copies", "warn", text)
 
 
-TRANSACTION = "wm-"
-MOST_TASKS = 10_000
-"""Overdue at once; more would be said again."""
-MOST_QUOTED = 20
-MOST_CHARACTERS = 120
-RESTORED = (
-    "I was restored from a backup and have lost everything said between {time}. Please repeat any"
-    " reminder or fact from that time."
-)
-QUOTED = "I had answered these:"
-PASSED = "I had not answered these. Please send them again if they still matter:"
-UNREADABLE = "I had also answered {count} that I can no longer decrypt."
-NEW_SESSION = (
-    "If I say that I can't decrypt your new messages, start a new session in your app (in Element:"
-    " `/discardsession`)."
-)
-
-
 @dataclass(frozen=True, slots=True)
 class OwnEvent:
-    """An event of ours in a room, by its mark. `edits`: the one that has its text from then on."""
+    """An event of ours with its tag. `edits`: the event that it edits."""
 
     room_id: str
     event_id: str
@@ -278,30 +274,30 @@ class OwnEvent:
 
     @property
     def outbox_id(self) -> str:
-        """The message that it is a part of."""
+        """The id of the message that it is a part of."""
         return self.mark.txn_id.removeprefix(TRANSACTION).rpartition("-")[0]
 
     @property
     def is_part(self) -> bool:
-        """Decide if it is a part of that message, and not one of the edits by which a draft grows."""
+        """True if it is a part of that message, not one of the edits that streamed a draft."""
         return self.mark.txn_id == f"{TRANSACTION}{self.outbox_id}-{self.mark.n}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What was answered and said, by the tags that are in the rooms."""
+    """The tags of our messages in the rooms: what was answered or sent before the restore."""
 
     marks: Marks
     found: Mapping[str, Collection[str]]
-    """Of each room."""
+    """The tags of each room."""
 
     def has(self, purpose: Purpose, of: str) -> bool:
-        """Whether an event was answered, or a task said something at its time, wherever that was."""
+        """Check if an event was answered, or a task's message sent, in any room."""
         return any(self.marks.tag(room, purpose, of) in tags for room, tags in self.found.items())
 
 
 def said_in(marks: Marks, room_id: str, events: Iterable[Json]) -> list[OwnEvent]:
-    """What we said among the events of a room."""
+    """Return our own tagged events among the events of a room."""
     return [
         OwnEvent(room_id, str(event["event_id"]), mark, edited_by(event))
         for event in events
@@ -310,7 +306,7 @@ def said_in(marks: Marks, room_id: str, events: Iterable[Json]) -> list[OwnEvent
 
 
 def unended(said: Sequence[OwnEvent]) -> list[OwnEvent]:
-    """Drafts of which no answer is an edit, and edits that grew what was said before they ended (X-055)."""
+    """Return the drafts without a final edit, and edits of finished messages that did not end (X-055)."""
     ended = {each.edits: n for n, each in enumerate(said) if each.mark.final and each.edits}
     left = [each for n, each in enumerate(said) if ended.get(each.edits or each.event_id, -1) < n]
     growing = [each for each in left if not each.mark.final]
@@ -323,10 +319,10 @@ def unended(said: Sequence[OwnEvent]) -> list[OwnEvent]:
 def answered(
     rows: Sequence[OpenRow], tags: Tags, rooms: Mapping[str, Sequence[Json]], us: str
 ) -> list[OpenRow]:
-    """Those rows that need no answer any more.
+    """Return the rows that need no answer any more.
 
-    In a conversation messages are answered in their order, so what was said before one that was
-    answered is dealt with too: it was given up, or its answer is gone.
+    Messages of a conversation are answered in order. So a message before an answered one is done,
+    too: it was given up, or its answer is lost.
     """
     done = {row.event_id for row in rows if tags.has("answer", row.event_id)}
     for room_id, events in rooms.items():
@@ -346,7 +342,7 @@ def answered(
 def _redacted(
     rows: Sequence[OpenRow], tags: Tags, room_id: str, events: Sequence[Json], us: str
 ) -> set[str]:
-    """What was answered by something of ours that somebody else took back since."""
+    """Return the messages whose answer of ours was redacted by somebody else."""
     place = {str(event["event_id"]): n for n, event in enumerate(events)}
     here = [row for row in rows if row.room_id == room_id and row.kind in ("message", "command")]
     by_tag = {tags.marks.tag(room_id, "answer", row.event_id): row for row in here}
@@ -358,13 +354,13 @@ def _redacted(
 
 
 def is_taken(event: Json, us: str) -> bool:
-    """Decide if an event is a message that somebody else redacted: what we did stands for no answer."""
+    """Check if an event is a message that somebody else redacted; our own redactions do not count."""
     is_message = event.get("type") in ("m.room.message", "m.room.encrypted")
     return is_message and is_gone(event) and redactor(event) != us
 
 
 class Restored:
-    """Brings a copy up to what the rooms say, in the transaction of the first sync."""
+    """Updates restored data by the events in the rooms, in the transaction of the first sync."""
 
     def __init__(self, client: MatrixClient, stores: Stores, policy: Policy, clock: Clock) -> None:
         self._client = client
@@ -374,21 +370,21 @@ class Restored:
         self._copies = CopyStore(stores.database, clock)
 
     async def settle(self, tx: Transaction, rooms: Mapping[str, Sequence[Json]]) -> None:
-        """Know what was said meanwhile, if these data are a copy, or if that shows now."""
+        """Find out what was sent before the restore, if these data are a backup or prove to be one now."""
         marks, said = self._client.marks, self._said_in(rooms)
         promised = await self._stores.outbox.promised(tx, [each.outbox_id for each in said])
-        copy = await self._copies.unsettled(tx)
-        if copy is None:
+        rollback = await self._copies.unsettled(tx)
+        if rollback is None:
             unknown = [each for each in said if each.outbox_id not in promised]
             if not unknown:
                 return
-            copy = await self._shown(tx, unknown[0])
+            rollback = await self._record_backup(tx, unknown[0])
         final = [each for each in said if each.mark.final]
         tags = Tags(
             marks, {room: {s.mark.tag for s in final if s.room_id == room} for room in rooms}
         )
-        await self._said(tx, [s for s in said if s.outbox_id in promised and s.is_part])
-        await self._take_away(tx, [s for s in unended(said) if s.outbox_id not in promised])
+        await self._mark_sent(tx, [s for s in said if s.outbox_id in promised and s.is_part])
+        await self._redact_unfinished(tx, [s for s in unended(said) if s.outbox_id not in promised])
         await self._occurrences(tx, tags)
         await self._results(tx, tags)
         rows = answered(
@@ -402,14 +398,14 @@ class Restored:
             if (draft := await former_row(tx, row.event_id, None)) is not None:
                 await drop_draft(tx, draft.id)
         await self._stores.inbox.close(tx, rows)
-        if copy is not None and copy.since is not None:
+        if rollback is not None and rollback.since is not None:
             passed = {row.event_id for row in rows if not tags.has("answer", row.event_id)}
             spoken_in = {room for room, events in rooms.items() if events}
-            await self._tell(tx, copy, copy.since, rows, passed, spoken_in)
+            await self._notify_rooms(tx, rollback, rollback.since, rows, passed, spoken_in)
         await self._copies.settle(tx)
 
     async def unknown(self, rooms: Mapping[str, Sequence[Json]]) -> str:
-        """An event of ours that was never promised here: another run said it; "" where there is none."""
+        """Return an event of ours that this copy never enqueued: another copy runs; "" if there is none."""
         said = self._said_in(rooms)
         if not said:
             return ""
@@ -421,8 +417,8 @@ class Restored:
         marks = self._client.marks
         return [each for room, events in rooms.items() for each in said_in(marks, room, events)]
 
-    async def _shown(self, tx: Transaction, said: OwnEvent) -> Rollback | None:
-        """Somebody with our keys said what we never promised: these data are a copy."""
+    async def _record_backup(self, tx: Transaction, said: OwnEvent) -> Rollback | None:
+        """Store that these data are a backup: a message with our tag was never enqueued here."""
         since = await self._stores.inbox.last_sync(self._client.account.user_id)
         known = since.isoformat() if since else "never"
         log.warning("copy noticed since=%s event=%s", known, said.event_id)
@@ -430,32 +426,34 @@ class Restored:
         await self._copies.notice(tx, said.mark.txn_id, since, settled=False)
         return await self._copies.unsettled(tx)
 
-    async def _said(self, tx: Transaction, said: Sequence[OwnEvent]) -> None:
-        """What waits here may be in its room."""
+    async def _mark_sent(self, tx: Transaction, said: Sequence[OwnEvent]) -> None:
+        """Mark waiting messages as sent whose events are in their rooms."""
         for outbox_id in {each.outbox_id for each in said}:
             parts = [each for each in said if each.outbox_id == outbox_id]
             numbered = {each.mark.n: (each.mark.txn_id, each.event_id) for each in parts}
             room_id, of = parts[0].room_id, parts[0].mark.of
             await self._stores.outbox.found(tx, outbox_id, room_id, numbered, of)
 
-    async def _take_away(self, tx: Transaction, begun: Sequence[OwnEvent]) -> None:
-        """Take away what grew in a room and will have no end: its message is answered anew (X-055)."""
+    async def _redact_unfinished(self, tx: Transaction, begun: Sequence[OwnEvent]) -> None:
+        """Redact unfinished streamed answers: their messages are answered anew (X-055)."""
         for each in begun:
             scope = scope_of(self._client.room(each.room_id), self._client.account, self._policy)
             home = await self._stores.conversations.in_room(tx, each.room_id, scope)
             await self._stores.retractions.take_away(tx, home, each.room_id, each.event_id)
 
     async def _occurrences(self, tx: Transaction, tags: Tags) -> None:
-        """What tasks said at their times, and what their runs told, is done."""
+        """Mark due tasks and their runs as done if their messages were sent."""
         stores, now = self._stores, self._clock.now()
         for conversation_id in await stores.runs.rooms(tx):
             for run in await stores.runs.open_in(tx, conversation_id):
                 if tags.has("occurrence", cause(run.task_id, run.due_at)):
                     await self._end(tx, run.cast_id)
                     await stores.runs.done(tx, run, "", None)
-        await stores.occurrences.release(tx)  # what was held here may have been said there
+        await stores.occurrences.release(tx)  # a task held here may have sent its message
         found = await stores.occurrences.due(tx, MOST_TASKS)
-        claims = [each for due in found if (each := await guarded(self._claimed(due), due.task.id))]
+        claims = [
+            each for due in found if (each := await guarded(self._claim_of(due), due.task.id))
+        ]
         times = [(each, cause(each.due.task.id, each.due_at)) for each in claims]
         said = [each for each, name in times if tags.has("occurrence", name)]
         known = await stores.occurrences.claimed(tx, said)
@@ -466,19 +464,19 @@ class Restored:
         await stores.occurrences.advance(tx, said)
         await complete(tx, [each.due.task.id for each in said], now)
 
-    async def _claimed(self, due: Due) -> Claim:
+    async def _claim_of(self, due: Due) -> Claim:
         now = self._clock.now()
         return claim(due, now, now, self._stores.tasks.zone)
 
     async def _home(self, tx: Transaction, made_in: str | None) -> str | None:
-        """A conversation for the record of what was said somewhere."""
+        """Return a conversation for the record of a task's message."""
         if made_in is not None:
             return made_in
         homes = await self._stores.conversations.homes(tx, self._stores.owner.scope)
         return homes[0].id if homes else None
 
     async def _results(self, tx: Transaction, tags: Tags) -> None:
-        """What sub-sessions found was told."""
+        """Mark sub-sessions as reported if their results were."""
         subs, inbox = self._stores.sub_sessions, self._stores.inbox
         for room, room_id in await subs.open_rooms(tx):
             for each in await subs.open_in(tx, room):
@@ -497,31 +495,31 @@ class Restored:
         if cast_id is not None:
             await self._stores.casts.end(tx, cast_id, "truncated", "restored", "")
 
-    async def _tell(
+    async def _notify_rooms(
         self,
         tx: Transaction,
-        copy: Rollback,
+        rollback: Rollback,
         since: datetime,
         rows: Sequence[OpenRow],
         passed: Collection[str],
         spoken_in: Collection[str],
     ) -> None:
-        """Tell rooms with new events from when to when, and what must be said again; status the rest."""
+        """Notify rooms with new events about the lost time and messages; `status` shows the rest."""
         zone = self._stores.tasks.zone
         still = [row for row in await self._stores.inbox.all_open(tx) if row.is_locked]
         lost = len(still) + sum(row.is_locked for row in rows)
-        time = _between(since, copy.noticed_at, self._clock.now(), zone)
+        time = _between(since, rollback.noticed_at, self._clock.now(), zone)
         named = f"; {counted(lost, 'message')} of it cannot be decrypted any more" if lost else ""
         text = f"from a backup: everything said between {time} is lost{named}"
         await self._stores.health.note_in(tx, "restored", "warn" if lost else "ok", text)
-        home = self._client.moves.home  # what is said in a room that is over is said there
+        home = self._client.moves.home  # the current room of a replaced one
         for room_id in sorted({home(each) for each in self._client.rooms if each in spoken_in}):
             view = self._client.room(room_id)
             if not self._policy.allowed.isdisjoint(view.members):
                 there = [row for row in rows if home(row.room_id) == room_id]
-                await self._tell_room(tx, view, time, there, passed)
+                await self._notify_room(tx, view, time, there, passed)
 
-    async def _tell_room(
+    async def _notify_room(
         self,
         tx: Transaction,
         view: RoomView,
@@ -533,7 +531,7 @@ class Restored:
         direct = is_direct(view, account, self._policy)
         person = next(user for user in view.members if user != account.user_id)
         encrypted = view.encrypted or await self._stores.known.is_encrypted(tx, view.room_id)
-        # What somebody said alone with us is not named where others are by now.
+        # Messages of a direct chat are not quoted where others can read now.
         asked = [row for row in rows if row.direct == direct or row.is_locked]
         scope = scope_of(view, account, self._policy)
         await self._stores.outbox.enqueue(
@@ -546,7 +544,7 @@ class Restored:
 
 
 def _between(since: datetime, until: datetime, now: datetime, zone: ZoneInfo) -> str:
-    """The lost time in words, short where all of it is today."""
+    """Format the lost time, in short if it is all today."""
     begun, ended, today = (moment.astimezone(zone) for moment in (since, until, now))
     if begun.date() == ended.date() == today.date():
         return f"{begun:%H:%M} and {ended:%H:%M} today"
@@ -556,7 +554,7 @@ def _between(since: datetime, until: datetime, now: datetime, zone: ZoneInfo) ->
 def notice(
     time: str, asked: Sequence[OpenRow], passed: Collection[str], zone: ZoneInfo, *, encrypted: bool
 ) -> str:
-    """What a room is told: the time that is lost, and what had been asked of us in it.
+    """Return the notice for a room: the lost time, and the messages that were sent to us in it.
 
     `passed`: the events among them that got no answer.
     """
@@ -573,7 +571,7 @@ def notice(
 
 
 def _listed(title: str, rows: Sequence[OpenRow], zone: ZoneInfo) -> str:
-    """The newest of these rows, under a title; "" where there are none."""
+    """List the newest of these rows under a title; "" if there are none."""
     lines = [
         f"- {row.sent_at.astimezone(zone):%Y-%m-%d %H:%M} {row.sender_name}: {quoted(row.body)}"
         for row in rows[-MOST_QUOTED:]
@@ -584,7 +582,7 @@ def _listed(title: str, rows: Sequence[OpenRow], zone: ZoneInfo) -> str:
 
 
 def quoted(body: str) -> str:
-    """The beginning of a message, on one line."""
+    """Return the beginning of a message on one line."""
     line = " ".join(body.split())
     cut = line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
     return plain(cut)

@@ -1,8 +1,8 @@
-"""Our own identity on the homeserver: made once, uploaded, and our device signed by it (X-017).
+"""Our cross-signing identity: created once, uploaded, and our device signed by it (X-017).
 
-Each step is decided from what the homeserver serves, so a kill anywhere is taken up where it was:
-our device's keys, the seeds on disk, their upload, the signature of the device. What is served is
-looked at again after each step, for a homeserver may say yes and keep nothing.
+Each step is decided by the state of the homeserver, so after a kill it goes on at the right one:
+our device's keys, the seeds on disk, their upload, the signature of the device. The state is read
+again after each step, as a homeserver may accept an upload and not store it.
 """
 
 import logging
@@ -56,12 +56,12 @@ from wintermute.messages import Json, mapping
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 3600.0
-"""After a refusal: a homeserver that says no is not asked all day."""
+"""Seconds until the next attempt after the homeserver has refused."""
 APPROVAL_SECONDS = 60.0
-"""While somebody may be at the page that approves it."""
+"""Seconds between attempts while somebody may be approving it on a web page."""
 MOST_STEPS = 3
 UNUSABLE = "?"
-"""In the place of a key that is there and does not hold: what cannot be read is not replaced."""
+"""Prefix of a key that is served but invalid: it is never replaced."""
 UPLOAD = path("keys", "device_signing", "upload")
 
 DeviceServed = Literal["ours", "missing", "other"]
@@ -78,13 +78,36 @@ IdentityTrouble = Literal[
     "foreign",
     "not kept",
 ]
+NO_KEYS = "so nobody can send it the keys of their messages"
+NOT_SERVED = {
+    "missing": (
+        f"the homeserver does not serve the keys of the bot's session, {NO_KEYS} -> Wintermute"
+        " uploads them again at each start and every hour; if that does not help, ask the"
+        " homeserver's admin"
+    ),
+    "other": (
+        f"the homeserver has other keys under the name of the bot's session, {NO_KEYS} -> ask its "
+        "admin; or run `wintermute matrix logout` and start again, for a new session"
+    ),
+}
+WAITS = "waits until the homeserver serves the keys of this device as they are"
+UNAVAILABLE = (
+    "the homeserver does not accept the bot's identity now: {} -> Wintermute tries again by"
+    " itself; if that does not help, ask the homeserver's admin for a version with"
+    " cross-signing"
+)
+REFUSED = "the homeserver refuses the bot's identity: {} -> ask its admin"
+NOT_KEPT = (
+    "the homeserver accepts our identity and does not keep it, so clients may warn about the"
+    " bot's messages or hide them -> ask its admin"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnKeys:
-    """What the homeserver serves of us; empty where there is nothing, UNUSABLE where it is no key.
+    """Our own keys as served by the homeserver; "" if missing, UNUSABLE if invalid.
 
-    `device`: our device as we know it, with the signatures that are there; None when it is not.
+    `device`: our device with its signatures; None if it is not served as we know it.
     """
 
     master: str
@@ -95,19 +118,19 @@ class OwnKeys:
 
 @dataclass(frozen=True, slots=True)
 class IdentityState:
-    """How it stands with our identity, for `status` and `check`."""
+    """The state of our identity, for `status` and `check`."""
 
     state: HealthState
     text: str
     signed: bool = False
     made: bool = False
-    """Since this start: nobody can have verified it yet."""
+    """True if this run created it: nobody can have verified it yet."""
     kind: IdentityTrouble = ""
-    """What is wrong in a word, the same whatever the homeserver writes."""
+    """The kind of problem, independent of the homeserver's wording."""
 
 
 def own_keys(answer: Json, user_id: str, device: Json) -> OwnKeys | None:
-    """Our part of an answer to /keys/query; None when we are not in it."""
+    """Return our part of an answer to /keys/query; None if we are not in it."""
     mine = answer["device_keys"][user_id] if identities(answer, [user_id]) else None
     if not isinstance(mine, dict):
         return None
@@ -126,7 +149,7 @@ def served_device(answer: Json, user_id: str, device: Json) -> DeviceServed:
 
 
 def served_key(answer: Json, user_id: str, usage: str) -> str:
-    """Our public key for a usage, as in OwnKeys."""
+    """Return our public key for a usage, in the form of `OwnKeys`."""
     everybody = answer.get(f"{usage}_keys")
     found = everybody.get(user_id) if isinstance(everybody, dict) else everybody
     if not found:
@@ -146,12 +169,12 @@ def are_others(served: Sequence[str], seeds: Seeds | None) -> bool:
 
 
 def next_step(served: OwnKeys, seeds: Seeds | None) -> IdentityStep:
-    """What is to be done, by what is served and what is on disk."""
+    """Decide the next step by the served keys and the seeds on disk."""
     if served.device is None:
         return "wait"  # our device's keys go first
     theirs = (served.master, served.self_signing, served.user_signing)
     if are_others(theirs, seeds):
-        return "foreign"  # what is missing is offered again, what is other is not replaced (F-070)
+        return "foreign"  # missing keys are uploaded again, other keys are not replaced (F-070)
     if seeds is None:
         return "make"
     if theirs != tuple(pair.public for pair in seeds.pairs):
@@ -161,7 +184,7 @@ def next_step(served: OwnKeys, seeds: Seeds | None) -> IdentityStep:
 
 
 class CrossSigning:
-    """Makes and keeps our identity on the homeserver."""
+    """Creates and uploads our identity."""
 
     def __init__(
         self, nio: AsyncClient, folder: Path, user_id: str, password: Secret | None, clock: Clock
@@ -181,17 +204,17 @@ class CrossSigning:
 
     @property
     def master(self) -> str:
-        """The public key of our identity while it is the one that is served; else ""."""
+        """The public master key of our identity, if it is the served one; else ""."""
         return self.seeds.master.public if self.seeds and self.state.signed else ""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The seeds on disk, and those of an identity that this run may make."""
+        """The seeds on disk, and those of an identity that this run may create."""
         return (*secret_seeds(self._folder), *self._drawn)
 
     @property
     def keeps_identity(self) -> bool:
-        """Whether our device is or will be signed by the identity of earlier runs."""
+        """True if our device is or will be signed by the identity of earlier runs."""
         if self._made or self.state.kind == "foreign":
             return False
         try:
@@ -200,29 +223,29 @@ class CrossSigning:
             return False
 
     def learn(self, devices: Json) -> None:
-        """Take in what the homeserver serves as the devices of our account."""
+        """Store the devices of our account, as served by the homeserver."""
         self._served = devices
 
     def vouches_for(self, device: Device) -> bool:
-        """Whether our own key signed another device of our account."""
+        """Check if our own key signed another device of our account."""
         served = mapping(self._served.get(device.device_id))
         keys = {"keys": mapping(served.get("keys"))}
         return device == device_of(self._user_id, device.device_id, keys) and self._signs(served)
 
     def _signs(self, served: object) -> bool:
-        """Whether our own key signed what is served."""
+        """Check if our own key signed a served device."""
         seeds = self.seeds
         return seeds is not None and is_signed(served, self._user_id, seeds.self_signing.public)
 
     def wants(self) -> bool:
-        """Whether it is time to try again what did not work."""
+        """Check if a failed step is to be tried again now."""
         return not self.state.signed and self._clock.monotonic() >= self._again
 
     async def settle(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:
-        """Take what is served of us to what it should be; `ask` queries anew.
+        """Bring the served keys into the intended state; `ask` queries them again.
 
-        What failed is tried again when `wants` says so, whatever is learnt meanwhile: an upload
-        is itself news of us.
+        A failed step is tried again when `wants` says so, even if our keys change meanwhile: an
+        upload is such a change.
         """
         if not self.state.signed and not self.wants():
             return
@@ -252,16 +275,16 @@ class CrossSigning:
             if step in ("wait", "done", "foreign") or step == last:
                 break
             last = "upload" if step == "make" else step
-            await self._take(step)
+            await self._apply_step(step)
             answer = await ask()
-        self._judge(step)
+        self._set_state(step)
 
-    async def _take(self, step: IdentityStep) -> None:
+    async def _apply_step(self, step: IdentityStep) -> None:
         if step == "make":
             keep_seeds(self._folder, new_seeds(self._user_id, self._drawn))
             self._made = True
             log.info("identity made")
-        # What is used is what is on disk.
+        # Only seeds that are on disk are used.
         self.seeds = load_seeds(self._folder, self._user_id, proven=True)
         if self.seeds is not None and step == "sign":
             await self._sign(self.seeds, self.device())
@@ -269,16 +292,16 @@ class CrossSigning:
             await self.upload(self.seeds)
 
     def _read_seeds(self, answer: Json) -> Seeds | None:
-        """Our identity; the next one, if it was accepted and a kill came before it took its place."""
+        """Read our seeds; if a kill came just after the next identity was accepted, that one."""
         if close_to_others(self._folder):
             log.warning("identity file was readable by others; closed")
-        coming = next_seeds(self._folder, self._user_id)
+        next_identity = next_seeds(self._folder, self._user_id)
         served = cross_signing_key(answer, self._user_id, "master")
-        if coming is not None and served == coming.master.public:
+        if next_identity is not None and served == next_identity.master.public:
             replace_seeds(self._folder, self._clock)
         return load_seeds(self._folder, self._user_id)
 
-    def _judge(self, step: IdentityStep) -> None:
+    def _set_state(self, step: IdentityStep) -> None:
         if step == "done" and self.seeds is not None:
             self._session, self._wait = "", 0.0
             key = fingerprint(self.seeds.master.public)
@@ -298,7 +321,7 @@ class CrossSigning:
         self._again = self._clock.monotonic() + seconds
 
     def device(self) -> Json:
-        """The keys of our device as other people are to know them, without signatures."""
+        """Return the public keys of our device, without signatures."""
         keys = self._nio.olm.account.identity_keys
         name = self._nio.device_id
         return {
@@ -309,9 +332,9 @@ class CrossSigning:
         }
 
     async def upload(self, seeds: Seeds) -> None:
-        """Give an identity to the homeserver, with the password if it asks for it (X-051).
+        """Upload an identity, with the password if the homeserver asks for it (X-051).
 
-        Raises: ApprovalNeeded when it wants what only a person can give.
+        Raises: ApprovalNeeded if a person has to act.
         """
         body = self._public(seeds)
         try:
@@ -330,7 +353,7 @@ class CrossSigning:
         log.info("identity uploaded")
 
     async def _offer(self, body: Json) -> None:
-        """Upload with the session that somebody may have approved; without it once it is refused."""
+        """Upload with the approved session; without it once that is refused."""
         if self._session:
             try:
                 await call(self._nio, "POST", UPLOAD, {**body, "auth": {"session": self._session}})
@@ -344,7 +367,7 @@ class CrossSigning:
         await call(self._nio, "POST", UPLOAD, body)
 
     def _public(self, seeds: Seeds) -> Json:
-        """The body of the upload: the master key signed by this device, the others by it."""
+        """Return the body of the upload: the device signs the master key, which signs the others."""
         bare = {
             usage: {
                 "user_id": self._user_id,
@@ -361,7 +384,7 @@ class CrossSigning:
         }
 
     async def sign_all_devices(self) -> None:
-        """Vouch for each device of the account, for a person at whose password's mercy it is."""
+        """Sign every device of the account, on a person's request; whoever has the password may own one."""
         for name, served in self._served.items():
             usable = mapping(served).get("device_id") == name
             if usable and self.seeds and not self._signs(served):
@@ -372,39 +395,14 @@ class CrossSigning:
         body = {self._user_id: {device["device_id"]: signed}}
         answer = await call(self._nio, "POST", path("keys", "signatures", "upload"), body)
         failures: Any = answer.get("failures")
-        if failures:  # it says so with a 200
-            told = f"the signature of our device: {str(failures)[:300]}"
-            raise SendRefused(told, "SIGNATURE_REFUSED")
+        if failures:  # although the status is 200
+            problem = f"the signature of our device: {str(failures)[:300]}"
+            raise SendRefused(problem, "SIGNATURE_REFUSED")
         log.info("device signed")
 
 
-NO_KEYS = "so nobody can send it the keys of their messages"
-NOT_SERVED = {
-    "missing": (
-        f"the homeserver does not serve the keys of the bot's session, {NO_KEYS} -> Wintermute"
-        " uploads them again at each start and every hour; if that does not help, ask the"
-        " homeserver's admin"
-    ),
-    "other": (
-        f"the homeserver has other keys under the name of the bot's session, {NO_KEYS} -> ask its "
-        "admin; or run `wintermute matrix logout` and start again, for a new session"
-    ),
-}
-WAITS = "waits until the homeserver serves the keys of this device as they are"
-UNAVAILABLE = (
-    "the homeserver does not accept the bot's identity now: {} -> Wintermute tries again by"
-    " itself; if that does not help, ask the homeserver's admin for a version with"
-    " cross-signing"
-)
-REFUSED = "the homeserver refuses the bot's identity: {} -> ask its admin"
-NOT_KEPT = (
-    "the homeserver accepts our identity and does not keep it, so clients may warn about the"
-    " bot's messages or hide them -> ask its admin"
-)
-
-
 def foreign_text(seeds: Seeds | None) -> str:
-    """What to do about an identity that is not ours, by whether there is one here."""
+    """Return what to do about an identity that is not ours."""
     another = "another identity for this account than the one here"
     unknown = "an identity for this account whose seeds are not here"
     return (
@@ -415,7 +413,7 @@ def foreign_text(seeds: Seeds | None) -> str:
 
 
 def approval_text(error: ApprovalNeeded, *, has_password: bool) -> str:
-    """What somebody has to do so that the homeserver takes our identity (X-051)."""
+    """Return what a person has to do so that the homeserver accepts our identity (X-051)."""
     begin = "the homeserver wants more than our login before it takes the bot's identity"
     if error.page:
         return f"{begin} -> open {error.page} as the bot, approve, and wait a minute"
@@ -428,10 +426,10 @@ def approval_text(error: ApprovalNeeded, *, has_password: bool) -> str:
 
 
 class ReplacedDevices:
-    """Lets new keys in where their owner's identity signed them; remembers which were refused.
+    """A filter for devices that have new keys: they pass if their owner's identity signed them.
 
-    What the old keys encrypted stays readable. Nothing is encrypted for them any more, taken or
-    not: whoever is asked for a device's keys and gives others does not have the old ones.
+    Messages encrypted by the old keys stay readable. Nothing is encrypted for the old keys any
+    more: a device that serves other keys has lost them.
     """
 
     def __init__(self, nio: AsyncClient, people: People, identity: CrossSigning) -> None:
@@ -443,28 +441,28 @@ class ReplacedDevices:
 
     @property
     def trouble(self) -> str:
-        """How many sessions of people that we answer are refused, for the status; "" for none."""
+        """The number of refused devices of allowed users, as text for the status; "" for none."""
         count = sum(user in self._people.allowed for user, _ in self._refused)
         return f"sessions with other keys than before, refused: {count}" if count else ""
 
     @property
     def users(self) -> frozenset[str]:
-        """Whose devices were refused."""
+        """The users with refused devices."""
         return frozenset(user for user, _ in self._refused)
 
     def refused_of(self, user: str) -> list[Device]:
-        """Devices of somebody by the keys that were refused."""
+        """Return the refused devices of a user."""
         return [device for (owner, _), device in self._refused.items() if owner == user]
 
     def take_news(self) -> list[Device]:
-        """What was refused since the last call."""
+        """Return the devices that were refused since the last call."""
         news, self._news = self._news, []
         return news
 
     def sift(self, answer: Json, user: str, devices: Mapping[str, Json]) -> dict[str, Json]:
-        """A user's devices in an answer to /keys/query without those to refuse, ready for nio.
+        """Return a user's devices in an answer to /keys/query without those to refuse, ready for nio.
 
-        nio never takes another key under a known id: to let it in, the old device is forgotten.
+        nio never accepts another key for a known id, so an accepted device's old entry is deleted.
         """
         store: dict[str, OlmDevice] = self._nio.olm.device_store[user]
         before = {key: self._refused.pop(key) for key in list(self._refused) if key[0] == user}

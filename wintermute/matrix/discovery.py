@@ -1,4 +1,4 @@
-"""Finding a homeserver by its address or by the name of its server."""
+"""Discovery of a homeserver by its address or its server name."""
 
 import asyncio
 import re
@@ -22,14 +22,14 @@ ADVICE = "check matrix.homeserver and that the server runs"
 
 @asynccontextmanager
 async def anonymous(matrix: Matrix, token: str = "") -> AsyncIterator[AsyncClient]:
-    """A client without a key store, for a request or two."""
+    """Open a client without a key store, for a request or two."""
     config = AsyncClientConfig(encryption_enabled=False, max_timeouts=0, max_limit_exceeded=0)
     nio = AsyncClient(matrix.homeserver, config=config, proxy=proxied(matrix))
     nio.access_token = token
     try:
         yield nio
     except HomeserverUnavailable as error:
-        if error.retry_after is not None:  # it runs, and has named a time
+        if error.retry_after is not None:  # it runs, and says when to retry
             raise
         raise HomeserverUnavailable(f"{error} -> {ADVICE}", None, error.status) from error
     finally:
@@ -37,10 +37,10 @@ async def anonymous(matrix: Matrix, token: str = "") -> AsyncIterator[AsyncClien
 
 
 async def find(matrix: Matrix) -> str:
-    """The address where the homeserver answers; `matrix.homeserver` may be the name of its server.
+    """Find the address where the homeserver answers; `matrix.homeserver` may be a server name.
 
-    Redirects and `.well-known` are followed, but never from https to http.
-    Raises: HomeserverUnavailable, with what to do.
+    Redirects and `.well-known` are followed, but never from https to http. Raises:
+    HomeserverUnavailable, with what to do.
     """
     problems: list[HomeserverUnavailable] = []
     written = matrix.homeserver
@@ -53,17 +53,17 @@ async def find(matrix: Matrix) -> str:
                         return await _reached(await _well_known(at) if known else at)
                     except HomeserverUnavailable as error:
                         problems += [] if known and error.status else [error]
-                        if not error.status:  # no connection: the other path has none either
+                        if not error.status:  # no connection: the other path has none, either
                             break
     except TimeoutError:
-        told = f"{written} gave no answer in {SECONDS:g} s -> {ADVICE}"
-        problems.insert(0, HomeserverUnavailable(told))
+        problem = f"{written} gave no answer in {SECONDS:g} s -> {ADVICE}"
+        problems.insert(0, HomeserverUnavailable(problem))
     no_address = HomeserverUnavailable(f"{written[:60]!r} is no address -> write example.org")
     raise (problems or [no_address])[0]
 
 
 def _places(written: str) -> Iterator[str]:
-    """Addresses to try: as written, encrypted, and on this machine also plain, which comes first."""
+    """Yield addresses to try: as written, then https; on this machine also http, which comes first."""
     scheme, _, name = written.strip().rstrip("/").rpartition("://")
     if re.fullmatch(URL, f"https://{name}"):
         plain = ["http"] if is_loopback(urlsplit(f"https://{name}").hostname or "") else []
@@ -72,26 +72,26 @@ def _places(written: str) -> Iterator[str]:
 
 
 async def _well_known(matrix: Matrix) -> Matrix:
-    """The homeserver that the server's `.well-known` names."""
+    """Return the homeserver that the server's `.well-known` names."""
     answer, _ = await _fetched(matrix, WELL_KNOWN)
-    told = mapping(answer.get("m.homeserver")).get("base_url")
-    return replace(matrix, homeserver=_safe(matrix, told))
+    problem = mapping(answer.get("m.homeserver")).get("base_url")
+    return replace(matrix, homeserver=_safe(matrix, problem))
 
 
 async def _reached(matrix: Matrix) -> str:
     answer, at = await _fetched(matrix, VERSIONS)
     if not isinstance(answer.get("versions"), list):
-        told = f"{matrix.homeserver} is no Matrix homeserver -> {ADVICE}"
-        raise HomeserverUnavailable(told, status=200)
+        problem = f"{matrix.homeserver} is no Matrix homeserver -> {ADVICE}"
+        raise HomeserverUnavailable(problem, status=200)
     return _safe(matrix, at.partition(VERSIONS)[0])
 
 
 def _safe(before: Matrix, address: object) -> str:
-    """An address that somebody else names: no step from https to http."""
+    """Check an address named by a server: no step from https to http."""
     is_url = isinstance(address, str) and re.fullmatch(URL, address)
     if not is_url or before.homeserver.split(":")[0] == "https" != str(address).split(":")[0]:
-        told = f"{before.homeserver} leads to {str(address)[:200]}, which is not encrypted"
-        raise HomeserverUnavailable(told, status=200)
+        problem = f"{before.homeserver} leads to {str(address)[:200]}, which is not encrypted"
+        raise HomeserverUnavailable(problem, status=200)
     return str(address).rstrip("/")
 
 

@@ -1,6 +1,7 @@
-"""Answers as they grow: when more of one goes out, and what it says then (X-023, X-024).
+"""Streamed answers: the times and texts of their edits (X-023, X-024).
 
-The model's pieces come by conversation. The sender asks what is due, between the rows of the outbox.
+The model's tokens come by conversation. The sender asks for due edits between the rows of the
+outbox.
 """
 
 from collections.abc import Sequence
@@ -12,20 +13,20 @@ from wintermute.mailbox.outbox import is_matrix
 from wintermute.matrix.content import grown
 
 FIRST_SECONDS = 0.8
-"""From the first text on: an answer that is whole by then stays one event."""
+"""Seconds from the first text to the first event: an answer that is complete by then is one event."""
 LEAST_NEW = 20
-"""Characters; fewer are not worth an event."""
+"""Fewest new characters for another edit."""
 GAPS = (1.0, 1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
-"""Seconds between the events of one answer; the last one again and again."""
+"""Seconds between the events of one answer; the last gap repeats."""
 MOST_EDITS = 40
-"""Events of one answer, its last one among them: each makes a room slower to load."""
+"""Most events of one answer, including its last: each makes a room slower to load."""
 KEPT_MOST = 40_000
-"""Characters that are kept of an answer, for words that are to follow them."""
+"""Characters of an answer to keep, as the beginning of later text."""
 TOOL = "{said}\n\n\N{GEAR} {doing} …"
 
 
 def next_at(first_at: float, times: Sequence[float]) -> float | None:
-    """Give the time at which more may go out after events at these times; None: only the end of it does.
+    """Return the time of the next edit after events at these times; None: only the final edit is left.
 
     `first_at`: the time of the first text.
     """
@@ -38,7 +39,7 @@ def next_at(first_at: float, times: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class DraftRow:
-    """The outbox row whose event shows what grows, for the cast that says it."""
+    """The outbox row of a draft, and the cast whose answer it shows."""
 
     id: str
     cast_id: str
@@ -47,10 +48,10 @@ class DraftRow:
 
 @dataclass(frozen=True, slots=True)
 class GrowingAnswer:
-    """An answer that is being made.
+    """An answer that is being streamed.
 
-    `text`: of the newest utterance or attempt; `before`: what an earlier one said, which stays in
-    view until there is enough of the newest. `sent`: how many characters of `text` went out.
+    `text`: of the newest utterance or attempt; `before`: the text of an earlier one, shown until
+    the newest has enough. `sent`: the number of characters of `text` that were sent.
     """
 
     row: Waiting
@@ -64,37 +65,37 @@ class GrowingAnswer:
     sent_doing: str = ""
     draft: DraftRow | None = None
     begun: bool = False
-    """Some of it could be seen."""
+    """A part of it was sent."""
     is_over: bool = False
-    """Nothing more of it goes out before its end."""
+    """Only its final edit may still be sent."""
     retracted: bool = False
-    """The text shown of it was reasoning: nobody is to read that again."""
+    """The text shown so far was reasoning, which is not to be shown again."""
 
     @property
     def said(self) -> str:
-        """The text that people see, once all of it has gone out."""
+        """The text to show."""
         new = self.text.strip()
         return self.text if len(new) >= LEAST_NEW or (new and not self.before) else self.before
 
     @property
     def grows(self) -> bool:
-        """Decide if more of it may go out."""
+        """True if more edits may follow."""
         return self.at_work and not self.is_over and self.first_at is not None
 
     @property
     def has_news(self) -> bool:
-        """Decide if there is more to show than what went out, and it is worth an event."""
+        """True if there is enough new text, or a new tool, for another edit."""
         if len(self.text.strip()) - self.sent >= LEAST_NEW:
             return True
         return bool(self.times and self.doing and self.doing != self.sent_doing)
 
     @property
     def anew(self) -> "GrowingAnswer":
-        """The same when another utterance, or attempt at it, begins."""
+        """The same answer at the beginning of another utterance or attempt."""
         return replace(self, text="", before=self.said, sent=0)
 
     def due_in(self, now: float) -> float | None:
-        """Seconds until more of it goes out; None: not before more is said."""
+        """Return the seconds until the next edit; None: only after more text."""
         if not self.grows or self.first_at is None or not self.has_news:
             return None
         at = next_at(self.first_at, self.times)
@@ -102,17 +103,19 @@ class GrowingAnswer:
 
 
 class Drafts:
-    """Keeps what grows: one answer in each conversation."""
+    """The answers that are being streamed: one in each conversation."""
 
     def __init__(self, clock: Clock, *, shows: bool) -> None:
-        """`shows`: whether people are to see answers grow at all."""
+        """`shows`: False if answers are not to be streamed."""
         self._clock = clock
         self._shows = shows
         self._growing: dict[str, GrowingAnswer] = {}
-        self._to_take: dict[str, Waiting] = {}  # whose answer is to be taken away, by conversation
+        self._to_redact: dict[
+            str, Waiting
+        ] = {}  # messages whose draft must be redacted, by conversation
 
     def attend(self, row: Waiting) -> None:
-        """An answer to a message is being made; it may have been before."""
+        """Begin an answer to a message, or go on with an earlier attempt."""
         known = self._growing.pop(row.conversation_id, None)
         if not self._shows or row.kind != "message" or not is_matrix(row.room_id):
             return
@@ -123,16 +126,15 @@ class Drafts:
         )
 
     def rest(self, row: Waiting) -> None:
-        """No answer is being made any more; what was said stays known."""
+        """Pause an answer; its text is kept."""
         if known := self._of(row):
             self._growing[row.conversation_id] = replace(known, at_work=False)
 
     def say(self, conversation_id: str, piece: str) -> str:
-        """Add a piece; an empty one begins an utterance, or a new attempt.
+        """Add text; an empty one begins another utterance or attempt.
 
-        Returns the room where more is due, or else "".
-
-        What was said before stays until there is more: a draft is never blank (X-053).
+        Returns the room where an edit is due, or else "". The earlier text stays until there is
+        more: a draft is never blank (X-053).
         """
         known = self._growing.get(conversation_id)
         if known is None or not known.at_work:
@@ -148,25 +150,25 @@ class Drafts:
         return now.row.room_id if is_first or self._is_due(now) else ""
 
     def retract(self, conversation_id: str) -> str:
-        """Forget what was said: it was reasoning. Returns the room where it may have been seen, or ""."""
+        """Discard the text, which was reasoning. Returns the room where it may be shown, or ""."""
         known = self._growing.get(conversation_id)
         if known is None or known.first_at is None:
             return ""
         anew = GrowingAnswer(known.row, at_work=known.at_work, retracted=True)
         self._growing[conversation_id] = anew
-        self._to_take[conversation_id] = known.row
+        self._to_redact[conversation_id] = known.row
         return known.row.room_id
 
     def take_retracted(self, where: tuple[str, str]) -> str | None:
-        """The message of whose answer all that was shown there is taken away now; None: nothing is."""
-        row = self._to_take.get(where[0])
+        """Return, once, the message whose draft must be redacted in this room; None if there is none."""
+        row = self._to_redact.get(where[0])
         if row is None or row.room_id != where[1]:
             return None
-        del self._to_take[where[0]]
+        del self._to_redact[where[0]]
         return row.event_id
 
     def use(self, conversation_id: str, doing: str) -> str:
-        """Note what a tool does. Returns the room where that is due to be shown, or else ""."""
+        """Set the tool that is being used. Returns the room where an edit is due, or else ""."""
         known = self._growing.get(conversation_id)
         if known is None:
             return ""
@@ -174,56 +176,56 @@ class Drafts:
         return now.row.room_id if self._is_due(now) else ""
 
     def shown(self, row: Waiting) -> str | None:
-        """The text so far of an answer that people see growing; None: not known since the start."""
+        """Return the shown text of an answer; None if it is unknown since the last start."""
         known = self._of(row)
         if known is None or not known.begun:
             return "" if known is not None and known.retracted else None
         return known.said
 
     def growing(self) -> list[tuple[str, str]]:
-        """The conversations in which something grows, or is to be taken away, each with its room."""
-        rows = {each: g.row for each, g in self._growing.items() if g.grows} | self._to_take
+        """List the conversations with a streamed answer or a draft to redact, each with its room."""
+        rows = {each: g.row for each, g in self._growing.items() if g.grows} | self._to_redact
         return [(each, row.room_id) for each, row in rows.items()]
 
     def at(self, where: tuple[str, str]) -> GrowingAnswer | None:
-        """The answer that grows in a conversation of a room, if any."""
+        """Return the answer that is streamed in a conversation of a room, if any."""
         known = self._growing.get(where[0])
         return known if known and known.grows and known.row.room_id == where[1] else None
 
     def due_in(self, where: tuple[str, str]) -> float | None:
-        """Seconds until more is to go out there; None: not before more is said."""
+        """Return the seconds until the next edit there; None: only after more text."""
         known = self.at(where)
         return known.due_in(self._clock.monotonic()) if known else None
 
-    def text(self, growth: GrowingAnswer) -> str:
-        """The Markdown of the next event of an answer."""
-        said, _ = grown(growth.said)
-        return TOOL.format(said=said, doing=growth.doing) if growth.doing else said
+    def text(self, answer: GrowingAnswer) -> str:
+        """Return the Markdown of the next edit of an answer."""
+        said, _ = grown(answer.said)
+        return TOOL.format(said=said, doing=answer.doing) if answer.doing else said
 
     def show_in(self, conversation_id: str, draft: DraftRow) -> None:
-        """An answer grows in the event of this row."""
+        """Set the row whose event shows the answer."""
         if known := self._growing.get(conversation_id):
             self._growing[conversation_id] = replace(known, draft=draft)
 
-    def went_out(self, conversation_id: str, growth: GrowingAnswer) -> None:
-        """So much of an answer, as it was then, has been said."""
+    def went_out(self, conversation_id: str, answer: GrowingAnswer) -> None:
+        """Record that this state of an answer was sent."""
         known = self._growing.get(conversation_id)
-        if known is None or known.row.event_id != growth.row.event_id:
+        if known is None or known.row.event_id != answer.row.event_id:
             return
-        _, is_all = grown(growth.said)
-        # A new attempt may have begun meanwhile, of which nothing was said.
-        sent = len(growth.text.strip()) if known.text.startswith(growth.text) else 0
+        _, is_all = grown(answer.said)
+        # A new attempt may have begun meanwhile, of which nothing is sent.
+        sent = len(answer.text.strip()) if known.text.startswith(answer.text) else 0
         self._growing[conversation_id] = replace(
             known,
             times=(*known.times, self._clock.monotonic()),
             sent=sent,
-            sent_doing=growth.doing,
+            sent_doing=answer.doing,
             begun=True,
             is_over=known.is_over or is_all,
         )
 
     def finish(self, conversation_id: str) -> None:
-        """Nothing more of what grows goes out before its end."""
+        """Send no more edits of an answer before its end."""
         if known := self._growing.get(conversation_id):
             self._growing[conversation_id] = replace(known, is_over=True)
 
@@ -231,5 +233,5 @@ class Drafts:
         known = self._growing.get(row.conversation_id)
         return known if known and known.row.event_id == row.event_id else None
 
-    def _is_due(self, growth: GrowingAnswer) -> bool:
-        return growth.due_in(self._clock.monotonic()) == 0
+    def _is_due(self, answer: GrowingAnswer) -> bool:
+        return answer.due_in(self._clock.monotonic()) == 0

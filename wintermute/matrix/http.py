@@ -1,4 +1,4 @@
-"""One request to the homeserver, and the one place that reads its refusals."""
+"""Requests to the homeserver, and the interpretation of its error answers."""
 
 import asyncio
 import json
@@ -36,9 +36,9 @@ NO_ANSWER = (
     *(ClientError, TimeoutError, OSError),
     *(ProxyError, ProxyConnectionError, ProxyTimeoutError),
 )
-LONGEST_REQUESTED_MS = 60_000  # a server that asks for more is asked again anyway
+LONGEST_REQUESTED_MS = 60_000  # the longest pause that a server may ask for
 PAGES = ("m.oauth", "org.matrix.cross_signing_reset")
-"""Stages of authentication that a person settles at a web page (MSC4312)."""
+"""Authentication stages that a person completes on a web page (MSC4312)."""
 PAGE = re.compile(r"https?://[\w.~:/?#@!$&'()*+,;=%\[\]-]{1,1000}", re.ASCII)
 STAGE = re.compile(r"[\w.-]{1,100}", re.ASCII)
 LOG_IN_AGAIN = (
@@ -53,7 +53,7 @@ LOGIN_EXPIRED = (
 SLOW_DOWN = "the homeserver asks us to slow down"
 ACCOUNT_SECONDS = 60.0
 ADDRESS = re.compile(r"(?:https?://|mailto:|matrix:|@)[\w.~:/?#@&=%+,;-]{1,500}", re.ASCII)
-"""An address that says nothing else, in a terminal or in Markdown."""
+"""An address that is safe to show in a terminal or in Markdown."""
 CodeMeaning = Literal["login", "account", "later"]
 CODES: Mapping[str, tuple[CodeMeaning, str]] = {
     "M_UNKNOWN_TOKEN": ("login", LOG_IN_AGAIN),
@@ -72,13 +72,13 @@ CODES: Mapping[str, tuple[CodeMeaning, str]] = {
     "M_USER_LOCKED": ("account", "it has locked the bot's account -> ask its admin{at}"),
     "M_USER_SUSPENDED": ("account", "it has suspended the bot's account -> ask its admin{at}"),
 }
-"""The meaning of an error code, whatever the HTTP status; any other refuses the one request."""
+"""The meaning of error codes, whatever the HTTP status; any other code refuses only the request."""
 
 
 class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
-    """nio's client, with a way to log in again where a homeserver wants that.
+    """nio's client, which can log in again.
 
-    That is after a soft logout, and once where a token has ended (F-061).
+    It does after a soft logout, and once after a token has ended (F-061).
     """
 
     access_token: str
@@ -89,7 +89,10 @@ class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
         renew: Callable[[LoginRefused], Awaitable[str]],
         dates: CheckedClock | None = None,
     ) -> None:
-        """`renew` gives a new token for the same device by why it is wanted; `dates` hears the homeserver's clock."""
+        """`renew` returns a new token for the same device, for the given reason.
+
+        `dates` gets the date of each answer.
+        """
         super().__init__(*nio)
         self._renew = renew
         self._dates = dates
@@ -97,18 +100,18 @@ class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
         self._over: LoginRefused | None = None
 
     async def renew(self, refused: str, why: LoginRefused) -> None:
-        """Have another token than the one that was refused; all who were refused wait for one."""
+        """Replace the refused token; requests that were refused with it wait for the new one."""
         async with self._renewing:
             if self.access_token == refused and self._over is None:
                 try:
                     self.access_token = await self._renew(why)
-                except LoginRefused as error:  # whoever waits here must not try it once more
+                except LoginRefused as error:  # the other requests must not try again
                     self._over = error
             if self._over is not None:
                 raise self._over
 
     async def send(self, *args: Any, **more: Any) -> ClientResponse:
-        """As nio does. Each answer shows what the homeserver's clock does, whatever it says."""
+        """Send a request like nio, and record the date of the answer."""
         response: ClientResponse = await super().send(*args, **more)
         if self._dates and (date := date_of(response.headers.get("Date", ""))) is not None:
             self._dates.heard(date)
@@ -116,21 +119,21 @@ class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
 
 
 class JudgedBody(BytesPayload):
-    """A body that is judged once more when its connection is there: until then minutes may pass."""
+    """A request body that is checked once more when its connection is open, which may take minutes."""
 
     def __init__(self, body: bytes, judge: Callable[[], None]) -> None:
-        """`judge` raises AudienceChanged to withdraw it."""
+        """`judge` raises AudienceChanged to cancel the request."""
         super().__init__(body, content_type="application/json")
         self._judge = judge
 
     async def write_with_length(self, writer: Any, content_length: int | None) -> None:
-        """Hand it over, whole."""
+        """Check and write the whole body."""
         self._judge()
         await super().write_with_length(writer, content_length)
 
 
 def path(*parts: str, prefix: str = "/_matrix/client/v3") -> str:
-    """A request path; each part is quoted, so an id cannot become structure."""
+    """Return a request path; each part is quoted, so that an id cannot add path segments."""
     return prefix + "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
@@ -143,12 +146,12 @@ async def call(
     seconds: float = 30,
     judge: Callable[[], None] | None = None,
 ) -> Json:
-    """The JSON answer to one request, sent once; once more with another token.
+    """Send one request and return its JSON answer; it is repeated once after a new login.
 
-    `judge` may withdraw a body by AudienceChanged. It is called when the connection is there; with
-    it a request is not sent again, because the rooms were not heard of while the login was renewed.
+    `judge` may cancel a request by AudienceChanged; it is called when the connection is open. Such
+    a request is not repeated after a new login: the rooms may have changed meanwhile.
 
-    Raises: HomeserverUnavailable when it may work later, LoginRefused when our token is gone,
+    Raises: HomeserverUnavailable if it may work later, LoginRefused if our token is invalid,
     SendRefused for any other refusal.
     """
     token, data = client.access_token, None if body is None else json.dumps(body)
@@ -159,7 +162,7 @@ async def call(
         if not isinstance(client, RenewingClient):
             raise
         await client.renew(token, error)
-    if judge:  # sync was refused too: who can read there by now is not known
+    if judge:  # sync was refused, too: the room's readers are unknown
         raise HomeserverUnavailable("the homeserver wanted a new login")
     try:
         return _answer(*await _sent(client, method, target, judged, seconds))
@@ -168,7 +171,7 @@ async def call(
 
 
 async def fetch(client: AsyncClient, target: str) -> tuple[Json, str]:
-    """The JSON answer at a path, and the address that gave it, wherever redirects led."""
+    """Return the JSON answer for a path, and its final address after redirects."""
     response, content = await _sent(client, "GET", target, None, 10)
     return _answer(response, content), str(response.url)
 
@@ -186,22 +189,22 @@ async def _sent(
     except NO_ANSWER as error:
         if isinstance(error.__cause__, AudienceChanged):
             raise error.__cause__ from None
-        told = no_answer(client.homeserver, error)
+        problem = no_answer(client.homeserver, error)
         if isinstance(error, (ProxyError, ProxyConnectionError, ProxyTimeoutError)):
-            told = f"the proxy to {client.homeserver}: {error}"
+            problem = f"the proxy to {client.homeserver}: {error}"
         elif isinstance(error, TooManyRedirects):
-            told = f"{client.homeserver} redirects in a circle"
-        raise HomeserverUnavailable(told) from error
+            problem = f"{client.homeserver} redirects in a circle"
+        raise HomeserverUnavailable(problem) from error
     return response, content
 
 
 def date_of(header: str) -> datetime | None:
-    """What a `Date` says, if that is a time one can count with."""
+    """Parse a `Date` header; None if it is no plausible time."""
     try:
         date = parsedate_to_datetime(header[:100])
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    date = date.replace(tzinfo=UTC)  # of HTTP, always GMT
+    date = date.replace(tzinfo=UTC)  # HTTP dates are GMT
     return date if 2000 <= date.year < 9000 else None
 
 
@@ -210,12 +213,12 @@ def _answer(response: ClientResponse, content: bytes) -> Json:
     if response.status < 300 and isinstance(answer, dict):
         return answer
     refuse(response.status, mapping(answer))
-    told = f"the homeserver answered {response.status} without JSON"
-    raise HomeserverUnavailable(told, status=response.status)
+    problem = f"the homeserver answered {response.status} without JSON"
+    raise HomeserverUnavailable(problem, status=response.status)
 
 
 def refuse(status: int, answer: Json) -> None:
-    """Raise what a refusal means; return when it is no Matrix answer at all."""
+    """Raise the error for a refusal; return if it is no Matrix error."""
     code = answer.get("errcode")
     if code == "M_UNKNOWN_TOKEN" and answer.get("soft_logout") is True:
         raise LoginExpired(LOGIN_EXPIRED.format(device="the bot's device"))
@@ -225,8 +228,8 @@ def refuse(status: int, answer: Json) -> None:
     if meaning == "account":
         named = [answer.get(key) for key in ("consent_uri", "admin_contact")]
         shown = [f": {at}" for at in named if isinstance(at, str) and ADDRESS.fullmatch(at)]
-        told = f"the homeserver refuses us: {text.format(at=''.join(shown[:1]))}"
-        raise AccountBlocked(told, ACCOUNT_SECONDS, status)
+        problem = f"the homeserver refuses us: {text.format(at=''.join(shown[:1]))}"
+        raise AccountBlocked(problem, ACCOUNT_SECONDS, status)
     if status == 401 and isinstance(answer.get("flows"), list):
         raise approval(answer)
     if status == 429 or text == SLOW_DOWN:
@@ -237,13 +240,13 @@ def refuse(status: int, answer: Json) -> None:
         raise HomeserverUnavailable(SLOW_DOWN, seconds)
     if status >= 500 or not isinstance(code, str) or meaning == "later":
         hint = ": is matrix.homeserver right?" if status == 404 else ""
-        told = f"the homeserver answered {status} {code or ''}".strip() + hint
-        raise HomeserverUnavailable(told, status=status)
+        problem = f"the homeserver answered {status} {code or ''}".strip() + hint
+        raise HomeserverUnavailable(problem, status=status)
     raise SendRefused(f"{code}: {str(answer.get('error'))[:300]}", code, status)
 
 
 def approval(answer: Json) -> ApprovalNeeded:
-    """What a 401 of interactive authentication asks for, whatever is in it."""
+    """Return the error for an interactive authentication request; its fields may be malformed."""
     flows = [flow.get("stages") for flow in answer["flows"] if isinstance(flow, dict)]
     stages = tuple(
         tuple(name if STAGE.fullmatch(name) else "?" for name in map(str, flow))

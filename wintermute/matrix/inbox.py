@@ -1,9 +1,8 @@
-"""What a room event means to us, decided without waiting: an `Incoming`, or nothing.
+"""Parsing of room events into an `Incoming`, or nothing. Pure.
 
-Events come from anybody: each field may be missing, of another type, nested deep or huge. Nothing
-here raises on them.
-
-Events that people send us and that we do not read: who sends one hears so (F-024).
+Events come from anybody: a field may be missing, of another type, deeply nested or huge. No
+function here raises an error for them. Events that people send and we cannot read get a notice
+(F-024).
 """
 
 import html
@@ -20,13 +19,13 @@ from wintermute.messages import PERSON, ROOM, InboxKind, Incoming, Json, mapping
 from wintermute.owner import Owner
 
 OUTBOX_KEY = "dev.wintermute.outbox"
-"""Content key of the mark in every message of ours (see `marks`); a reaction has none."""
+"""The content key of our message tag (see `marks`); reactions have none."""
 
 RULES = {
     "m.room.join_rules": ("join_rule", "invite"),
     "m.room.history_visibility": ("history_visibility", "shared"),
 }
-"""What rules who can come to read: in each the key that counts, and what holds without it."""
+"""State events about readers: the key that matters, and its default."""
 PRIVATE_RULES = frozenset({"invite", "private", "knock"})
 PRIVATE_HISTORY = frozenset({"invited", "joined", "shared"})
 MEDIA = {"m.image": "image", "m.file": "file", "m.audio": "audio", "m.video": "video"}
@@ -34,10 +33,10 @@ RAW_MOST = 256 * 1024
 NESTED_MOST = 50
 HEAD = ("event_id", "room_id", "sender", "type", "origin_server_ts")
 HEAD_MOST = 255
-"""Longest id a homeserver may use."""
+"""Longest id that Matrix allows."""
 FILE_NAME_MOST = 200
 FIRST_YEAR = datetime(2014, 1, 1, tzinfo=UTC)
-"""No Matrix event is older than Matrix."""
+"""Earliest plausible time of an event: Matrix began in 2014."""
 CLOCK_SLACK = timedelta(days=1)
 QUOTE_BEGINS = re.compile(r"> (?:\* )?<@")
 HTML_QUOTE, HTML_QUOTE_END = "<mx-reply>", "</mx-reply>"
@@ -45,12 +44,15 @@ PILL = re.compile(
     r"""<a\s[^<>]{0,300}?\bhref\s?=\s?["']?(?:https?://matrix\.to/#/|matrix:u/)([^\s"'<>?]{1,800})""",
     re.IGNORECASE,
 )
-"""A link to somebody, as clients show a person; bounded, as the HTML is anybody's."""
+"""A link to a user, as clients write a mention; bounded, as the HTML may come from anybody."""
+READ = frozenset({"m.text", "m.emote", *MEDIA})
+BY_MACHINES = frozenset({"m.notice", "m.server_notice", "m.key.verification.request"})
+"""Message types that need no notice; verifications send their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who we are."""
+    """Our own account."""
 
     user_id: str
     device_id: str
@@ -59,11 +61,11 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class RoomView:
-    """What is known of a room; `members` are the joined, by id, with their display names.
+    """The state of a room. `members` are the joined users with their display names.
 
-    `join_rule` and `history` (who may read the past) are as the homeserver says them; what it
-    does not say is as the Matrix spec has it, "" is what no client has heard of. `named`: how its
-    scope is called, if that began in a room which this one follows (F-013).
+    `join_rule` and `history` (who may read the past) are as in the room's state, or the spec's
+    default; "" is an unknown value. `named`: the name of the room's scope, if it began in a room
+    that this one replaces (F-013).
     """
 
     room_id: str
@@ -76,23 +78,23 @@ class RoomView:
 
     @property
     def readers(self) -> frozenset[str]:
-        """Who can read what is said here from now on, us included."""
+        """The users who can read new messages, including us."""
         return self.invited.union(self.members)
 
     @property
     def scope(self) -> str:
-        """Its own, as a room of many."""
+        """The scope of the room itself, as a group."""
         return self.named or f"{ROOM}{self.room_id}"
 
     @property
     def is_open(self) -> bool:
-        """Whether others than those who were asked in can come to read what is said (F-003)."""
+        """True if people who are not invited may come to read new messages (F-003)."""
         return self.join_rule not in PRIVATE_RULES or self.history not in PRIVATE_HISTORY
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Whom we listen to. The owner is among the allowed; no rooms means any room."""
+    """The users and rooms to listen to. The owner is one of `allowed`; empty `rooms` means any room."""
 
     owner: Owner
     allowed: frozenset[str]
@@ -110,9 +112,9 @@ def read_event(
     *,
     answers_us: bool = False,
 ) -> Incoming | None:
-    """The incoming message that a decrypted raw event is, or None when it is not ours.
+    """Return the incoming message of a decrypted event, or None if it is not for us.
 
-    `answers_us`: it replies to something that we said, which addresses us (F-025).
+    `answers_us`: it replies to a message of ours, which addresses us (F-025).
     """
     event = mapping(source)
     content = mapping(event.get("content"))
@@ -153,10 +155,10 @@ def read_event(
 
 
 def may_read(room: RoomView, scope: str, account: Account, policy: Policy) -> bool:
-    """Whether all who can read what is said in a room now may read what is meant for a scope.
+    """Check if everybody who can read a room now may read messages of a scope.
 
-    Who is joined or invited can read (F-002, F-003). Where nobody is listened to, nobody could
-    answer, and all who would hear it are strangers (A-3).
+    Joined and invited users can read (F-002, F-003). In a room without allowed users only
+    strangers would read, so it is never allowed (A-3).
     """
     if not is_heard(room, policy):
         return False
@@ -168,25 +170,25 @@ def may_read(room: RoomView, scope: str, account: Account, policy: Policy) -> bo
 
 
 def is_heard(room: RoomView, policy: Policy) -> bool:
-    """Whether anybody is listened to in a room."""
+    """Check if the room is allowed and an allowed user is in it."""
     heard = not policy.rooms or room.room_id in policy.rooms
     return heard and any(user in room.members for user in policy.allowed)
 
 
 def scope_of(room: RoomView, account: Account, policy: Policy) -> str:
-    """Whose memory a room has: that of the one person it is a direct chat with, or its own."""
+    """Return a room's scope: that of the person in a direct chat, otherwise its own."""
     others = room.members.keys() - {account.user_id} if len(room.members) == 2 else ()
     private = (f"{PERSON}{user}" for user in others)
     return next((s for s in private if may_read(room, s, account, policy)), room.scope)
 
 
 def is_direct(room: RoomView, account: Account, policy: Policy) -> bool:
-    """Whether the room is us and one allowed person, with nobody else in or on the way."""
+    """Check if a room has exactly us and one allowed person, nobody else even invited."""
     return scope_of(room, account, policy) != room.scope
 
 
 def is_fresh(event: Json, content: Json) -> bool:
-    """Whether an event is something new of somebody: not state, not an edit, not taken back."""
+    """Check if an event is a new message: no state, no edit, not redacted."""
     return (
         "state_key" not in event
         and "redacted_because" not in mapping(event.get("unsigned"))
@@ -195,20 +197,20 @@ def is_fresh(event: Json, content: Json) -> bool:
 
 
 def is_marked_by(content: Json, sender: str) -> bool:
-    """Whether a message is a bot's by its sender's own word.
+    """Check if a message carries its sender's own bot tag.
 
-    A person's client may forward the mark of a bot, or anybody type the key: they are no bot.
+    A person may forward a bot's message or type the key; that does not make them a bot.
     """
     return sender != "" and mapping(content.get(OUTBOX_KEY)).get("by") == sender
 
 
 def is_id(value: str) -> bool:
-    """Whether a text can be an event's or a user's id, and a key in our database."""
+    """Check if a text can be the id of an event or user."""
     return 0 < len(value) <= HEAD_MOST and value.isprintable()
 
 
 def readable(content: Json, sender_name: str) -> str:
-    """The text of a message's content; "" when it has none for us."""
+    """Return the text of a message's content; "" if it has none that we can read."""
     msgtype, words = string(content, "msgtype"), own_words(content)
     if msgtype in MEDIA:
         named = text.clean(string(content, "filename") or string(content, "body"))
@@ -220,7 +222,7 @@ def readable(content: Json, sender_name: str) -> str:
 
 
 def own_words(content: Json) -> str:
-    """What the sender wrote: without the quote of an older client, of a file its caption only."""
+    """Return the sender's own text: without a reply fallback; the caption of a file."""
     body = text.clean(string(content, "body"))
     if string(content, "msgtype") in MEDIA:
         named = text.clean(string(content, "filename"))
@@ -231,7 +233,7 @@ def own_words(content: Json) -> str:
 
 
 def replied_to(event: Json) -> str | None:
-    """The event that a message replies to; what a thread names for older clients is none."""
+    """Return the event that a message replies to; None for the fallback reply of a thread."""
     relation = mapping(mapping(event.get("content")).get("m.relates_to"))
     target = string(mapping(relation.get("m.in_reply_to")), "event_id")
     if relation.get("is_falling_back") is True or not is_id(target):
@@ -240,10 +242,10 @@ def replied_to(event: Json) -> str | None:
 
 
 def thread_of(event: Json) -> tuple[str, str]:
-    """The event whose thread an event belongs to, and the root that it names itself; "" for none.
+    """Return the event that an edit or reaction is about, and the thread root of another event; "" for none.
 
-    An edit and a sign go where the message is that they are about, whatever else they say. The
-    relation of an encrypted event stands beside its text: whoever runs the homeserver chooses it.
+    An edit or reaction belongs to the thread of its target. The relation of an encrypted event is
+    outside the ciphertext, so whoever runs the homeserver can choose it.
     """
     relation = mapping(mapping(event.get("content")).get("m.relates_to"))
     kind, target = string(relation, "rel_type"), string(relation, "event_id")
@@ -255,7 +257,7 @@ def thread_of(event: Json) -> tuple[str, str]:
 
 
 def without_quote(body: str) -> str:
-    """A reply's text without the quoted lines that older clients put before it."""
+    """Remove the quoted lines that older clients put before a reply."""
     if not QUOTE_BEGINS.match(body):
         return body
     lines = body.split("\n")
@@ -266,10 +268,10 @@ def without_quote(body: str) -> str:
 def in_group(
     said: str, named: bool, account: Account, policy: Policy, *, says_whom: bool
 ) -> tuple[InboxKind, str]:
-    """What an allowed person's words in a group ask of us, without our name before them.
+    """Return the kind of an allowed person's text in a group, and the text without our name.
 
-    `says_whom`: their client says whom they mention, so a text that merely begins with our name is
-    about us, and only one that calls us (`name: …`, `@name …`) is for us (F-025).
+    `says_whom`: the client lists its mentions. Then a text that merely begins with our name is
+    about us; only one that calls us (`name: …`, `@name …`) is for us (F-025).
     """
     rest = after_address(said, account)
     calls = said.startswith("@") or said[: len(said) - len(rest or "")].rstrip()[-1:] in (":", ",")
@@ -281,9 +283,10 @@ def in_group(
 
 
 def after_address(said: str, account: Account) -> str | None:
-    """What follows our name or id at the start of a text; None when it does not start so.
+    """Return the text after our name or id; None if it does not begin with one.
 
-    `@name:` glued to more letters is somebody else's full id, so the forms with @ want a gap.
+    `@name:` followed by more letters is another user's full id, so a form with @ needs a gap after
+    it.
     """
     local = account.user_id[1:].split(":", 1)[0]
     names = "|".join(re.escape(name) for name in (account.display_name.strip(), local) if name)
@@ -294,9 +297,9 @@ def after_address(said: str, account: Account) -> str | None:
 
 
 def is_addressed(content: Json, account: Account) -> bool:
-    """Whether a message's content is for us, wherever in it that shows (F-025).
+    """Check if the content of a message is addressed to us in any way (F-025).
 
-    Our name inside a text is a sign only where its client does not say whom it mentions.
+    Our name inside the text counts only if the client does not list its mentions.
     """
     listed = mapping(content.get("m.mentions")).get("user_ids")
     if isinstance(listed, list) and account.user_id in listed:
@@ -312,7 +315,7 @@ def is_addressed(content: Json, account: Account) -> bool:
 
 
 def has_pill(formatted: str, user_id: str) -> bool:
-    """Whether a link in a formatted text, outside of what it quotes, is to this user."""
+    """Check if a formatted text, outside of its quote, mentions this user by a link."""
     if formatted.startswith(HTML_QUOTE):
         formatted = formatted.partition(HTML_QUOTE_END)[2]
     links = (unquote(html.unescape(found)) for found in PILL.findall(formatted))
@@ -320,7 +323,7 @@ def has_pill(formatted: str, user_id: str) -> bool:
 
 
 def time_sent(sent: object, received_at: datetime) -> datetime:
-    """When an event was sent by its own word, if that can be; else when it reached us."""
+    """Return the time that an event claims, if it is plausible; otherwise `received_at`."""
     if not isinstance(sent, int) or isinstance(sent, bool):
         return received_at
     first = int(FIRST_YEAR.timestamp()) * 1000
@@ -329,7 +332,7 @@ def time_sent(sent: object, received_at: datetime) -> datetime:
 
 
 def bounded(event: Json) -> Json:
-    """An event as it may be kept: whole, or its head when it is too large, too deep or no JSON."""
+    """Return an event for storage: whole, or only its head if it is too large, too deep or no JSON."""
     try:
         if is_shallow(event) and len(json.dumps(event, allow_nan=False)) <= RAW_MOST:
             return event
@@ -339,7 +342,7 @@ def bounded(event: Json) -> Json:
 
 
 def is_shallow(event: Json) -> bool:
-    """Whether an event nests as events do, so that whoever writes it as JSON can."""
+    """Check that an event is not nested deeper than `NESTED_MOST`, so that it can be written as JSON."""
     level: list[object] = [event]
     for _ in range(NESTED_MOST):
         nested = [value for value in level if isinstance(value, dict | list)]
@@ -348,26 +351,26 @@ def is_shallow(event: Json) -> bool:
 
 
 def is_small(value: object) -> bool:
-    """Whether a value is a text or number of ordinary size."""
+    """Check if a value is a text or number of ordinary size."""
     if isinstance(value, str):
         return len(value) <= HEAD_MOST
     return isinstance(value, int) and value.bit_length() < 64
 
 
 def inviter(state_events: Sequence[object], account: Account) -> str | None:
-    """Who invites us; nobody when the state does not say.
+    """Return the user who invites us; None if the state does not say.
 
-    The last word counts: what comes before it the inviting server wrote as it liked.
+    The last invitation counts: the inviting server can make up the events before it.
     """
     found = (e for e in reversed(state_events) if is_invitation(e, account.user_id))
     return string(mapping(next(found, None)), "sender") or None
 
 
 def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
-    """The room as it was when each event came, worked out backwards from how it is now.
+    """Return the room as it was at each event, computed backwards from its current state.
 
-    Changes of who can read have the view of what came after them, whoever came and went meanwhile.
-    Our own membership stays: what was said between our invitation and our joining was said to us.
+    Events that change the readers get the view after them. Our own membership stays: messages
+    between our invitation and our joining were for us.
     """
     found: list[RoomView] = []
     view, undone = now, list[Json]()
@@ -379,7 +382,7 @@ def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
             view = before_changes(view, undone, us)
             undone.clear()
             sender = string(event, "sender")
-            if sender not in view.members:  # who speaks is there
+            if sender not in view.members:  # a sender is a member
                 members = {**view.members, sender: now.members.get(sender, "")}
                 view = replace(view, members=members, invited=view.invited - {sender})
         found.append(view)
@@ -387,7 +390,7 @@ def views(events: Sequence[Json], now: RoomView, us: str) -> list[RoomView]:
 
 
 def before_changes(view: RoomView, changes: Sequence[Json], us: str) -> RoomView:
-    """A room as it was before changes of who can read, the newest first."""
+    """Return a room as it was before these changes of readers, newest first."""
     if not changes:
         return view
     members, invited = dict(view.members), set(view.invited)
@@ -412,24 +415,24 @@ def before_changes(view: RoomView, changes: Sequence[Json], us: str) -> RoomView
 
 
 def since_invitation(events: Sequence[Json], user_id: str) -> list[Json]:
-    """The events after our newest invitation, or all of them when it is not among them (X-005)."""
+    """Return the events after our newest invitation, or all if there is none (X-005)."""
     found = (n for n, event in enumerate(events) if is_invitation(event, user_id))
     return list(events[max(found, default=-1) + 1 :])
 
 
 def since_known(events: Sequence[Json], known: Collection[str]) -> list[Json]:
-    """The events after the newest of those that were seen, or all of them where none is (F-058)."""
+    """Return the events after the newest known one, or all if none is known (F-058)."""
     found = (n for n, event in enumerate(events) if event["event_id"] in known)
     return list(events[max(found, default=-1) + 1 :])
 
 
 def invited_in(events: Sequence[Json], user_id: str) -> bool:
-    """Whether our invitation is among the events."""
+    """Check if our invitation is among the events."""
     return any(is_invitation(event, user_id) for event in events)
 
 
 def is_invitation(source: object, user_id: str) -> bool:
-    """Whether an event invites a user."""
+    """Check if an event invites a user."""
     event = mapping(source)
     return (
         string(event, "type") == "m.room.member"
@@ -439,13 +442,13 @@ def is_invitation(source: object, user_id: str) -> bool:
 
 
 def string(values: Json, key: str) -> str:
-    """The text under a key, or "" when there is none."""
+    """Return the text under a key, or "" if there is none."""
     value = values.get(key)
     return value if isinstance(value, str) else ""
 
 
 class Unread(NamedTuple):
-    """A kind of event that is not read, and what its sender is told."""
+    """A kind of event that is not read, and the notice for its sender."""
 
     kind: str
     line: str
@@ -469,17 +472,14 @@ EVENTS = {
 }
 """Types of events that are messages of a person, stable and unstable (MSC1767, MSC3381, MSC3488).
 
-What has another type is none: answers to polls, positions on the way, calls, steps of a verification.
+Answers to polls, live locations, calls and verification steps are not among them.
 """
-READ = frozenset({"m.text", "m.emote", *MEDIA})
-BY_MACHINES = frozenset({"m.notice", "m.server_notice", "m.key.verification.request"})
-"""Kinds of messages that want no word of us; verifications say theirs."""
 
 
 def unread(
     source: object, room: RoomView, account: Account, policy: Policy, *, answers_us: bool = False
 ) -> Unread | None:
-    """What is not read of an event that an allowed person sends us; in a group if it addresses us."""
+    """Return the notice about an unreadable event of an allowed person; in a group only if it addresses us."""
     event = mapping(source)
     content, sender = mapping(event.get("content")), string(event, "sender")
     found = kind_of(string(event, "type"), content)
@@ -496,7 +496,7 @@ def unread(
 
 
 def kind_of(event_type: str, content: Json) -> Unread | None:
-    """Which kind of those that are not read an event is; what was taken back is none."""
+    """Return the kind of an unreadable event; None for a readable or redacted one."""
     if event_type != "m.room.message":
         return EVENTS.get(event_type) if content else None
     msgtype = string(content, "msgtype")

@@ -1,7 +1,7 @@
-"""One installation for an account: each writes itself into the account's data, and a second one ends.
+"""One installation per account: each records itself in the account data, and a second one stops.
 
-Two with devices of their own would both answer every message. (Two with one device, or with one key
-for their marks, are copies of one folder: see `copies`.)
+Two with different devices would both answer every message. (Two with one device, or one key for
+message tags, are copies of one folder: see `copies`.)
 """
 
 import logging
@@ -31,8 +31,10 @@ MET = "another one, device {device}, was started with this account -> one of the
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """One at work, with its start and its newest sign of life, in milliseconds since 1970: of two that
-    start in one second the first stays. `met`: a device that was refused.
+    """A running installation. `since`: its start; `at`: its last heartbeat.
+
+    Both in milliseconds since 1970, so that the earlier of two starts in one second is known.
+    `met`: a device that was refused.
     """
 
     name: str
@@ -44,7 +46,7 @@ class Installation:
 
 
 def read_installation(content: object) -> Installation | None:
-    """The installation in account data, which anybody with our login may have written."""
+    """Parse the installation in account data, which anybody with our login may have written."""
     match mapping(content):
         case {"name": str(name), "device_id": str(device), "since": int(since), "at": int(at)}:
             more = mapping(content).get("takes_over") is True, str(mapping(content).get("met", ""))
@@ -54,14 +56,14 @@ def read_installation(content: object) -> Installation | None:
 
 
 def is_beside(ours: Installation, other: Installation, now: int) -> bool:
-    """Decide if another installation is there, by a sign of life not long ago."""
+    """Check if another installation had a heartbeat recently."""
     own = other.name == ours.name or other.device_id == ours.device_id
     return not own and abs(now - other.at) < YOUNG
 
 
 def gives_way(ours: Installation, other: Installation) -> bool:
-    """Decide if ours ends for the other: the first stays, unless one takes over."""
-    if other.since - ours.at >= YOUNG:  # ours slept: the other began when nobody was at work
+    """Check if ours has to stop: the first one stays, unless one takes over."""
+    if other.since - ours.at >= YOUNG:  # ours was suspended when the other one started
         return True
     if ours.takes_over != other.takes_over:
         return other.takes_over
@@ -69,7 +71,7 @@ def gives_way(ours: Installation, other: Installation) -> bool:
 
 
 class Installations:
-    """Keeps ours at the homeserver, and ends it when it has to give way."""
+    """Records our installation at the homeserver, and stops it if another one takes precedence."""
 
     def __init__(self, data: Epochs, health: Health, clock: Clock, ours: Installation) -> None:
         self._data = data
@@ -79,7 +81,7 @@ class Installations:
         self._ours = ours
 
     async def arrive(self) -> None:
-        """At the start, before anything is heard. Raises: AnotherCopyRuns."""
+        """Register our installation before the first sync. Raises: AnotherCopyRuns."""
         if self._ours.at:
             return
         try:
@@ -96,11 +98,11 @@ class Installations:
         await self._write(ours)
         self._ours = ours
 
-    async def look_at(self, told: Installation | None) -> None:
-        """A sync told of this one; ours is written again when it is time. Raises: AnotherCopyRuns."""
+    async def look_at(self, seen: Installation | None) -> None:
+        """Check an installation from a sync; renew our heartbeat when due. Raises: AnotherCopyRuns."""
         now = round(self._clock.now().timestamp() * 1000)
-        other = told if told and is_beside(self._ours, told, now) else None
-        met = other.device_id if other else told.met if told else ""
+        other = seen if seen and is_beside(self._ours, seen, now) else None
+        met = other.device_id if other else seen.met if seen else ""
         if met and met != self._ours.device_id:
             log.warning("another installation met device=%s", met)
             await self._health.note(PART, "warn", MET.format(device=met))

@@ -1,4 +1,4 @@
-"""Stores what a sync brought: every row, and the token, in one transaction (DESIGN §3, hop 3)."""
+"""The intake: it stores the rows of a sync and its token in one transaction (DESIGN §3, hop 3)."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -75,14 +75,14 @@ PACED = (
     " answer them here only once a minute until they slow down."
 )
 SettleSync = Callable[[Transaction, Mapping[str, Sequence[Json]]], Awaitable[None]]
-"""What has to be done with the events of each room before the token moves on."""
+"""Completes work on the events of each room before the token is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One event as it came and in clear, and who was in the room then.
+    """One event, raw and decrypted, with the members of its room at that time.
 
-    `locked` is the row that has kept its place while its key was missing.
+    `locked`: the row that has waited for the event's key.
     """
 
     raw: Json
@@ -93,17 +93,17 @@ class Arrival:
 
     @property
     def encrypted(self) -> bool:
-        """Whether it travelled so."""
+        """True if the event was encrypted."""
         return bool(self.raw["type"] == "m.room.encrypted")
 
     @property
     def in_thread(self) -> bool:
-        """Decide if it says that it belongs to a thread."""
+        """True if the event says that it belongs to a thread."""
         return thread_of(self.opened.event)[1] != ""
 
 
 class Intake:
-    """From events to inbox rows."""
+    """Turns events into inbox rows."""
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class Intake:
         self._clock = clock
 
     async def narrow(self, batch: SyncBatch) -> set[str]:
-        """Nothing more is made for people who are no longer alone (F-004); their conversations.
+        """Stop answers in chats that others can read now (F-004). Returns the changed conversations.
 
-        Where somebody left instead, that is told with what was said until then.
+        If somebody has left instead, `store` handles that together with the messages until then.
         """
         rooms = [self._client.room(r.room_id) for r in batch.joined if batch.tells_readers(r)]
         woken: set[str] = set()
@@ -149,7 +149,7 @@ class Intake:
     async def store(
         self, batch: SyncBatch, rooms: Sequence[RoomBatch], settle: SettleSync | None = None
     ) -> set[str]:
-        """Keep a whole sync with its token; the conversations in which something waits now."""
+        """Store a whole sync with its token. Returns the conversations with new work."""
         woken = await self._moves.follow(batch)
         async with self._stores.database.transaction(late=True) as tx:
             for room in rooms:
@@ -179,7 +179,7 @@ class Intake:
             await self._stores.known.settled(tx, room.room_id)
         if room.retry:
             await self._stores.outbox.release(tx, room.room_id)
-        gone = redacted(room.events)  # in whatever order a message and its redaction come
+        gone = redacted(room.events)  # a redaction may come before its message
         own = ("", self._stores.owner.user_id)
         other = redacted(event for event in room.events if redactor(event) not in own)
         woken = await self._relations.redact(tx, room.room_id, gone - other)
@@ -188,13 +188,13 @@ class Intake:
         theirs = redacted(event for event in room.events if redactor(event) != us)
         woken |= await self._relations.unsay(tx, room.room_id, theirs)
         for event, then in zip(room.events, views(room.events, view, us), strict=True):
-            # Who came in without a word reads all the same (F-001).
+            # A new member can read, even without having written (F-001).
             if then is not last:
                 woken |= await self._rescope(tx, then)
             last = then
             if event["sender"] == us:
-                await self._own(tx, event, room.room_id)
-                await self._spoke(tx, event, room.room_id)
+                await self._recognise(tx, event, room.room_id)
+                await self._record_own_message(tx, event, room.room_id)
             elif event["event_id"] not in gone:
                 conversation = await self._event(tx, event, then)
                 woken |= {conversation} if conversation else set()
@@ -206,10 +206,10 @@ class Intake:
         return woken
 
     async def _rescope(self, tx: Transaction, view: RoomView) -> set[str]:
-        """The conversations of a room that go on in the scope of who can read there by now.
+        """Move the conversations of a room to the scope of its current readers. Returns those that changed.
 
-        Besides its own and its threads: those that gave way to it (F-013), as their answers are
-        said here.
+        Besides its own and its threads these are the conversations of rooms that it replaces
+        (F-013): their answers are sent here.
         """
         if self._has_moved(view.room_id):
             return set()
@@ -221,48 +221,50 @@ class Intake:
             log.info("readers changed room=%s scope=%s", view.room_id, scope)
         return changed
 
-    async def _own(self, tx: Transaction, event: Json, room_id: str) -> None:
-        """Know an event of ours again: somebody may react to it before its sender is answered."""
+    async def _recognise(self, tx: Transaction, event: Json, room_id: str) -> None:
+        """Recognise an event of ours: somebody may react to it before the sender gets its id."""
         if txn_id := string(mapping(event.get("unsigned")), "transaction_id"):
             await self._stores.outbox.seen(tx, txn_id, str(event["event_id"]))
             self._verifications.echoed(txn_id, str(event["event_id"]))
         elif self._verifications.watches(room_id):  # another device of ours may have answered
             opened = self._client.sessions.opened(room_id, event)
             if opened is not None:
-                await self._verifies(tx, event, opened.event, room_id)
+                await self._verification(tx, event, opened.event, room_id)
 
-    async def _spoke(self, tx: Transaction, event: Json, room_id: str) -> None:
-        """Know when we spoke last, by the homeserver's clock; an answer that grows is one (F-048)."""
+    async def _record_own_message(self, tx: Transaction, event: Json, room_id: str) -> None:
+        """Record when we last wrote, by the homeserver's clock; a draft counts as well (F-048)."""
         edits = mapping(event["content"].get("m.relates_to")).get("rel_type") == "m.replace"
         if event["type"] in ("m.room.message", "m.room.encrypted") and not edits:
             exchange = await self.exchanges.of_room(tx, room_id)
             exchange = replace(exchange, said_ms=event["origin_server_ts"])
             await self.exchanges.store_exchange(tx, room_id, exchange)
 
-    async def _verifies(self, tx: Transaction, raw: Json, event: Json, room_id: str) -> str | None:
-        """What is to be told of an event that belongs to a verification; None: it is no such."""
+    async def _verification(
+        self, tx: Transaction, raw: Json, event: Json, room_id: str
+    ) -> str | None:
+        """Handle an event of a verification. Returns a notice ("" for none); None if it is another event."""
         message = verification_in_room(raw, event, room_id)
         return None if message is None else await self._verifications.heard(tx, message)
 
     async def _event(self, tx: Transaction, event: Json, view: RoomView) -> str | None:
-        """Store one event if it concerns us; its conversation then."""
+        """Store one event if it concerns us. Returns its conversation then."""
         if root := thread_of(event)[1]:
             await self._stores.threads.spoke(tx, view.room_id, root, str(event["sender"]))
-        opened, verdict = await self._judged(tx, event, view)
+        opened, verdict = await self._decrypt(tx, event, view)
         if opened is None or verdict in NOT_THEIRS:
             return await self._locked(tx, event, view, verdict)
         encrypted = event["type"] == "m.room.encrypted"
         await self._stores.health.count_in(tx, "decrypted", int(encrypted))
         await self._stores.health.count_in(tx, "malformed", int(is_malformed_message(opened.event)))
-        return await self._take(tx, Arrival(event, opened, view, verdict))
+        return await self._store_event(tx, Arrival(event, opened, view, verdict))
 
     async def _locked(
         self, tx: Transaction, event: Json, view: RoomView, verdict: Verdict
     ) -> str | None:
-        """Keep the place of what cannot be read, or not be taken for its sender's word."""
+        """Store the raw form of an event that cannot be decrypted or not be trusted."""
         await self._stores.health.count_in(tx, "undecryptable", 1)
         sender, event_id, room_id = str(event["sender"]), str(event["event_id"]), view.room_id
-        if sender not in self._policy.allowed:  # background at most: not worth keeping
+        if sender not in self._policy.allowed:  # it would only be context
             return None
         conversation = await self._conversation(tx, view, event)
         await self._stores.inbox.store_locked(tx, conversation, room_id, event_id, event)
@@ -272,33 +274,33 @@ class Intake:
             await self._stores.notices.notice_once(tx, key, DAY, conversation, notice)
         return conversation
 
-    async def _judged(
+    async def _decrypt(
         self, tx: Transaction, raw: Json, view: RoomView
     ) -> tuple[Opened | None, Verdict]:
-        """An event in clear, and what it is worth as the word of its sender."""
+        """Decrypt an event and return it with the trust level of its sender's device."""
         if raw["type"] == "m.room.encrypted":
             return await self._client.checked(tx, view.room_id, raw)
         return Opened(raw), await self._verdict(tx, str(raw["sender"]), view)
 
     async def _verdict(self, tx: Transaction, sender: str, view: RoomView) -> Verdict:
-        """What it is worth that somebody said something in clear."""
+        """Return the trust level of an unencrypted event."""
         people = self._client.people
         if people.is_changed(sender):
             return "changed"
         seen = people.was_looked_for(sender)
         if sender not in people.allowed or (seen and not people.cross_signs(sender)):
             return "good"
-        # What comes in clear where everything is encrypted, no device of theirs has signed.
+        # No device has signed an unencrypted event in an encrypted room.
         if not (view.encrypted or await self._stores.known.is_encrypted(tx, view.room_id)):
             return "good"
         return "unsigned" if seen else "unseen"
 
-    async def _take(self, tx: Transaction, came: Arrival) -> str | None:
-        """Store what an event in clear is to us; its conversation then."""
-        trouble = await self._verifies(tx, came.raw, came.opened.event, came.view.room_id)
-        if trouble:
-            await self._tell(tx, came, "verification", trouble)
-        conversation = await self._read(tx, came) if trouble is None else None
+    async def _store_event(self, tx: Transaction, came: Arrival) -> str | None:
+        """Store a decrypted event according to its meaning for us. Returns its conversation then."""
+        notice = await self._verification(tx, came.raw, came.opened.event, came.view.room_id)
+        if notice:
+            await self._notify_unread(tx, came, "verification", notice)
+        conversation = await self._read(tx, came) if notice is None else None
         if conversation is None and came.locked is not None:
             await self._stores.inbox.discard_locked(tx, came.locked.seq)
         return conversation
@@ -307,9 +309,9 @@ class Intake:
         event, us = came.opened.event, self._client.account
         us = replace(us, display_name=came.view.members.get(us.user_id, ""))
         asked = (event, came.view, us, self._policy, self._clock.now())
-        # In clear in encrypted rooms too: that is how clients send reactions. So whoever runs the
-        # homeserver can forge one, which ends or judges an answer, or answers a reminder, as can
-        # be undone, and can say nothing to us.
+        # Clients send reactions unencrypted, also in encrypted rooms. So whoever runs the homeserver
+        # can forge one. It can stop or rate an answer or confirm a reminder, which can be undone.
+        # It cannot carry text.
         if (reaction := read_reaction(*asked)) is not None:
             return await self._reacted(tx, came, reaction)
         answers_us = await self._relations.answers_us(tx, came.view.room_id, event)
@@ -319,23 +321,23 @@ class Intake:
         if (incoming := read_event(*asked, answers_us=answers_us)) is not None:
             return await self._message(tx, came, incoming)
         found = unread(*asked[:-1], answers_us=answers_us)
-        if found is None or self._worth(came) == "held":  # it may not be their word
+        if found is None or self._worth(came) == "held":  # the sender may be forged
             return None
         if not await self._refuses(tx, await self._home(tx, came), came):
-            await self._tell(tx, came, found.kind, found.line)
+            await self._notify_unread(tx, came, found.kind, found.line)
         return None
 
-    async def _tell(self, tx: Transaction, came: Arrival, kind: str, line: str) -> None:
-        """Say that something is not read: once per kind, room and hour (F-024)."""
+    async def _notify_unread(self, tx: Transaction, came: Arrival, kind: str, line: str) -> None:
+        """Send a notice that an event is not read: once per kind, room and hour (F-024)."""
         room_id = came.view.room_id
         key, conversation = f"unread {kind} {room_id}", await self._home(tx, came)
         await self._stores.notices.notice_once(tx, key, HOUR, conversation, line)
 
     async def _reacted(self, tx: Transaction, came: Arrival, reaction: Reaction) -> str | None:
-        worth_of = self._worth(came)
-        if worth_of == "held":
+        decision = self._worth(came)
+        if decision == "held":
             return None
-        if worth_of == "other" and came.encrypted:
+        if decision == "other" and came.encrypted:
             reaction = reaction._replace(command=replace(reaction.command, origin="other"))
         command = await self._relations.command(tx, reaction)
         if command is None:
@@ -343,20 +345,20 @@ class Intake:
         return await self._keep(tx, came, await self._home(tx, came), command, "waiting")
 
     async def _message(self, tx: Transaction, came: Arrival, incoming: Incoming) -> str | None:
-        worth_of, context = self._worth(came), incoming.kind == "context"
-        if worth_of == "refused" and context:
+        decision, context = self._worth(came), incoming.kind == "context"
+        if decision == "refused" and context:
             return None
         conversation = await self._home(tx, came)
-        if worth_of == "held":
+        if decision == "held":
             return await self._hold(tx, conversation, came, tell=not context)
-        if worth_of == "other":
+        if decision == "other":
             incoming = replace(incoming, origin="other")
         takes = not context and not await self._refuses(tx, conversation, came)
         if takes and incoming.by_bot:
             streak = await self._stores.inbox.bot_streak(tx, conversation)
             takes = streak < MOST_BOT_EXCHANGES
-        await self._tell_readers(tx, conversation, came)
-        if context:  # other people's lines: what is shown of them is enough
+        await self._notify_readers(tx, conversation, came)
+        if context:  # other people's lines: the text is enough
             incoming = replace(incoming, raw={})
         elif (incoming.kind, incoming.replies_to) == ("message", None) and came.in_thread:
             root = await self._stores.threads.unseen_root(tx, conversation)
@@ -364,10 +366,10 @@ class Intake:
         state: InboxState = "waiting" if takes else "ignored"
         return await self._keep(tx, came, conversation, incoming, state)
 
-    async def _tell_readers(self, tx: Transaction, conversation: str, came: Arrival) -> None:
-        """Say once to who speaks here why this is no chat of two, if they may think so (F-014)."""
+    async def _notify_readers(self, tx: Transaction, conversation: str, came: Arrival) -> None:
+        """Notify the sender once why this is not a direct chat, if they may think that it is (F-014)."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
-        # A thread that has begun since knows nothing of before: its room does.
+        # The scope before is known of the room, not of a thread that began later.
         main = await self._conversation(tx, came.view) if came.in_thread else conversation
         was = await self._stores.conversations.was_private(tx, main) == f"{PERSON}{sender}"
         notice = not_private(came.view, self._client.account.user_id, sender, self._policy, was=was)
@@ -376,23 +378,23 @@ class Intake:
             await self._stores.notices.notice_once(tx, key, EVER, conversation, notice)
 
     async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
-        """An edit is answered in the place of what it changes, or noted, and never one message more."""
+        """Store an edit that is to be answered in place of its original, or note it; never both."""
         original = await self._relations.original(tx, edit)
         known = came.locked is None and await self._stores.inbox.find(tx, edit.event_id)
         if original is None or known:
             return None
-        conversation, worth_of = await self._home(tx, came), self._worth(came)
-        if worth_of == "held":
+        conversation, decision = await self._home(tx, came), self._worth(came)
+        if decision == "held":
             return await self._hold(tx, conversation, came, tell=True)
         if original.state in ("locked", "untrusted"):
-            # What it changes has no text yet: with it, later.
+            # Its original is not decrypted yet: the edit waits, too.
             await self._stores.inbox.store_locked(
                 tx, conversation, edit.room_id, edit.event_id, came.raw
             )
             return conversation
         if await self._refuses(tx, conversation, came):
             return None
-        if worth_of == "other":
+        if decision == "other":
             edit = replace(edit, origin="other")
         seq = came.locked.seq if came.locked else None
         if await self._relations.is_redone(tx, edit, original, seq):
@@ -437,7 +439,7 @@ class Intake:
         return conversation
 
     async def _is_paced(self, tx: Transaction, came: Arrival, talk: str) -> bool:
-        """Decide if a sender answers us at once again and again; the room hears of it once."""
+        """Check if a sender keeps answering us within seconds; send the room one notice."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         if came.raw["type"] == "m.reaction":
             return False
@@ -454,9 +456,9 @@ class Intake:
     async def _conversation(
         self, tx: Transaction, view: RoomView, event: Json | None = None
     ) -> str:
-        """Where what is said in a room belongs: if it moved, to the one that follows (F-013).
+        """Return the conversation of a room, or of the room that replaces it (F-013).
 
-        An event in a thread belongs there; one about a message that was said in one, too.
+        An event in a thread belongs to the thread; so does an event about a message in one.
         """
         room_id = view.room_id
         if moved := self._has_moved(room_id):
@@ -471,7 +473,7 @@ class Intake:
         )
 
     async def _thread(self, tx: Transaction, main: str, room_id: str, event: Json) -> str:
-        """The thread of a room that an event names, begun if it is new."""
+        """Return the conversation of the thread that an event names; a new one is created."""
         threads = self._stores.threads
         root = await threads.root(tx, room_id, thread_of(event)[1])
         if not root:
@@ -485,7 +487,7 @@ class Intake:
         return await threads.open(tx, main, root, answer_of=cast_id, starter=starter)
 
     async def _is_with_us(self, tx: Transaction, came: Arrival) -> bool:
-        """Decide if an event is in a thread in which only its sender and we have spoken (F-025)."""
+        """Check if an event is in a thread in which only its sender and we have written (F-025)."""
         threads, room_id, sender = self._stores.threads, came.view.room_id, str(came.raw["sender"])
         about, root = thread_of(came.opened.event)
         if about:
@@ -504,7 +506,7 @@ class Intake:
         return worth(came.verdict, encrypted=came.encrypted, accept=self._accepts)
 
     async def _hold(self, tx: Transaction, conversation: str, came: Arrival, *, tell: bool) -> str:
-        """Keep what cannot be trusted yet; who spoke to us hears once per device how it can be (X-034)."""
+        """Keep an event that cannot be trusted yet; its sender gets one notice per device (X-034)."""
         room_id, sender, event_id = came.view.room_id, came.raw["sender"], came.raw["event_id"]
         await self._stores.inbox.store_locked(
             tx, conversation, room_id, event_id, came.raw, "untrusted"
@@ -515,16 +517,16 @@ class Intake:
             name, shown = self._client.device_name(sender, device_id), harmless_id(device_id, "?")
             notice = UNSIGNED.format(person=sender, name=name, device=shown)
             key = f"unsigned {sender} {device_id} {room_id}"
-            told = (str(sender), conversation, key, EVER, notice)
-            await self.trust.tell_person(tx, came.view, *told)
+            notification = (str(sender), conversation, key, EVER, notice)
+            await self.trust.tell_person(tx, came.view, *notification)
         return conversation
 
     async def _refuses(self, tx: Transaction, conversation: str, came: Arrival) -> bool:
-        """Whether what came in clear should not have; its room is told then (X-015, X-034)."""
+        """Check if an unencrypted event should have been encrypted, and send a notice (X-015, X-034)."""
         unsigned = self._worth(came) == "refused"
         if came.encrypted or not (unsigned or self._settings.encryption == "required"):
             return False
-        # In an encrypted room too: whoever runs the homeserver could have written it.
+        # Also in an encrypted room: whoever runs the homeserver could have written it.
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         notice = UNSIGNED_IN_CLEAR.format(person=sender) if unsigned else ONLY_ENCRYPTED
         await self._stores.notices.notice_once(tx, f"plain {room_id}", DAY, conversation, notice)
@@ -536,54 +538,52 @@ class Intake:
         await self._stores.known.invited(tx, room_id, host or "", welcome)
 
     async def settle(self) -> set[str]:
-        """After a look at people's keys: the conversations in which something waits now."""
+        """Apply new keys of people. Returns the conversations with new work."""
         return await self.reconsider() if await self.trust.settle() else set()
 
     async def reconsider(self) -> set[str]:
-        """Look again at what could not be decrypted or trusted; the conversations in which something
-        waits now.
-        """
+        """Retry events that could not be decrypted or trusted. Returns the conversations with new work."""
         async with self._stores.database.transaction():
-            pass  # what is being stored by the verdict of before is there then
+            pass  # waits for a running intake that uses the old trust levels
         rows, last = await self._stores.inbox.locked(), 0
         while page := await self._stores.inbox.untrusted(last):
             rows, last = [*rows, *page], page[-1].seq
-        return await self._tried(sorted(rows, key=lambda row: row.seq))
+        return await self._retry_all(sorted(rows, key=lambda row: row.seq))
 
     async def sweep(self) -> None:
-        """Give up what nobody vouched for in days."""
+        """Discard untrusted events after `UNTRUSTED_DAYS`."""
         async with self._stores.database.transaction() as tx:
             await self._stores.inbox.discard_untrusted(tx, self._clock.now() - UNTRUSTED_DAYS * DAY)
 
     async def tell_locked(self) -> bool:
-        """Tell people, when it is time, of what cannot be decrypted; False: nothing is locked."""
+        """Send due notices about undecryptable events; False if there are none."""
         rows = await self._stores.inbox.locked()
         for row in rows:
             await self._complaints.about(row)
         return bool(rows)
 
-    async def _tried(self, rows: Sequence[Locked]) -> set[str]:
-        return {tried for row in rows if (tried := await self._try(row)) is not None}
+    async def _retry_all(self, rows: Sequence[Locked]) -> set[str]:
+        return {tried for row in rows if (tried := await self._retry(row)) is not None}
 
-    async def _try(self, row: Locked) -> str | None:
-        """Take in what can be read and trusted by now; its conversation then."""
+    async def _retry(self, row: Locked) -> str | None:
+        """Store an event if it can be decrypted and trusted by now. Returns its conversation then."""
         verdict: Verdict = "foreign"
         if self._client.sessions.opened(row.room_id, row.raw) is not None:
-            view, encrypted = self._heard_in(row), row.raw["type"] == "m.room.encrypted"
+            view, encrypted = self._room_of(row), row.raw["type"] == "m.room.encrypted"
             async with self._stores.database.transaction() as tx:
-                opened, verdict = await self._judged(tx, row.raw, view)
+                opened, verdict = await self._decrypt(tx, row.raw, view)
                 held = worth(verdict, encrypted=True, accept=self._accepts) == "held"
                 waits = row.state == "untrusted" and encrypted and held
                 if opened is not None and verdict not in NOT_THEIRS and not waits:
                     was_locked = row.state == "locked" and encrypted
                     await self._stores.health.count_in(tx, "decrypted", int(was_locked))
-                    return await self._take(tx, Arrival(row.raw, opened, view, verdict, row))
+                    return await self._store_event(tx, Arrival(row.raw, opened, view, verdict, row))
         if verdict == "foreign":
             await self._complaints.about(row)
         return None
 
-    def _heard_in(self, row: Locked) -> RoomView:
-        """The room of a held event; if all went on to another (F-013), who spoke was here all the same."""
+    def _room_of(self, row: Locked) -> RoomView:
+        """Return the room of a held event; its sender counts as a member even if the room was replaced."""
         view = self._client.room(row.room_id)
         if not self._has_moved(row.room_id):
             return view
@@ -591,7 +591,7 @@ class Intake:
         return replace(view, members={**spoke, **view.members})
 
     async def tell_keys_lost(self) -> None:
-        """Say once in every encrypted room that we have a new device, and whose it is (X-016)."""
+        """Notify every encrypted room once that we have a new device, and whose it is (X-016)."""
         device = self._client.account.device_id
         notice = KEYS_LOST + (SAME_IDENTITY if self._client.keeps_identity else OTHER_IDENTITY)
         for room_id in sorted(await self._stores.known.encrypted()):

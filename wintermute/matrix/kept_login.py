@@ -1,4 +1,4 @@
-"""The login that is kept between starts, in one file, 0600. Nothing here loads nio, so commands start soon."""
+"""The stored login, in one file with mode 0600. This module does not load nio, so commands start fast."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -12,31 +12,31 @@ FILE = "session.json"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A device of ours on the homeserver, and the key its key store is encrypted with."""
+    """A device of ours, its access token, and the key that encrypts its key store."""
 
     user_id: str
     device_id: str
     access_token: str
     pickle_key: str
     keys_lost: bool = False
-    """The device before lost its keys, and the rooms were not told yet (X-016)."""
+    """True if the device before lost its keys, and the rooms have no notice yet (X-016)."""
     predecessor: str = ""
-    """The device in whose place this one is: it has the room keys of that one (F-009)."""
+    """The device that this one replaces; its room keys were taken over (F-009)."""
 
     def __repr__(self) -> str:
         return f"Session({self.user_id}, {self.device_id})"
 
 
 def store_file(folder: Path, session: Session) -> Path:
-    """Where nio keeps the keys of this device."""
+    """Return the file of nio's key store for this device."""
     return folder / f"{session.user_id}_{session.device_id}.db"
 
 
 def load(folder: Path) -> Session | None:
-    """The kept login, or None.
+    """Load the stored login; None if there is none.
 
-    Raises: ConfigurationError for a file we did not write, or one that is missing beside keys that
-    nobody can read without it (F-055).
+    Raises: ConfigurationError for an invalid file, or if it is missing although there are key
+    stores, which nobody can read without it (F-055).
     """
     file, stores = folder / FILE, key_stores(folder)
     try:
@@ -54,5 +54,5 @@ def load(folder: Path) -> Session | None:
 
 
 def save(folder: Path, session: Session) -> None:
-    """Keep a login; complete or not at all. Raises: StorageBlocked."""
+    """Store a login atomically. Raises: StorageBlocked."""
     write_private(folder, FILE, json.dumps(asdict(session)))

@@ -1,14 +1,14 @@
-"""nio's key store as a file that may be full, locked or read-only: what it did not take is forgotten.
+"""Safe writing to nio's key store, whose file may be full, locked or read-only.
 
-nio changes its account and its sessions in memory first and stores them afterwards. Where storing
-fails, memory is ahead: a one-time key is gone whose session nobody kept, a ratchet has moved on
-that nobody saved. So everything that writes is one transaction, and after one that failed the
-account and the sessions are read anew from the store, before anybody works with them again.
+nio changes its account and sessions in memory first and stores them afterwards. If storing fails,
+memory is ahead: a one-time key is gone whose session was not stored, or a ratchet has advanced. So
+every write is one transaction. After a failed one, account and sessions are read again from the
+store before they are used.
 
-A data folder that was put back from a copy starts like any other, but its encryption has gone on
-without it. So a value at the homeserver is replaced again and again: who finds one there that was
-never theirs is an earlier copy of what was used since. Our database and the key store's file are
-copied apart, so both must know it (F-009).
+A restored data folder starts like any other, but its keys are outdated. So a random value at the
+homeserver, the epoch, is replaced regularly: an unknown epoch shows that the data come from a
+backup. Our database and the key store's file are copied separately, so both must know the epoch
+(F-009).
 """
 
 import logging
@@ -28,7 +28,7 @@ from wintermute.messages import Json, mapping
 log = logging.getLogger(__name__)
 
 PATIENCE = 1.0
-"""Seconds that a statement waits for a lock; nothing else of the daemon runs meanwhile."""
+"""Seconds that a statement waits for a lock; the whole daemon is blocked meanwhile."""
 CANNOT = "the key store {} cannot be written"
 ADVICE = {
     "locked": "let the program that has locked it end",
@@ -36,46 +36,54 @@ ADVICE = {
     "disk I/O error": "make room on its disk",
     "readonly database": "make it writable for the user who runs Wintermute",
 }
+EPOCH = "dev.wintermute.epoch."
+"""Beginning of the account data type of an epoch; the device's id follows."""
+AT_WORK = "dev.wintermute.installation"
+"""The account data type of the running installation."""
+MOST_EPOCHS = 1000
+"""Remembered epochs: a homeserver restored from its own backup may serve an old one."""
+VALUE = re.compile(r"epoch_[0-9a-f]{16}")
+Standing = Literal["none", "ours", "foreign"]
 
 
 def is_trouble(error: BaseException) -> bool:
-    """Whether the disk or the file is to blame, rather than what was to be stored.
+    """Check if an error comes from the disk or the file, not from the data.
 
-    What a stranger can cause is an IntegrityError, a DataError or no error of the database at all.
+    Data of a stranger can cause only an IntegrityError, a DataError or no database error at all.
     """
     return isinstance(error, OperationalError) or type(error) is DatabaseError
 
 
 def blocked(file: Path, problem: object) -> KeyStoreBlocked | None:
-    """What to say of a problem that goes away when somebody does something about it; else None."""
+    """Return the error for a problem that a person can solve; None for another one."""
     while problem is not None:
         reason = " ".join(str(problem).split())
         for text, advice in ADVICE.items():
             if text in reason:
                 return KeyStoreBlocked(f"{CANNOT.format(file.name)} ({reason}): {advice}")
-        # SQLite gives up a whole transaction when the disk is full: what is undone then fails too.
+        # If the disk is full, SQLite rolls back by itself, and the rollback after it fails, too.
         problem = getattr(problem, "__context__", None)
     return None
 
 
 class KeyStore:
-    """The one way to let nio write."""
+    """The only way for nio to write its key store."""
 
     def __init__(self, nio: AsyncClient, prepare: Callable[[Any], None]) -> None:
-        """`prepare` puts our hooks into nio's machine when its account is another object."""
+        """`prepare` installs our hooks in nio's Olm machine after its account was replaced."""
         self._nio = nio
         self._prepare = prepare
         self._is_stale = False
         self.trouble = ""
-        """Why nothing can be written, for the status; empty when it can."""
+        """The reason why the store cannot be written, for the status; "" if it can."""
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What nio stores inside is stored as a whole, or nio does not know it either.
+        """Store the changes of this block in one transaction, or undo them in nio's memory as well.
 
-        Nothing inside may wait: the transaction would be everybody's.
+        The block must not await: the transaction would include other tasks' writes.
 
-        Raises: KeyStoreBlocked; what was to be done is to be done again, later.
+        Raises: KeyStoreBlocked; the work has to be repeated later.
         """
         if self._nio.olm is None:
             yield
@@ -90,32 +98,32 @@ class KeyStore:
         except PeeweeException as error:
             if not is_trouble(error):
                 raise
-            told = self._told(error)
+            problem_found = self._note_problem(error)
             self._forget()
-            with suppress(KeyStoreBlocked):  # then the next one who wants to write tries again
+            with suppress(KeyStoreBlocked):  # the next writer tries again
                 self.fresh()
-            raise told from error
+            raise problem_found from error
         if written and self.trouble:
             log.info("key store written again")
             self.trouble = ""
 
     def probe(self) -> None:
-        """After trouble, write what is there already. Raises: KeyStoreBlocked."""
+        """After a failure, write the stored account again as a test. Raises: KeyStoreBlocked."""
         if self.trouble:
             with self.writing():
                 self._nio.olm.save_account()
 
     def _forget(self) -> None:
-        """Memory is ahead of the store: nobody may write from it, nor pass over the sync again."""
+        """Mark nio's memory as ahead of the store: it must not be written, and the sync is repeated."""
         self._is_stale = True
         self._nio.next_batch = ""
         database = self._nio.store.database
-        database.autoconnect = False  # so that who goes round this class cannot write either
+        database.autoconnect = False  # so that no other code can write, either
         with suppress(PeeweeException):
             database.close()
 
     def fresh(self) -> None:
-        """See that nio knows what is stored, and nothing else. Raises: KeyStoreBlocked."""
+        """Reload nio's memory from the store if it is ahead. Raises: KeyStoreBlocked."""
         if not self._is_stale:
             return
         olm, database = self._nio.olm, self._nio.store.database
@@ -125,43 +133,38 @@ class KeyStore:
             account = olm.store.load_account()
             olm.load()
             own = account.identity_keys["curve25519"]
-        except (PeeweeException, ValueError, AttributeError) as error:  # also another file by now
+        except (
+            PeeweeException,
+            ValueError,
+            AttributeError,
+        ) as error:  # the file may be another one by now
             self._forget()
-            raise self._told(error) from error
+            raise self._note_problem(error) from error
         olm.account = account
         self._prepare(olm)
         olm.outbound_group_sessions = {
             room_id: session
             for room_id, session in olm.outbound_group_sessions.items()
-            if olm.inbound_group_store.get(room_id, own, session.id)  # else we could not read us
+            if olm.inbound_group_store.get(
+                room_id, own, session.id
+            )  # otherwise we could not read our own messages
         }
         self._is_stale = False
 
-    def _told(self, error: Exception) -> KeyStoreBlocked:
+    def _note_problem(self, error: Exception) -> KeyStoreBlocked:
         file = Path(self._nio.store.database_path)
         unclear = f"{CANNOT.format(file.name)} ({error}): run `wintermute check`"
-        told = blocked(file, error) or KeyStoreBlocked(unclear)
+        problem_found = blocked(file, error) or KeyStoreBlocked(unclear)
         if not self.trouble:
-            log.warning("key store blocked reason=%s", told)
-        self.trouble = str(told)
-        return told
-
-
-EPOCH = "dev.wintermute.epoch."
-"""How the type of our account data begins, followed by the device's id."""
-AT_WORK = "dev.wintermute.installation"
-"""The type of our account data that says which installation is at work."""
-MOST_EPOCHS = 1000
-"""Of ours that are remembered: a homeserver restored from its own backup may have an old one."""
-VALUE = re.compile(r"epoch_[0-9a-f]{16}")
-
-Standing = Literal["none", "ours", "foreign"]
+            log.warning("key store blocked reason=%s", problem_found)
+        self.trouble = str(problem_found)
+        return problem_found
 
 
 def standing(served: str, here: frozenset[str], beside_keys: frozenset[str] | None) -> Standing:
-    """Whose the value is that the homeserver has; "" where it has none that we could have made.
+    """Classify the served epoch; "" means that the homeserver has none of ours.
 
-    `beside_keys`: those in the key store's file; None where there is no encryption.
+    `beside_keys`: those in the key store's file; None without encryption.
     """
     if not served:
         return "none"
@@ -170,39 +173,39 @@ def standing(served: str, here: frozenset[str], beside_keys: frozenset[str] | No
 
 
 def value_in(content: object) -> str:
-    """The value in account data, which anybody with our login may have written."""
+    """Return the epoch in account data, which anybody with our login may have written."""
     value = mapping(content).get("epoch")
     return value if isinstance(value, str) and VALUE.fullmatch(value) else ""
 
 
 def newest_in(sync: Json, kind: str) -> object:
-    """Return our account data of a type in a sync; None when it brings none."""
+    """Return our account data of a type in a sync; None if it has none."""
     events = mapping(sync.get("account_data")).get("events")
     found = [mapping(event) for event in events] if isinstance(events, list) else []
     return next((e.get("content") for e in reversed(found) if e.get("type") == kind), None)
 
 
 class KeyNotes:
-    """What we keep in the file of nio's key store, so that it is copied and restored with the keys.
+    """Our own table in the file of nio's key store, which is copied and restored with the keys.
 
-    It is as blocked as that one: all of this happens in `KeyStore.writing()`, or as it is opened.
+    It is written only in `KeyStore.writing()`, or while the store is opened.
     """
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
-        # Each time, which writes nothing where it is: the file may be another by now.
+        # Every time, as the file may be another one by now; nothing is written if it exists.
         self._execute(
             "CREATE TABLE IF NOT EXISTS wintermute_notes (seq INTEGER PRIMARY KEY AUTOINCREMENT,"
             " kind TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (kind, value))"
         )
 
     def values(self, kind: str) -> frozenset[str]:
-        """All of a kind."""
+        """Return all values of a kind."""
         rows = self._execute("SELECT value FROM wintermute_notes WHERE kind = ?", kind)
         return frozenset(value for (value,) in rows)
 
     def note(self, kind: str, value: str) -> None:
-        """Keep one more; the oldest beyond `MOST_EPOCHS` go."""
+        """Add a value; the oldest beyond `MOST_EPOCHS` are deleted."""
         self._execute(
             "INSERT OR IGNORE INTO wintermute_notes (kind, value) VALUES (?, ?)", kind, value
         )
@@ -213,11 +216,11 @@ class KeyNotes:
         )
 
     def remove(self, kind: str, value: str) -> None:
-        """Keep one no longer."""
+        """Delete a value."""
         self._execute("DELETE FROM wintermute_notes WHERE kind = ? AND value = ?", kind, value)
 
     def add_olm_sessions(self, kind: str, also: str) -> None:
-        """Keep the ids of all sessions with other devices that there are now, and one value more."""
+        """Add the ids of all current Olm sessions, and one more value."""
         self._execute(
             "INSERT OR IGNORE INTO wintermute_notes (kind, value)"
             " SELECT ?, session_id FROM olmsessions UNION ALL SELECT ?, ?",
@@ -229,7 +232,7 @@ class KeyNotes:
 
 
 class Epochs:
-    """The values of one device: at the homeserver, and beside its keys."""
+    """The epochs of one device: at the homeserver, and in the key store's file."""
 
     def __init__(self, nio: AsyncClient, store: KeyStore) -> None:
         self._nio = nio
@@ -237,7 +240,7 @@ class Epochs:
 
     @property
     def beside_keys(self) -> frozenset[str] | None:
-        """Those in the key store's file; None where there is no encryption.
+        """The epochs in the key store's file; None without encryption.
 
         Raises: KeyStoreBlocked.
         """
@@ -247,21 +250,21 @@ class Epochs:
             return KeyNotes(self._nio.store.database).values("epoch")
 
     def keep(self, value: str) -> None:
-        """Keep a value beside the keys, before the homeserver has it. Raises: KeyStoreBlocked."""
+        """Store an epoch in the key store's file before the homeserver has it. Raises: KeyStoreBlocked."""
         if self._nio.olm:
             with self._store.writing():
                 KeyNotes(self._nio.store.database).note("epoch", value)
 
     async def served(self) -> str:
-        """What the homeserver has; "" for nothing that we could have written."""
+        """Return the epoch at the homeserver; "" if there is none that we could have written."""
         return value_in(await self.kept_under(EPOCH + self._nio.device_id))
 
     async def serve(self, value: str) -> None:
-        """Give the homeserver a value."""
+        """Store an epoch at the homeserver."""
         await self.keep_under(EPOCH + self._nio.device_id, {"epoch": value})
 
     async def kept_under(self, kind: str) -> Json:
-        """Fetch the account data of a type; nothing where there is none."""
+        """Fetch the account data of a type; {} if there are none."""
         try:
             return await call(self._nio, "GET", self._target(kind))
         except SendRefused as error:
@@ -270,7 +273,7 @@ class Epochs:
             return {}
 
     async def keep_under(self, kind: str, content: Json) -> None:
-        """Put something there in the place of what stands under a type."""
+        """Replace the account data of a type."""
         await call(self._nio, "PUT", self._target(kind), content)
 
     def _target(self, kind: str) -> str:

@@ -1,7 +1,7 @@
-"""Keys on the wire: ours to the homeserver, other people's from it, a room's to its devices.
+"""Key exchange: our keys to the homeserver, other people's from it, a room's key to its devices.
 
-Requests are our own, answers are sifted, and only then nio's machine sees them: what a stranger
-has uploaded must not end the daemon, nor leave a person without an answer.
+We send the requests and sanitise the answers before nio processes them: malformed keys of a
+stranger must not end the daemon or leave a person without an answer.
 """
 
 import asyncio
@@ -52,24 +52,26 @@ from wintermute.messages import Json
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_SECONDS = 60.0
-"""After a query in which somebody was missing: their homeserver may be away for long."""
+"""Seconds after a query without an answer for somebody: their homeserver may be down for long."""
 UPLOAD_AGAIN_SECONDS = 3600.0
 CLAIM_AGAIN_SECONDS = 60.0
-"""After a device had no one-time key left to begin a session with."""
+"""Seconds after a device had no one-time key left for a new session."""
 DEVICES_A_REQUEST = 20
 MOST_COLLISIONS = 40
-"""Uploads whose names the homeserver knows already: 50 keys each, more than are made in a year."""
+"""Uploads with names that the homeserver knows already: 50 keys each, more than a year makes."""
 UNVERIFIED = "The owner of this session has not verified it."
 OTHER_KEYS = (
     "This session has other keys than before, and nobody vouches for them. Please log it out, and "
     "log in again."
 )
 MEGOLM = "m.megolm.v1.aes-sha2"
+REFUSED_SECONDS = 3600.0
+UNAVAILABLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Which devices are to have the key of a session, have it, and were told that they do not get it."""
+    """The devices that shall get the key of a session, that have it, and that got a refusal."""
 
     session_id: str
     meant: frozenset[Device]
@@ -78,7 +80,7 @@ class Shared:
 
 
 class Keys:
-    """What encryption wants done on the homeserver; nothing while it is off."""
+    """The upkeep of encryption keys at the homeserver; does nothing while encryption is off."""
 
     def __init__(
         self,
@@ -125,10 +127,10 @@ class Keys:
         return "; ".join(filter(None, (*ours, self.replaced.trouble)))
 
     def left(self, keys: KeysLeft) -> None:
-        """Take in what a sync says of our keys, which nio does not where none is left.
+        """Store the number of our one-time keys from a sync; nio ignores zero.
 
-        A homeserver that is silent has none; but what it said to our upload holds for an hour, or
-        it would be given more after each sync.
+        If the homeserver does not say, it has none. But its answer to our last upload is used for
+        an hour; otherwise keys would be uploaded after each sync.
         """
         if self._nio.olm is None:
             return
@@ -139,48 +141,48 @@ class Keys:
         self.fallback.note(lacks=keys.lacks_fallback)
 
     def drop(self, count: int = 1) -> None:
-        """Count devices, keys or to-device events of others that were passed over."""
+        """Count discarded devices, keys or to-device events of others."""
         self._dropped += count
 
     def take_dropped(self) -> int:
-        """How many were passed over since the last call."""
+        """Return the number of discarded ones since the last call."""
         dropped, self._dropped = self._dropped, 0
         return dropped
 
     @property
     def _followed(self) -> frozenset[str]:
-        """Of whom we want to know in plain rooms too, which nio does not: the allowed, and us."""
+        """The users whose keys we follow in unencrypted rooms, too, unlike nio: the allowed ones and us."""
         return self.people.allowed | {self._nio.user_id}
 
     def changed(self, users: Collection[str]) -> None:
-        """Somebody has changed something about their devices or identity."""
+        """Note that users have changed their devices or identity."""
         self._watched |= frozenset(users)
 
     def doubt_devices(self) -> None:
-        """Take any device list as changed, because nobody told us."""
+        """Treat every device list as changed, as changes may have been missed."""
         if (olm := self._nio.olm) is not None:
             olm.tracked_users.clear()
             olm.users_for_key_query |= {*olm.device_store.users, *self._followed}
 
     async def learn_devices(self) -> None:
-        """Ask for whatever changed about devices before something is judged by it."""
+        """Query changed devices before a decision that depends on them."""
         if self._nio.olm is not None:
             await self._query()
 
     def begin_anew(self, user: str, curve25519: str) -> None:
-        """Begin another Olm session with a device that has none with us, once an hour at most."""
+        """Begin another Olm session with a device that has none with us, at most once an hour."""
         if self._nio.olm is not None and user in self._followed:
             self._nio.olm._mark_device_for_unwedging(user, curve25519)
 
     async def upkeep(self) -> None:
-        """What is to be done after each sync."""
+        """Do the work that is due after each sync."""
         if self._nio.olm is None:
             return
         self.store.probe()
         self._mark_uploaded()
         if await self.renewal.run():
             self.fallback.outdate()
-        await self.fallback.offer()  # first: the answer to an upload counts for all keys
+        await self.fallback.offer()  # first: the answer to an upload counts all keys
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
             await self._upload()
             await self.fallback.offer()
@@ -196,25 +198,25 @@ class Keys:
         async with self._claiming:
             if self._nio.should_claim_keys:
                 await self._claim(self._nio.get_users_for_key_claiming())
-                # Who has no key to give is tried again at the next message we cannot read.
+                # Devices without a key are tried again at their next undecryptable message.
                 self._nio.olm.wedged_devices.clear()
                 self._nio.olm.key_request_devices_no_session.clear()
         await self._send_waiting()
 
     async def _offer_device(self) -> None:
-        """Give the homeserver the keys of our device again if it has none; others stay (F-070)."""
+        """Upload the keys of our device again if they are missing; others are not replaced (F-070)."""
         us, device, now = self._nio.user_id, self.identity.device(), self._clock.monotonic()
         self._served = served_device(self._own, us, device)
         if self._served == "missing" and now >= self._offer_again:
             self._offer_again = now + UPLOAD_AGAIN_SECONDS
-            self._nio.olm.account.shared = False  # for nio to offer more than one-time keys
+            self._nio.olm.account.shared = False  # so that nio uploads the device keys, too
             log.warning("device keys missing at the homeserver; offered again")
             if not await self._upload():
-                self._nio.olm.account.shared = True  # all else goes on as before
+                self._nio.olm.account.shared = True  # everything else goes on as before
             self._served = served_device(await self.ask({us}), us, device)
 
     async def replace_identity(self, seeds: Seeds) -> IdentityState:
-        """Upload the next identity in the place of ours, unless that was done, and sign with it."""
+        """Upload the next identity in place of ours, unless that was done, and sign with it."""
         us = {self._nio.user_id}
         served = cross_signing_key(await self.ask(us), self._nio.user_id, "master")
         if served != seeds.master.public:
@@ -223,19 +225,19 @@ class Keys:
         return self.identity.state
 
     async def share(self, room_id: str, *, apart: bool = False) -> None:
-        """See that every device that is to read our next message in a room has its key, and no other.
+        """Give the key of the room's session to exactly the devices that may read our next message.
 
-        A session is used as long as exactly the same devices are to have it. nio's own sharing
-        knows no signatures, and passes over a request that failed. `apart`: in a new session,
-        which goes to the devices of changed identities too; whoever asks ends it after one message.
+        A session is used as long as these devices stay the same. nio's own sharing ignores
+        signatures and failed requests. `apart`: in a new session, which goes to devices of changed
+        identities, too; the caller ends it after one message.
         """
         if self.renewal.is_due:
             raise HomeserverUnavailable("our keys are an earlier copy and are replaced first")
         room = self._nio.rooms[room_id]
-        room.members_synced = True  # by /sync, which we ask to leave none out
+        room.members_synced = True  # by /sync, which we ask for all members
         async with self._sharing.setdefault(room_id, asyncio.Lock()):
             await self._query()
-            self.store.fresh()  # no key goes to a device of which only nio's memory has heard
+            self.store.fresh()  # no key goes to a device that could not be stored
             everyone = list(room.users)
             if not apart and any(map(self.people.is_changed, everyone)):
                 raise HomeserverUnavailable("somebody in the room has another identity now")
@@ -249,14 +251,14 @@ class Keys:
             await self._withhold(room_id, refused)
 
     def end_session(self, room_id: str) -> None:
-        """The next message of a room is encrypted anew."""
+        """Encrypt the next message of a room in a new session."""
         if self._nio.olm is not None:
             self._nio.olm.outbound_group_sessions.pop(room_id, None)
 
     def _audience(
         self, users: Collection[str], *, apart: bool
     ) -> tuple[dict[Device, OlmDevice], list[Device]]:
-        """The devices that are to read us, and those that must not as nobody vouches for them."""
+        """Return the devices that may read us, and those refused because nobody signed them."""
         wanted: dict[Device, OlmDevice] = {}
         refused: list[Device] = []
         for user in users:
@@ -272,7 +274,7 @@ class Keys:
         return wanted, refused
 
     def reaches(self, user: str) -> bool:
-        """Check that somebody has a device that can decrypt our messages; true while unknown."""
+        """Check if somebody has a device that can decrypt our messages; True while unknown."""
         if self._nio.olm is None or user not in self._nio.olm.tracked_users:
             return True
         devices = map(known, self._nio.olm.device_store.active_user_devices(user))
@@ -295,9 +297,9 @@ class Keys:
         return shared.session_id == session.id and shared.given == frozenset(devices)
 
     def _begin(self, room_id: str, devices: Collection[Device]) -> Shared:
-        """A session for a room in which nothing was said yet, for just these devices.
+        """Return an unused session of a room for exactly these devices.
 
-        The last one if it is that: nio keeps each for ever, and attempts to share one may fail often.
+        The last one is used again if it fits: nio keeps every session, and sharing may fail often.
         """
         sessions, meant = self._nio.olm.outbound_group_sessions, frozenset(devices)
         session, shared = sessions.get(room_id), self._shared.get(room_id)
@@ -310,7 +312,7 @@ class Keys:
         return self._shared[room_id]
 
     async def _claim_missing(self, wanted: Collection[Device]) -> set[Device]:
-        """Begin sessions with the devices that we have none with; those with which it failed."""
+        """Begin sessions with the devices that have none; return those where it failed."""
         if not (missing := self._without_session(wanted)):
             return missing
         async with self._claiming:
@@ -327,7 +329,7 @@ class Keys:
                     asked.setdefault(device.user_id, []).append(device.device_id)
                 try:
                     await self._claim(asked)
-                except KeyStoreBlocked:  # they had a key to give, and have another
+                except KeyStoreBlocked:  # the claimed key is lost, and there are more
                     self._claimed = {d: at for d, at in self._claimed.items() if d not in due}
                     raise
         return self._without_session(missing)
@@ -337,7 +339,7 @@ class Keys:
         return {device for device in devices if session(device.curve25519) is None}
 
     async def _give(self, room_id: str, devices: Mapping[Device, OlmDevice]) -> None:
-        """A session for a room, its key sent to each device. `shared_history` is never set."""
+        """Send the key of a room's session to each device. `shared_history` is never set."""
         olm, shared = self._nio.olm, self._begin(room_id, devices)
         session = olm.outbound_group_sessions[room_id]
         key = {
@@ -349,7 +351,7 @@ class Keys:
         for chunk in chunks([device for device in devices if device not in shared.given]):
             sealed: dict[Device, Json] = {}
             with self.store.writing():
-                if self._without_session(chunk):  # forgotten meanwhile: it could not be stored
+                if self._without_session(chunk):  # lost meanwhile, as it could not be stored
                     raise HomeserverUnavailable("sessions have to begin anew")
                 for device in chunk:
                     with_it = self.renewal.session(device.curve25519)
@@ -360,9 +362,11 @@ class Keys:
         session.shared = True
 
     async def _withhold(self, room_id: str, refused: Collection[Device]) -> None:
-        """Tell devices why they cannot read us (Matrix spec, "Reporting that decryption keys are withheld")."""
+        """Send devices the reason why they get no key (Matrix spec, "Reporting that decryption
+        keys are withheld").
+        """
         shared = self._shared[room_id]
-        word = {
+        refusal = {
             "algorithm": MEGOLM,
             "room_id": room_id,
             "session_id": shared.session_id,
@@ -371,13 +375,13 @@ class Keys:
             "code": "m.unverified",
         }
         for chunk in chunks([device for device in refused if device not in shared.withheld]):
-            words = {device: word | {"reason": self._reason(device)} for device in chunk}
+            words = {device: refusal | {"reason": self._reason(device)} for device in chunk}
             await self._to_devices("m.room_key.withheld", words)
             shared = replace(shared, withheld=shared.withheld.union(chunk))
             self._shared[room_id] = shared
 
     def _reason(self, device: Device) -> str:
-        """Give the reason for withholding keys from a device; its client may show it (F-069)."""
+        """Return the reason for withholding keys from a device; its client may show it (F-069)."""
         replaced = device in self.replaced.refused_of(device.user_id)
         return OTHER_KEYS if replaced else UNVERIFIED
 
@@ -389,11 +393,11 @@ class Keys:
         await call(self._nio, "PUT", target, {"messages": messages})
 
     def _reaches_anybody(self, devices: Collection[Device]) -> bool:
-        """Whether one of the others has a device that we can send a key to."""
+        """Check if another user has a device that can get a key."""
         return any(device.user_id != self._nio.user_id for device in devices)
 
     async def _upload(self, attempts: int = 2) -> bool:
-        """Give the homeserver our keys; a refusal leaves us as able to talk as we were."""
+        """Upload our keys; return False if they are refused, which leaves everything else working."""
         for left in reversed(range(attempts)):
             try:
                 await self._upload_once()
@@ -404,7 +408,7 @@ class Keys:
                 self._trouble = ""
                 return True
             if left:
-                # After a restored backup it may have other keys under these ids: give them up.
+                # After a restored backup it may have other keys under these ids: discard ours.
                 with self.store.writing():
                     self._nio.olm.mark_keys_as_published()
                     self._nio.olm.save_account()
@@ -424,16 +428,16 @@ class Keys:
         self._mark_uploaded()
 
     def _mark_uploaded(self) -> None:
-        """Keep that these keys are given away, or they would be once more when one is used up."""
+        """Store that these keys are uploaded; otherwise they would be uploaded again later."""
         if self._uploaded is not None:
             with self.store.writing():
                 self._nio.olm.handle_response(self._uploaded)
             self._uploaded = None
 
     async def _query(self) -> None:
-        """Learn the devices of everybody who is new or has changed something.
+        """Query the devices of all users that are new or have changed.
 
-        One at a time: who finds a query under way has to wait for its answer.
+        Only one query runs at a time; other callers wait for its answer.
         """
         olm = self._nio.olm
         async with self._turn:
@@ -443,7 +447,7 @@ class Keys:
             if not wanted:
                 return
             olm.users_for_key_query -= wanted
-            # Who fails takes everybody of their server along: strangers none of those we answer.
+            # A failure may affect everybody in a request, so strangers are asked separately.
             known = wanted & self._followed
             try:
                 for users in filter(None, (known, wanted - known)):
@@ -453,32 +457,32 @@ class Keys:
                 raise
 
     async def ask(self, users: set[str]) -> Json:
-        """Learn the devices of users now; the whole answer."""
+        """Query the devices of users now; return the whole answer."""
         async with self._turn:
             return await self._ask(users)
 
     async def _ask(self, wanted: set[str]) -> Json:
         olm = self._nio.olm
-        everything: list[str] = []  # of each, that is: all devices
+        everything: list[str] = []  # an empty list means all devices
         body = {"device_keys": dict.fromkeys(wanted, everything)}
         answer = await call(self._nio, "POST", path("keys", "query"), body)
         before = {user: list(olm.device_store.devices(user)) for user in wanted}
         found, dropped = usable_devices(answer, wanted, before)
         self.drop(dropped)
-        told = told_of(answer, found)
-        if self._nio.user_id in told:
+        covered = told_of(answer, found)
+        if self._nio.user_id in covered:
             self._own = answer
             self._look_again = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
             self.identity.learn(answer["device_keys"][self._nio.user_id])
-        found = {user: self.replaced.sift(answer, user, found[user]) for user in told}
+        found = {user: self.replaced.sift(answer, user, found[user]) for user in covered}
         changed_meanwhile = set(olm.users_for_key_query)
         with self.store.writing():
-            await self._nio.receive_response(KeysQueryResponse(found, {}))  # waits for nobody
+            await self._nio.receive_response(KeysQueryResponse(found, {}))  # does not wait
             restore_devices(olm, found)
         olm.users_for_key_query |= changed_meanwhile
         self.people.learn(answer, found)
-        self._unanswered = (self._unanswered - told) | (wanted - told)
-        if wanted - told:
+        self._unanswered = (self._unanswered - covered) | (wanted - covered)
+        if wanted - covered:
             self._ask_again = self._clock.monotonic() + ASK_AGAIN_SECONDS
             log.warning("device keys missing users=%s", len(self._unanswered))
         return answer
@@ -496,12 +500,12 @@ class Keys:
             try:
                 with self.store.writing():
                     self._nio.olm.handle_response(KeysClaimResponse({user: {device: key}}, {}))
-            except ValueError:  # a point with which no secret can be agreed on
+            except ValueError:  # an invalid curve point
                 dropped += 1
         self.drop(dropped)
 
     async def _send_waiting(self) -> None:
-        """Send what nio's machine wants said to devices."""
+        """Send the to-device messages that nio has queued."""
         for message in list(self._nio.outgoing_to_device_messages):
             target = path("sendToDevice", message.type, self._new_id("device"))
             try:
@@ -513,7 +517,7 @@ class Keys:
 
 
 def restore_devices(olm: Any, found: Mapping[str, Mapping[str, Json]]) -> None:
-    """Take back that a device is gone, which nio never does when its very keys are there again."""
+    """Mark devices as present again, which nio does not do if their keys did not change."""
     back: dict[str, dict[str, OlmDevice]] = {}
     for user, devices in found.items():
         for name, served in devices.items():
@@ -525,16 +529,16 @@ def restore_devices(olm: Any, found: Mapping[str, Mapping[str, Json]]) -> None:
 
 
 def chunks(devices: Sequence[Device]) -> Iterator[Sequence[Device]]:
-    """As many as go into one request."""
+    """Split devices into chunks of one request."""
     return (devices[n : n + DEVICES_A_REQUEST] for n in range(0, len(devices), DEVICES_A_REQUEST))
 
 
 def keep_before_upload(olm: Any) -> None:
-    """Make nio keep new one-time keys before anybody else can have them.
+    """Make nio store new one-time keys before they are uploaded.
 
-    nio keeps them when the homeserver has answered. After a kill before that, it would make others
-    of the same names, and the homeserver refuses those for ever. Keys that were made and not
-    accepted count among those to be made, so that a homeserver that fails often costs nothing.
+    nio stores them after the homeserver's answer. After a kill before that, it would make other
+    keys with the same names, which the homeserver refuses for ever. Keys of a failed upload count
+    among those to be made, so that failures do not pile up keys.
     """
     make = olm.account.generate_one_time_keys
 
@@ -545,15 +549,11 @@ def keep_before_upload(olm: Any) -> None:
     olm.account.generate_one_time_keys = kept
 
 
-REFUSED_SECONDS = 3600.0
-UNAVAILABLE_SECONDS = 60.0
-
-
 class FallbackKey:
-    """Gives the homeserver a fallback key whenever it says that it has no unused one (MSC2732).
+    """Uploads a fallback key whenever the homeserver has no unused one (MSC2732).
 
-    It begins sessions with us when our one-time keys are used up, and maybe many. vodozemac keeps
-    the private part of the one before: its first messages may be on the way.
+    It begins sessions when our one-time keys are used up, possibly many. vodozemac keeps the
+    private part of the last one: its first messages may be on the way.
     """
 
     def __init__(self, nio: AsyncClient, store: KeyStore, clock: Clock) -> None:

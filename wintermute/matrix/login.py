@@ -1,4 +1,4 @@
-"""Logging in once and staying logged in, by one file, 0600; and out again, when asked."""
+"""Login, its renewal, logout, and the checks of `wintermute check`. The login is one file, 0600."""
 
 import asyncio
 import logging
@@ -45,13 +45,29 @@ PROBE = "session.room"
 ENOUGH = 1 << 14
 NIO_STORE_VERSION = 2
 NO_KEYS = "it has no keys"
-"""The problem of a key store that lost what it held, or that is just being made."""
+"""The problem of a key store that lost its content, or that is being created."""
+log = logging.getLogger(__name__)
+EMPTY = (
+    "{} is empty, but the homeserver has keys of this device: restore the Matrix folder from a"
+    " backup, or run `wintermute matrix reset-crypto`, which moves it aside for a new device"
+)
+RECENT = timedelta(hours=1)
+ANOTHER_BOT = (
+    "another device called {} was active within the hour: two bots on one account answer twice"
+    " -> give each bot an account of its own, or log that device out"
+)
+NEW_TOKEN = "a new matrix.access_token, of a new device"
+SIGNED_OUT = (
+    "somebody has signed out the bot's device {device}: its keys are gone at the homeserver. Run "
+    "`wintermute matrix logout`, see that matrix.password (or a new access_token) is set, and "
+    "start again"
+)
 
 
 def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
-    """What is wrong with the file of a key store; None when its pages can be read.
+    """Return the problem of a key store's file; None if it can be read.
 
-    After a kill in the middle of a write the next `rw` completes or undoes it; `ro` cannot look.
+    After a kill during a write the next `rw` open completes or undoes it; `ro` cannot tell.
     """
     database = SqliteDatabase(f"{file.resolve().as_uri()}?mode={mode}", uri=True)
     try:
@@ -82,7 +98,7 @@ def _has_keys_here(file: Path) -> bool:
 
 
 def _highest(connection: Any, table: str, column: str) -> int:
-    """The highest number in a table of nio's; 0 before there are any."""
+    """Return the highest number in a table of nio; 0 if it is empty or missing."""
     named = "SELECT 1 FROM sqlite_schema WHERE name = ?"
     if connection.execute(named, (table,)).fetchone() is None:
         return 0
@@ -90,31 +106,13 @@ def _highest(connection: Any, table: str, column: str) -> int:
     return row[0] if isinstance(row[0], int) else 0
 
 
-log = logging.getLogger(__name__)
-
-EMPTY = (
-    "{} is empty, but the homeserver has keys of this device: restore the Matrix folder from a"
-    " backup, or run `wintermute matrix reset-crypto`, which moves it aside for a new device"
-)
-RECENT = timedelta(hours=1)
-ANOTHER_BOT = (
-    "another device called {} was active within the hour: two bots on one account answer twice"
-    " -> give each bot an account of its own, or log that device out"
-)
-NEW_TOKEN = "a new matrix.access_token, of a new device"
-SIGNED_OUT = (
-    "somebody has signed out the bot's device {device}: its keys are gone at the homeserver. Run "
-    "`wintermute matrix logout`, see that matrix.password (or a new access_token) is set, and "
-    "start again"
-)
-
-
 async def logged_in(matrix: Matrix, folder: Path) -> Session:
-    """The kept login, or a new one; kept before it is returned.
+    """Return the stored login, or a new one, which is stored first.
 
-    A key store that was lost means a new device, never the old device with new keys (notes §1).
+    If the key store is lost, a new device is made, never new keys for the old one (notes §1).
 
-    Raises: LoginRefused, ConfigurationError with what to do, HomeserverUnavailable, StorageBlocked.
+    Raises: LoginRefused, ConfigurationError with what to do, HomeserverUnavailable,
+    StorageBlocked.
     """
     kept = load(folder)
     if kept is not None and _is_of(kept, matrix):
@@ -126,7 +124,7 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
             kept = await renewed(matrix, folder, kept, error)
             has_keys = await _has_keys(matrix, kept)
         if not has_keys:
-            return kept  # it never got as far as making keys
+            return kept  # it has not made keys yet
         if store_file(folder, kept).exists():
             raise ConfigurationError(EMPTY.format(store_file(folder, kept)))
         log.warning("key store lost device=%s", kept.device_id)
@@ -141,7 +139,9 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
         session = await _by_token(matrix, folder, kept)
     else:
         session = await _by_password(matrix, folder)
-    if kept is None and key_stores(folder, ".until-*"):  # whoever wrote meanwhile has to know
+    if kept is None and key_stores(
+        folder, ".until-*"
+    ):  # for a notice about messages sent meanwhile
         session = replace(session, keys_lost=matrix.encryption != "off")
     save(folder, session)
     return session
@@ -150,12 +150,12 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
 async def renewed(
     matrix: Matrix, folder: Path, session: Session, why: LoginRefused, keys: Json | None = None
 ) -> Session:
-    """A new token for the same device, which keeps its keys (Matrix spec, "Soft logout").
+    """Get a new token for the same device, which keeps its keys (Matrix spec, "Soft logout").
 
-    Without a soft logout only if the homeserver still serves them, `keys` if these are known: else
-    somebody signed the device out, and it is not brought back (F-061).
+    Without a soft logout this is allowed only if the homeserver still serves the keys (`keys`, if
+    given). Otherwise somebody signed the device out, and it stays so (F-061).
 
-    Kept before it is returned. Raises: LoginRefused with what to do, HomeserverUnavailable,
+    The login is stored first. Raises: LoginRefused with what to do, HomeserverUnavailable,
     StorageBlocked.
     """
     if matrix.password is None:
@@ -173,9 +173,10 @@ async def renewed(
 
 
 async def successor(matrix: Matrix, folder: Path) -> None:
-    """Log in with a new device, for which the homeserver takes keys, in the place of ours (F-009).
+    """Log in with a new device in place of ours, whose keys the homeserver refuses (F-009).
 
-    Raises: ConfigurationError with what to do, LoginRefused, HomeserverUnavailable, StorageBlocked.
+    Raises: ConfigurationError with what to do, LoginRefused, HomeserverUnavailable,
+    StorageBlocked.
     """
     kept = load(folder)
     if kept is None or matrix.password is None:
@@ -190,7 +191,7 @@ async def successor(matrix: Matrix, folder: Path) -> None:
 
 
 async def end_login(matrix: Matrix, session: Session) -> None:
-    """Log a device out, if that can be done: nothing depends on it."""
+    """Log a device out; a failure is ignored."""
     with suppress(HomeserverUnavailable, SendRefused, LoginRefused):
         async with anonymous(matrix, session.access_token) as nio:
             await call(nio, "POST", path("logout"), {})
@@ -202,8 +203,10 @@ def _is_of(session: Session, matrix: Matrix) -> bool:
 
 
 async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = None) -> Session:
-    """A login on a new device, or once more on the one that is named."""
-    write_private(folder, PROBE, " " * ENOUGH)  # the token of one that is not kept would be lost
+    """Log in on a new device, or again on the given one."""
+    write_private(
+        folder, PROBE, " " * ENOUGH
+    )  # test the disk first: a token that cannot be stored is lost
     (folder / PROBE).unlink()
     if matrix.password is None:
         raise ConfigurationError("matrix.password is needed to log in: set it in the configuration")
@@ -237,7 +240,7 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
                 f"the homeserver does not let device {device_id} log in again: stop here, keep the "
                 "data folder, and ask who runs it"
             )
-        if problem:  # each start would make another device
+        if problem:  # log out: otherwise each start would make another device
             nio.access_token = str(answer.get("access_token"))
             await call(nio, "POST", path("logout"), {})
             raise LoginRefused(problem)
@@ -246,13 +249,13 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
 
 
 def _is_account(matrix: Matrix, answer: Json) -> bool:
-    """Decide if an answer is about our account, which may be written without its server."""
-    told = answer.get("user_id")
-    return isinstance(told, str) and matrix.user_id in (told, told[1:].partition(":")[0])
+    """Check if an answer is about our account, which may be written without its server."""
+    text = answer.get("user_id")
+    return isinstance(text, str) and matrix.user_id in (text, text[1:].partition(":")[0])
 
 
 async def _ways_to_log_in(matrix: Matrix) -> str:
-    """What to set so that a new device can be made."""
+    """Return the settings that allow a new login."""
     if not await takes_passwords(matrix):
         return NEW_TOKEN
     instead = " in place of matrix.access_token" if matrix.access_token else ""
@@ -260,12 +263,12 @@ async def _ways_to_log_in(matrix: Matrix) -> str:
 
 
 def _knows_no_login(error: HomeserverUnavailable) -> bool:
-    """Decide if a Matrix server has no such route: one with an OAuth server may have none (F-059)."""
+    """Check if the server has no such route, as with an OAuth server (F-059)."""
     return error.status == 404 and "M_UNRECOGNIZED" in str(error)
 
 
 async def takes_passwords(matrix: Matrix) -> bool:
-    """Decide if a homeserver lets an account log in by its password. Raises: HomeserverUnavailable."""
+    """Check if a homeserver allows a login by password. Raises: HomeserverUnavailable."""
     async with anonymous(matrix) as nio:
         try:
             flows = (await call(nio, "GET", path("login"))).get("flows")
@@ -278,7 +281,7 @@ async def takes_passwords(matrix: Matrix) -> bool:
 
 
 async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Session:
-    """The login of a configured token; with the keys of the `kept` one, if it is of its device."""
+    """Return the login of a configured token, with the keys of `kept` if it is the same device."""
     token = matrix.access_token.reveal() if matrix.access_token else ""
     answer = await _whoami(matrix, token)
     if not _is_account(matrix, answer):
@@ -287,8 +290,8 @@ async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Sessi
         )
     device_id = matrix.device_id or answer.get("device_id")
     if not isinstance(device_id, str) or answer.get("device_id", device_id) != device_id:
-        told = "matrix.access_token belongs to another device than matrix.device_id"
-        raise ConfigurationError(told)
+        text = "matrix.access_token belongs to another device than matrix.device_id"
+        raise ConfigurationError(text)
     session = Session(str(answer["user_id"]), device_id, token, secrets.token_hex(32))
     if kept is not None and (kept.user_id, kept.device_id) == (matrix.user_id, device_id):
         session = replace(kept, access_token=token)
@@ -321,18 +324,18 @@ def _devices(answer: Json, user_id: str) -> Json:
 async def probe(
     matrix: Matrix, folder: Path, now: datetime, *, login: bool = False
 ) -> tuple[Finding, ...]:
-    """Facts for `wintermute check`: is the homeserver there, is our login good, are the keys here.
+    """Check for `wintermute check` if the homeserver answers, our login works and the keys exist.
 
-    Changes nothing; a device that is made to try the password is logged out again. `login`: try it
-    although a login is kept.
+    Nothing is changed; a device that is made to try the password is logged out. `login`: try it
+    even if there is a stored login.
     """
     try:
         address = await find(matrix)
     except HomeserverUnavailable as error:
         return (Finding("homeserver", "fail", str(error)),)
     if address != matrix.homeserver.rstrip("/"):
-        told = f"{matrix.homeserver} leads to {address} -> write that as matrix.homeserver"
-        return (Finding("homeserver", "fail", told),)
+        text = f"{matrix.homeserver} leads to {address} -> write that as matrix.homeserver"
+        return (Finding("homeserver", "fail", text),)
     kept, trial = load(folder), None
     facts = [Finding("homeserver", "ok", matrix.homeserver)]
     token = kept.access_token if kept and kept.user_id == matrix.user_id else None
@@ -362,7 +365,9 @@ async def _probe_keys(
         return [_probe_store(folder, kept)]
     file, found = store_file(folder, kept), _probe_store(folder, kept)
     if not _has_keys_here(file):
-        if not await _has_keys(matrix, kept):  # `init` has logged in, and nothing was started yet
+        if not await _has_keys(
+            matrix, kept
+        ):  # `init` has logged in, but the daemon was never started
             found = _probe_store(folder, None)
         elif file.exists():
             found = Finding("encryption store", "fail", EMPTY.format(file))
@@ -370,7 +375,7 @@ async def _probe_keys(
 
 
 async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
-    """Log in on a device of its own, which the caller ends."""
+    """Log in on a trial device, which the caller logs out."""
     if matrix.password is None:
         text = f"{matrix.user_id} cannot log in before its secret is there"
         return Finding("login", "warn", text), None
@@ -380,7 +385,7 @@ async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
             trial = asyncio.gather(_by_password(named, Path(folder)))
             try:
                 [session] = await asyncio.shield(trial)
-            except asyncio.CancelledError:  # Ctrl-C, when the device may have been made
+            except asyncio.CancelledError:  # Ctrl-C: the device may exist already
                 with suppress(WintermuteError):  # or it was refused
                     await end_login(matrix, *await trial)
                 raise
@@ -390,28 +395,28 @@ async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
 
 
 async def _probe_accounts(matrix: Matrix, token: str | None, now: datetime) -> list[Finding]:
-    """People who do not exist (U-004), and another bot that has our account."""
+    """Check for allowed users that do not exist (U-004), and for another bot on our account."""
     facts = []
     for user in dict.fromkeys([matrix.owner, *matrix.allowed_users]):
         is_owner = user == matrix.owner
         name = "owner" if is_owner else f"allowed user {user}"
         known = await exists(matrix, token, user) if token else None
         if known is None:
-            told = f"not tried: the homeserver does not tell if {user} exists"
-            facts.append(Finding(name, "warn", told))
+            text = f"not tried: the homeserver does not tell if {user} exists"
+            facts.append(Finding(name, "warn", text))
         elif known:
             facts.append(Finding(name, "ok", user))
         else:
             key = "owner" if is_owner else "allowed_users"
-            told = f"the homeserver has no account {user} -> correct matrix.{key}"
-            facts.append(Finding(name, "fail" if is_owner else "warn", told))
+            text = f"the homeserver has no account {user} -> correct matrix.{key}"
+            facts.append(Finding(name, "fail" if is_owner else "warn", text))
     if token and await _is_another_bot(matrix, token, now):
         facts.append(Finding("account", "warn", ANOTHER_BOT.format(matrix.device_name)))
     return facts
 
 
 async def _is_another_bot(matrix: Matrix, token: str, now: datetime) -> bool:
-    """Decide if another device with the bot's name was active within the hour."""
+    """Check if another device with the bot's name was active within the hour."""
     try:
         async with anonymous(matrix, token) as nio:
             ours = (await call(nio, "GET", path("account", "whoami"))).get("device_id")
@@ -428,9 +433,9 @@ async def _is_another_bot(matrix: Matrix, token: str, now: datetime) -> bool:
 
 
 async def exists(matrix: Matrix, token: str, user: str) -> bool | None:
-    """Decide if somebody has an account; None where the homeserver does not tell, or is not theirs.
+    """Check if a user exists; None if the homeserver does not say or is another one.
 
-    An account without a name has no profile either, but keys once somebody has logged in.
+    An account without a name has no profile, but has keys after its first login.
     """
     is_ours = user.partition(":")[2] == matrix.user_id.partition(":")[2]
     try:
@@ -450,7 +455,7 @@ async def exists(matrix: Matrix, token: str, user: str) -> bool | None:
 
 
 async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list[Finding]:
-    """Our identity as it is served, and who has none (X-017, X-034)."""
+    """Check our served identity, and people without one (X-017, X-034)."""
     allowed = sorted(matrix.people)
     async with anonymous(matrix, kept.access_token) as nio:
         everything: list[str] = []
@@ -528,13 +533,13 @@ def _probe_store(folder: Path, kept: Session | None) -> Finding:
     if problem in (None, NO_KEYS):
         return finding("ok", f"keys of device {kept.device_id}")
     if held := blocked(file, problem):
-        return finding("fail", str(held))  # nothing of it is lost
+        return finding("fail", str(held))  # the keys are not lost
     unreadable = f"{file} cannot be read ({problem}) -> restore the Matrix folder from a backup"
     return finding("fail", f"{unreadable}, or run `wintermute matrix reset-crypto`")
 
 
 async def logout(matrix: Matrix, folder: Path, clock: Clock) -> str:
-    """End our login on the homeserver and forget its token; the line to print."""
+    """End our login at the homeserver and delete its token; return the line to print."""
     kept = load(folder)
     if kept is None:
         return "not logged in"
@@ -544,7 +549,7 @@ async def logout(matrix: Matrix, folder: Path, clock: Clock) -> str:
             await call(nio, "POST", path("logout"), {})
     except LoginRefused:
         said = "the homeserver had already ended this login"
-    for file in key_stores(folder):  # beside no login they would be those of one that is lost
+    for file in key_stores(folder):  # without a login they would look lost
         _set_aside(file, clock)
     (folder / FILE).unlink()
     then = "the next start logs in again"
@@ -564,7 +569,7 @@ def reset_crypto(folder: Path, clock: Clock) -> str:
 
 
 def _set_aside(file: Path, clock: Clock) -> Path:
-    """Move a key store to a name with the date."""
+    """Rename a key store with the date."""
     date = clock.now().strftime("%Y-%m-%dT%H%M%S")
     aside = file.with_name(f"{file.name}.until-{date}")
     for suffix in ("", "-wal", "-shm"):

@@ -24,6 +24,12 @@ from wintermute.stores import Stores
 
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 60.0
+log = logging.getLogger(__name__)
+IN_CLEAR = (
+    "This room replaces an encrypted one but is not encrypted itself, so I do not continue that"
+    " conversation here. Please turn on encryption in this room's settings; then I do."
+)
+MERGED = "what was remembered in a room before it was known which one it follows"
 
 
 class Invitations:
@@ -71,15 +77,6 @@ class Invitations:
             seconds = error.retry_after or min(seconds * 2, LONGEST_WAIT)
             self._waits[room_id] = (seconds, self._clock.monotonic() + seconds)
             log.warning("invitation waits room=%s seconds=%s reason=%s", room_id, seconds, error)
-
-
-log = logging.getLogger(__name__)
-
-IN_CLEAR = (
-    "This room replaces an encrypted one but is not encrypted itself, so I do not continue that"
-    " conversation here. Please turn on encryption in this room's settings; then I do."
-)
-MERGED = "what was remembered in a room before it was known which one it follows"
 
 
 class RoomMoves:

@@ -1,6 +1,7 @@
-"""Sends what the outbox holds: in order per conversation, each part until the homeserver names its event.
+"""The sender: it sends the rows of the outbox, each part until the homeserver names its event.
 
-How fast signs may follow each other, so that what a homeserver takes is left for answers.
+Messages of a conversation go in order. Reactions are slowed down so that answers stay within the
+homeserver's rate limit.
 """
 
 import asyncio
@@ -35,16 +36,34 @@ from wintermute.stores import Stores
 
 BURST = 10
 PER_SECOND = 0.2
-"""What Synapse takes from one user unless somebody lifts its limits (`rc_message`)."""
+"""Messages per second that Synapse accepts from a user by default (`rc_message`)."""
 SPARE = 3
-"""So many are always left for an answer, and for what counts as well and is not seen here: joining."""
+"""Messages kept free for answers, and for joins, which count as well but are not seen here."""
+log = logging.getLogger(__name__)
+REMEMBERED = timedelta(hours=23)  # Synapse forgets transaction ids after 24 hours (notes/matrix §7)
+SKEW = timedelta(minutes=5)  # between our clock and the homeserver's
+SHORT = 1000  # characters: rendering fewer is faster than starting a thread
+SHORTEST_WAIT = 0.5
+LONGEST_WAIT = 5.0
+TOLD_SECONDS = 60.0
+IS_THERE = "M_DUPLICATE_ANNOTATION"
+"""The error code for a reaction that exists already."""
+IS_GONE = "M_NOT_FOUND"
+"""The error code for an event that does not exist any more."""
+NO_ROOT = "M_UNKNOWN"
+"""Synapse's error code for a message in a thread whose root is not in this room."""
+KEPT_BACK = (
+    "I held an answer back, because others can now read here. The person it is for gets it in"
+    " another private chat with me, or here once this chat is private again."
+)
+ELSEWHERE = "This belongs to another chat of ours, which is not private at the moment:\n\n"
 
 
 class Pace:
-    """Counts our events as a homeserver with Synapse's limits would.
+    """Counts our events as a homeserver with Synapse's default rate limit does.
 
-    No homeserver tells its limits before they are reached. So signs go as fast as they can until it
-    asks us to slow down for the first time, and from then on leave something over.
+    No homeserver reports its limits in advance. Until it first asks us to slow down, reactions go
+    as fast as they can; from then on they leave `SPARE` messages free.
     """
 
     def __init__(self) -> None:
@@ -53,20 +72,20 @@ class Pace:
         self._at = 0.0
 
     def sent(self, now: float) -> None:
-        """An event of ours went out."""
+        """Count an event that was sent."""
         self._counted = self._still_counted(now) + 1
 
     def slowed(self, now: float) -> None:
-        """The homeserver asks us to slow down: by its own count we have had all there is.
+        """Note that the homeserver asks us to slow down: its limit is used up.
 
-        What it took before it first did so was within its limits, however much that was.
+        Events before the first such answer were within its limits, however many they were.
         """
         counted = self._still_counted(now)
         self._counted = max(counted, BURST) if self._limited else BURST
         self._limited = True
 
     def sign(self, now: float) -> float:
-        """Count a sign if it may go now, which is 0; else the seconds until it may be asked again."""
+        """Count a reaction and return 0 if it may go now; else return the seconds to wait."""
         over = self._still_counted(now) - (BURST - SPARE - 1)
         if self._limited and over > 0:
             return over / PER_SECOND
@@ -74,50 +93,29 @@ class Pace:
         return 0.0
 
     def edit(self, now: float) -> float:
-        """Seconds until more of an answer that grows may go: before signs, and after all else."""
+        """Return the seconds until a streamed answer may be edited: before reactions, after all else."""
         over = self._still_counted(now) - (BURST - SPARE)
         return over / PER_SECOND if self._limited and over > 0 else 0.0
 
     def _still_counted(self, now: float) -> float:
-        """What a homeserver still counts at this time."""
+        """Return the events that a homeserver still counts at this time."""
         self._counted = max(0.0, self._counted - (now - self._at) * PER_SECOND)
         self._at = now
         return self._counted
 
 
-log = logging.getLogger(__name__)
-
-REMEMBERED = timedelta(hours=23)  # Synapse forgets transaction ids after 24 (notes/matrix §7)
-SKEW = timedelta(minutes=5)  # between our clock and the homeserver's
-SHORT = 1000  # characters that are rendered sooner than another thread would begin to
-SHORTEST_WAIT = 0.5
-LONGEST_WAIT = 5.0
-TOLD_SECONDS = 60.0
-IS_THERE = "M_DUPLICATE_ANNOTATION"
-"""The sign is on its event already."""
-IS_GONE = "M_NOT_FOUND"
-"""The homeserver has no such event any more."""
-NO_ROOT = "M_UNKNOWN"
-"""Synapse's refusal of a message in a thread whose root it does not have, or not in this room."""
-KEPT_BACK = (
-    "I held an answer back, because others can now read here. The person it is for gets it in"
-    " another private chat with me, or here once this chat is private again."
-)
-ELSEWHERE = "This belongs to another chat of ours, which is not private at the moment:\n\n"
-
-
 def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
-    """Whether a part may already be in the room although sending it again would double it (X-013)."""
+    """Check if a part may be in the room although its transaction id would not prevent a duplicate (X-013)."""
     if not part.attempts or part.first_attempt_at is None:
         return False
-    since = now - part.first_attempt_at  # below 0 if the clock was set back: who knows how long
+    since = now - part.first_attempt_at  # below 0 if the clock was set back
     return part.device_id != device_id or not timedelta() <= since <= REMEMBERED
 
 
 def events_of(row: Outgoing, event_id: str | None = None) -> list[tuple[str, Json]]:
-    """The events a message becomes, each with its transaction id; or the signs that a row holds.
+    """Return the events of a message, each with its transaction id; or the reactions of a row.
 
-    `event_id`: the event of ours that the first of them is an edit of.
+    `event_id`: our event that the first of them edits.
     """
     is_split = row.continues is not None or row.grows is not None
     pieces = parts(row.body, edits=is_split) if row.reacts_to is None else row.body.split()
@@ -132,17 +130,17 @@ def events_of(row: Outgoing, event_id: str | None = None) -> list[tuple[str, Jso
 
 
 def about(row: Outgoing, n: int = 0) -> Json:
-    """The part of a message's content that says where it belongs and, in its first event, to whom."""
+    """Return the relations of event `n`: reply, thread and mention."""
     reply = {"m.in_reply_to": {"event_id": row.replies_to or row.thread}}
     found: Json = {"m.relates_to": reply} if row.replies_to and n == 0 else {}
-    if row.thread:  # what it replies to is for clients that know no threads
+    if row.thread:  # the reply is a fallback for clients without threads
         thread = {"rel_type": "m.thread", "event_id": row.thread, "is_falling_back": True}
         found = {"m.relates_to": thread | reply}
     return found | ({"m.mentions": {"user_ids": [row.mentions]}} if row.mentions and n == 0 else {})
 
 
 def content_of(row: Outgoing, piece: str, n: int) -> Json:
-    """The content of the event `n`. What can be late is a reminder: it shows as it was written."""
+    """Return the content of event `n`. A reminder, which can be late, is shown literally."""
     if row.redacts:
         return {"redacts": row.changes}
     if row.changes is not None:
@@ -156,9 +154,9 @@ def content_of(row: Outgoing, piece: str, n: int) -> Json:
 
 
 def content_now(row: Outgoing, part: OutboxPart, now: datetime) -> Json:
-    """The content of a part if it is sent now: the last one of a late message says so (T-038).
+    """Return the content of a part sent at `now`: the last part of a late message says so (T-038).
 
-    Only the first event of a transaction id counts, so each attempt may say another thing.
+    Only the first event of a transaction id counts, so the content may change between attempts.
     """
     mark = row.mark(now)
     texts = parts(row.body) if mark else []
@@ -167,7 +165,7 @@ def content_now(row: Outgoing, part: OutboxPart, now: datetime) -> Json:
 
 
 class Sender:
-    """The one task that sends messages; every path of the program ends here."""
+    """The one task that sends messages, from every part of the program."""
 
     def __init__(
         self,
@@ -180,35 +178,35 @@ class Sender:
     ) -> None:
         self._client = client
         self._drafts = drafts
-        self._shown: dict[str, GrowingAnswer] = {}  # as it is in an edit, by the draft's row
-        self._unsure: dict[tuple[str, str], Outgoing] = {}  # edits that may yet be carried out
+        self._shown: dict[str, GrowingAnswer] = {}  # the text of the last edit, by the draft's row
+        self._unconfirmed: dict[tuple[str, str], Outgoing] = {}  # edits with an unknown outcome
         self._copies = copies
         self._policy = policy
         self._stores = stores
         self._clock = clock
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._pace = Pace()
-        self._delayed: dict[str, float] = {}  # when a reason was told
+        self._logged: dict[str, float] = {}  # time of the last log line, by reason
         self._busy: dict[tuple[str, str], asyncio.Event] = {}  # by conversation and room
-        self._closing = self._taken = False
+        self._closing = self._is_accepted = False
         self._sending = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def wake(self) -> None:
-        """Something new is in the outbox."""
-        self._bell.set()
+        """Look for new messages in the outbox."""
+        self._wakeup.set()
 
     def grow(self, conversation_id: str, room_id: str) -> None:
-        """More of an answer that grows is due there."""
-        self._busy.get((conversation_id, room_id), self._bell).set()
+        """Send the next edit of a streamed answer in this conversation."""
+        self._busy.get((conversation_id, room_id), self._wakeup).set()
 
     async def drain(self, seconds: float) -> None:
-        """Begin no more sends, and let those in progress end (L-023)."""
+        """Start no more sends, and wait for those in progress (L-023)."""
         self._closing = True
         try:
             async with asyncio.timeout(seconds):
-                await self._quiet.wait()
+                await self._idle.wait()
         except TimeoutError:
             log.warning("send in progress given up after=%ss", seconds)
 
@@ -216,38 +214,38 @@ class Sender:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as conversations:
             while True:
-                self._bell.clear()
+                self._wakeup.clear()
                 waiting = await self._stores.outbox.conversations_waiting()
                 for where in dict.fromkeys([*waiting, *self._drafts.growing()]):
                     if where in self._busy:
                         self._busy[where].set()
                     else:
                         self._busy[where] = asyncio.Event()
-                        conversations.create_task(self._say(where))
+                        conversations.create_task(self._send_all(where))
                 if await self._stores.notices.end_waits():
                     continue
-                await self._news()
+                await self._wait_for_work()
 
-    async def _news(self) -> None:
-        """Wait for something to say; what waited for the end of the quiet hours is that too."""
+    async def _wait_for_work(self) -> None:
+        """Wait for a new message, or for the end of the quiet hours if messages wait for that."""
         until = self._stores.outbox.quiet_until()
         if until is None:
-            await self._bell.wait()
+            await self._wakeup.wait()
         else:
             left = (until - self._clock.now()).total_seconds()
-            await until_set(self._bell, self._clock, min(left, LONGEST_NAP))
+            await until_set(self._wakeup, self._clock, min(left, LONGEST_NAP))
 
-    async def _say(self, where: tuple[str, str]) -> None:
-        """Say all that a conversation has to say in a room, as long as something grows there."""
+    async def _send_all(self, where: tuple[str, str]) -> None:
+        """Send all messages of a conversation in a room, and the edits of a streamed answer."""
         wait, held = SHORTEST_WAIT, False
         try:
-            # Read anew for each attempt: what there is to say, and how, may have changed meanwhile.
+            # Read anew for each attempt: the message may have changed meanwhile.
             while not self._closing and (row := await self._next(where)):
                 held = self._client.is_held(row.room_id) and not row.apart
                 if held:
                     return
                 if pause := self._pause(row):
-                    await self._rest(where, pause, row)
+                    await self._pause_for(where, pause, row)
                     continue
                 try:
                     await self._deliver(row)
@@ -261,29 +259,29 @@ class Sender:
         finally:
             del self._busy[where]
             if not self._closing and not held:
-                self._bell.set()  # what came in since `next` found nothing
+                self._wakeup.set()  # a message may have come since `next` found none
 
     async def _next(self, where: tuple[str, str]) -> Outgoing | None:
-        """Find what is to be said next; more of an answer that grows when nothing else waits but signs.
+        """Return the next message, or the next edit of a streamed answer if only reactions wait.
 
-        None: nothing is, nor will more be said of an answer.
+        None: there is no message, and no answer is being streamed.
         """
         while True:
             self._busy[where].clear()
             if event_id := self._drafts.take_retracted(where):
                 async with self._stores.database.transaction() as tx:
                     await self._stores.retractions.take_drafts(tx, [event_id])
-            if where in self._unsure:  # before all else: one that came late would undo an answer
-                return self._unsure[where]
+            if where in self._unconfirmed:  # before all else: a late edit would undo an answer
+                return self._unconfirmed[where]
             row = await self._stores.outbox.next(*where)
-            growth = self._drafts.at(where)
+            answer = self._drafts.at(where)
             is_sign = row is not None and row.reacts_to is not None and row.edits_of is None
-            if growth is None or (row is not None and not is_sign):
+            if answer is None or (row is not None and not is_sign):
                 return row
             due = self._drafts.due_in(where)
             if due == 0:
-                if grown := await self._grown(where, growth):
-                    return grown
+                if row_of_edit := await self._next_edit(where, answer):
+                    return row_of_edit
             elif row is not None or self._closing:
                 return row
             else:
@@ -291,93 +289,94 @@ class Sender:
                     self._busy[where], self._clock, LONGEST_WAIT if due is None else due
                 )
 
-    async def _grown(self, where: tuple[str, str], growth: GrowingAnswer) -> Outgoing | None:
-        """The edit that shows more of an answer; None: its draft goes out first, or nothing does."""
+    async def _next_edit(self, where: tuple[str, str], answer: GrowingAnswer) -> Outgoing | None:
+        """Return the next edit of a streamed answer; None if its draft must be sent first or it has ended."""
         stores, conversation_id = self._stores, where[0]
-        draft = growth.draft
+        draft = answer.draft
         if draft is None:
-            await self._begin(where, growth)
+            await self._open_draft(where, answer)
             return None
         runs, in_scope = await stores.casts.goes_on(draft.cast_id)
         event_id = await open_event(stores.database, draft.id, where[1])
         if not (runs and in_scope and event_id):
             self._drafts.finish(conversation_id)
             return None
-        text = await asyncio.to_thread(self._drafts.text, growth)
-        self._shown[draft.id] = growth
+        text = await asyncio.to_thread(self._drafts.text, answer)
+        self._shown[draft.id] = answer
         txn_id = f"wm-{draft.id}-e{int(self._clock.now().timestamp() * 1_000_000)}"
         row = Outgoing(0, draft.id, where[1], "event", text, meant_for=draft.scope, live=txn_id)
         return replace(row, changes=event_id, conversation_id=conversation_id)
 
-    async def _begin(self, where: tuple[str, str], growth: GrowingAnswer) -> None:
-        """Store the draft of an answer while its cast runs, or find what it goes on in.
+    async def _open_draft(self, where: tuple[str, str], answer: GrowingAnswer) -> None:
+        """Store the draft of an answer while its cast runs, or find the event that the answer edits.
 
-        It begins with words alone: they stay when it is stopped after a restart (X-062).
+        The draft's first text has no line about a running tool: it stays if the answer is stopped
+        after a restart (X-062).
         """
-        stores, growth = self._stores, replace(growth, doing="")
-        text = await asyncio.to_thread(self._drafts.text, growth)
+        stores, answer = self._stores, replace(answer, doing="")
+        text = await asyncio.to_thread(self._drafts.text, answer)
         async with stores.database.transaction() as tx:
-            cast = await stores.casts.running(growth.row.event_id)
+            cast = await stores.casts.running(answer.row.event_id)
             if cast is None:
                 self._drafts.finish(where[0])
                 return
             scope = await stores.conversations.scope_of(cast.branch_id)
             outbox_id, is_new = await stores.outbox.begin_draft(
-                tx, where, growth.row.event_id, text, scope
+                tx, where, answer.row.event_id, text, scope
             )
         self._drafts.show_in(where[0], DraftRow(outbox_id, cast.id, scope))
         if is_new:
-            self._drafts.went_out(where[0], growth)
+            self._drafts.went_out(where[0], answer)
 
     def _pause(self, row: Outgoing) -> float:
-        """Seconds that it waits for what is said before it; a sign that waits no longer is counted."""
+        """Return the seconds that a row has to wait; a reaction that need not wait is counted as sent."""
         if row.reacts_to is not None:
             return self._pace.sign(self._now())
         waits = row.live or (row.grows and self._is_growing(row))
         return self._pace.edit(self._now()) if waits else 0.0
 
     def _is_growing(self, row: Outgoing) -> bool:
-        """Decide if nothing waits yet for what began with this row: its answer goes before all else."""
+        """Check if the answer of this draft is still being streamed; later its answer goes before all else."""
         return self._drafts.at((row.conversation_id, row.room_id)) is not None
 
     async def _failed(
         self, where: tuple[str, str], row: Outgoing, error: HomeserverUnavailable, wait: float
     ) -> None:
-        """Wait until the next attempt, and until it is known who has come in meanwhile (F-002)."""
-        if not isinstance(error, KeyStoreBlocked) and self._is_news(str(error)):
+        """Wait until the next attempt, and until a sync has shown changes of the room's members (F-002)."""
+        if not isinstance(error, KeyStoreBlocked) and self._is_unlogged(str(error)):
             log.warning("send delayed room=%s seconds=%s reason=%s", row.room_id, wait, error)
         if isinstance(error, AccountBlocked):
             await self._note_account(str(error))
         elif error.retry_after:
             self._pace.slowed(self._now())
         failed_in = self._client.poll.begun
-        if row.reacts_to or (row.live and where not in self._unsure):
-            await self._rest(where, wait, row)
+        if row.reacts_to or (row.live and where not in self._unconfirmed):
+            await self._pause_for(where, wait, row)
         else:
             await self._clock.sleep(wait)
         await self._client.poll.heard_since(failed_in)
 
     async def _note_account(self, problem: str) -> None:
-        """Keep why the homeserver takes nothing of our account; it may take all else (F-046)."""
+        """Record in `health` why the homeserver refuses every message of our account (F-046)."""
         health = self._stores.health
         if problem:
             await health.note("account", "fail", problem)
-        elif not self._taken and await health.part("account") is not None:
+        elif not self._is_accepted and await health.part("account") is not None:
             await health.note("account", "ok", "the homeserver takes what is sent")
-        self._taken = not problem
+        self._is_accepted = not problem
 
-    def _is_news(self, reason: str) -> bool:
-        """Whether it was not told for a minute: all rooms have the same trouble at once."""
-        last, now = self._delayed.get(reason), self._now()
+    def _is_unlogged(self, reason: str) -> bool:
+        """Return True if this reason was not logged for a minute: all rooms may fail at once."""
+        last, now = self._logged.get(reason), self._now()
         if last is not None and now - last < TOLD_SECONDS:
             return False
-        self._delayed = {reason: now}
+        self._logged = {reason: now}
         return True
 
-    async def _rest(self, where: tuple[str, str], seconds: float, row: Outgoing) -> None:
-        """Wait with a sign or a draft, but not with what is to be said there meanwhile.
+    async def _pause_for(self, where: tuple[str, str], seconds: float, row: Outgoing) -> None:
+        """Wait with a reaction or draft, until another message of this conversation is to be sent.
 
-        Each sync rings, so also the one for which a failed sign has just asked.
+        Every sync ends the pause, too, also the one that a failed reaction has asked for.
         """
         news, until = self._busy[where], self._now() + seconds
         while (left := until - self._now()) > 0:
@@ -394,14 +393,14 @@ class Sender:
 
     async def _deliver(self, row: Outgoing) -> None:
         if row.edits_of is not None:
-            await self._withdraw(row, row.edits_of)
+            await self._redact_edits(row, row.edits_of)
             return
-        self._unsure.pop((row.conversation_id, row.room_id), None)
+        self._unconfirmed.pop((row.conversation_id, row.room_id), None)
         if row.live or row.grows is not None:
             if not await self._may_grow(row):
                 return
-        elif (home := self._home(row)) != row.room_id:
-            await self._follow(row, home)
+        elif (target := self._target_room(row)) != row.room_id:
+            await self._follow(row, target)
             return
         elif not self._may_read(row, self._client.room(row.room_id)):
             await self._keep_back(row)
@@ -414,20 +413,20 @@ class Sender:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
             if not part.sent and row.reacts_to is not None:
-                return  # what came in meanwhile goes before the next sign
+                return  # messages that came meanwhile go before the next reaction
 
-    async def _withdraw(self, row: Outgoing, of: str) -> None:
-        """Take the edits of an event of ours away; the row is over when there are none left (X-054).
+    async def _redact_edits(self, row: Outgoing, of: str) -> None:
+        """Redact the edits of an event of ours; the row is done when there are none left (X-054).
 
-        Of a draft it must be known first which event it is, if it has become one. While we may not,
-        as after a kick, the row waits until we are let in again; `status` names it.
+        For a draft its event must be found first, if it has one. While we are not allowed to
+        redact, as after a kick, the row waits until we are let in again; `status` names it.
         """
         store, event_id = self._stores.retractions, None
         try:
             if not of.startswith("$"):
                 parts = await self._stores.outbox.parts(of)
                 event_id = await store.event_of(of) or await self._find(row.room_id, parts[0])
-            elif not await self._take_edits(row, of):
+            elif not await self._redact_drafts_of(row, of):
                 return
         except SendRefused as error:
             log.warning("edits not taken away room=%s reason=%s", row.room_id, error.code)
@@ -436,8 +435,8 @@ class Sender:
                 return
         await store.done(row.id, event_id)
 
-    async def _take_edits(self, row: Outgoing, of: str) -> bool:
-        """Take away what is no answer of ours; False when other things go before the rest."""
+    async def _redact_drafts_of(self, row: Outgoing, of: str) -> bool:
+        """Redact edits that are not final answers; return False if other messages go before the rest."""
         news, may_go = self._busy[row.conversation_id, row.room_id], True
         async for event_id in self._client.edits(row.room_id, of):
             if await self._stores.retractions.stays(event_id):
@@ -450,7 +449,7 @@ class Sender:
         return True
 
     async def _split(self, row: Outgoing) -> list[OutboxPart]:
-        """Store the parts of a message; none when it can say nothing, or is another by now."""
+        """Store the parts of a message; none if it has no text or is no longer waiting."""
         stores, owner = self._stores, row.continues
 
         async def continued(source: Transaction | Database) -> str | None:
@@ -467,7 +466,7 @@ class Sender:
 
         if len(row.body) <= SHORT:
             events = events_of(row, event_id)
-        else:  # long Markdown takes its time
+        else:  # rendering long Markdown is slow
             events = await asyncio.to_thread(events_of, row, event_id)
         if not events:
             await stores.outbox.stuck(row.id, "nothing in it can be shown")
@@ -475,18 +474,18 @@ class Sender:
         return await stores.outbox.store_parts(row.id, events, device_id, still)
 
     async def _close(self, tx: Transaction, row: Outgoing, body: str) -> None:
-        """The draft of an answer says no more than this, for the answer is a message of its own."""
+        """Replace the text of a draft by `body`: its answer is a message of its own."""
         if row.continues is not None:
             await self._stores.outbox.close_draft(tx, row.continues, body)
 
     async def _may_grow(self, row: Outgoing) -> bool:
-        """Decide if more of an answer may be seen here. A draft is said here and now, or not at all."""
+        """Check if a streamed answer may be shown in its room; otherwise end the draft."""
         moved = self._client.moves.home(row.room_id) != row.room_id
         if not moved and self._may_read(row, self._client.room(row.room_id)):
             return True
         self._drafts.finish(row.conversation_id)
         found = list[bool]()
-        with suppress(SendRefused):  # nobody lets us look
+        with suppress(SendRefused):  # we may not read the room
             found = [] if row.live else await self._find_parts(row)
         if not (row.live or any(found)):
             async with self._stores.database.transaction() as tx:
@@ -494,19 +493,19 @@ class Sender:
         return False
 
     async def _edit(self, row: Outgoing) -> None:
-        """Show more of an answer. An edit that is refused is the last one.
+        """Send an edit of a streamed answer. A refused edit is the last one.
 
-        One whose request failed is dropped, but for one that the homeserver may have taken: that
-        goes again, by the same transaction id, until an answer to it comes.
+        An edit whose request failed is dropped. If the homeserver may have accepted it, it is sent
+        again by the same transaction id until there is a reply.
         """
         new = await asyncio.to_thread(content, row.body, most=EDIT_MOST)
         said = edit(new, str(row.changes), live=True)
         part = OutboxPart(row.id, 0, 1, row.live, said, False, 0, None, None)
         try:
-            await self._once(row, part)
+            await self._send_once(row, part)
         except HomeserverUnavailable as error:
             if error.status == 0 or error.status >= 500:
-                self._unsure[row.conversation_id, row.room_id] = row
+                self._unconfirmed[row.conversation_id, row.room_id] = row
             raise
         except SendRefused as error:
             log.warning(
@@ -518,32 +517,32 @@ class Sender:
         else:
             self._drafts.went_out(row.conversation_id, self._shown.pop(row.id))
 
-    def _home(self, row: Outgoing) -> str:
-        """Where it belongs by now; a sign stays with what it is on."""
+    def _target_room(self, row: Outgoing) -> str:
+        """Return the current room of a message; a reaction stays with its event."""
         return row.room_id if row.reacts_to or row.changes else self._client.moves.home(row.room_id)
 
-    async def _follow(self, row: Outgoing, home: str) -> None:
-        """Say it in the room that follows, but what is in the old one already (F-013)."""
+    async def _follow(self, row: Outgoing, target: str) -> None:
+        """Send a message in the room that replaces its own, except for the parts sent already (F-013)."""
         try:
             await self._find_parts(row)
-        except SendRefused as error:  # nobody lets us look: saying it again might double it
+        except SendRefused as error:  # we may not read the room: sending again might double it
             await self._stores.outbox.stuck(row.id, str(error))
             return
-        there = replace(row, room_id=home, thread=None, replies_to=None)
+        there = replace(row, room_id=target, thread=None, replies_to=None)
         events = await asyncio.to_thread(events_of, there)
         async with self._stores.database.transaction() as tx:
-            await self._stores.outbox.follow(tx, row.id, home, events)
+            await self._stores.outbox.follow(tx, row.id, target, events)
             await self._close(tx, row, words.ELSEWHERE)
-        log.info("follows room=%s to=%s outbox=%s", row.room_id, home, row.id)
+        log.info("follows room=%s to=%s outbox=%s", row.room_id, target, row.id)
         self.wake()
 
     def _may_read(self, row: Outgoing, view: RoomView) -> bool:
-        """Whether nobody else than whom it was made for can read it in its room now (F-002)."""
+        """Check if everybody who can read the room now may read the message (F-002)."""
         account, policy = self._client.account, self._policy
         return not row.meant_for or may_read(view, row.meant_for, account, policy)
 
     async def _find_parts(self, row: Outgoing) -> list[bool]:
-        """Which parts of it are in its room already, also where nobody told us."""
+        """Look for parts that are in the room although the reply was lost; return which parts are sent."""
         for part in await self._stores.outbox.parts(row.id):
             if part.attempts and not part.sent:
                 event_id = await self._find(row.room_id, part)
@@ -552,37 +551,37 @@ class Sender:
         return [part.sent for part in await self._stores.outbox.parts(row.id)]
 
     async def _keep_back(self, row: Outgoing) -> None:
-        """Say it where it may be said, or keep it until it may; its room hears that, once.
+        """Move a message to a room where it may be read, or keep it back; its room gets one notice.
 
-        What has begun goes on in its own room only, and nothing that was to be encrypted goes
-        where it would not be. A reminder looks for a room by itself.
+        A message that is partly sent stays in its room. An encrypted message only moves to an
+        encrypted room. A reminder is moved by `Firing` instead.
         """
         try:
             sent = await self._find_parts(row)
-        except SendRefused:  # we are out of the room, and nobody lets us look: it may be there
+        except SendRefused:  # we have left the room and may not read it: the message may be there
             sent = [True, False]
         if sent and all(sent):
             return
         scope, encrypted = row.meant_for, row.room_id in await self._stores.known.encrypted()
         async with self._stores.database.transaction() as tx:
             if self._may_read(row, self._client.room(row.room_id)):
-                return  # whoever was not to read it has gone, and what releases it was stored before
+                return  # the other reader has left, and the message was released before
             log.warning("kept back room=%s outbox=%s reason=readers", row.room_id, row.id)
             other = None
-            if row.late is None and not any(sent):  # best where its person has talked last
+            if row.late is None and not any(sent):  # preferably where its person wrote last
                 homes = [each.room_id for each in await self._stores.conversations.homes(tx, scope)]
                 other = self._client.room_for(scope, self._policy, encrypted, homes)
             if other is None:
                 await self._stores.outbox.keep_back(tx, row.id)
             else:
-                home = await self._stores.conversations.in_room(tx, other, scope)
-                await self._stores.outbox.move(tx, row.id, home, ELSEWHERE)
+                target = await self._stores.conversations.in_room(tx, other, scope)
+                await self._stores.outbox.move(tx, row.id, target, ELSEWHERE)
             await self._close(tx, row, words.WITHHELD)
-            await self._tell_kept_back(tx, row.room_id)
+            await self._notify_kept_back(tx, row.room_id)
         self.wake()
 
-    async def _tell_kept_back(self, tx: Transaction, room_id: str) -> None:
-        """Once for each change of who can read there, unless only strangers are left."""
+    async def _notify_kept_back(self, tx: Transaction, room_id: str) -> None:
+        """Send the notice once for each change of readers, unless only strangers are left."""
         view = self._client.room(room_id)
         held = await self._stores.conversations.of_room(tx, room_id)
         if held is None or not may_read(view, view.scope, self._client.account, self._policy):
@@ -591,11 +590,11 @@ class Sender:
         await self._stores.notices.notice_once(tx, key, EVER, held.id, KEPT_BACK)
 
     async def _send(self, row: Outgoing, part: OutboxPart) -> bool:
-        """Send one part; False when the rest must not follow. Raises: HomeserverUnavailable."""
+        """Send one part; False if the rest must not follow. Raises: HomeserverUnavailable."""
         if not part.attempts:
             part = await self._stores.outbox.attempt(part, self._client.account.device_id)
         try:
-            await self._once(row, part)
+            await self._send_once(row, part)
         except SendRefused as error:
             if error.code != IS_THERE:
                 log.warning(
@@ -613,21 +612,21 @@ class Sender:
             is_over = error.code == IS_GONE if row.redacts else row.changes is not None
             if row.reacts_to is None and not is_over and row.grows is None:
                 if not await self._stores.outbox.stuck(
-                    row.id, str(error), lambda: self._home(row) == row.room_id
+                    row.id, str(error), lambda: self._target_room(row) == row.room_id
                 ):
                     raise AudienceChanged(row.room_id) from error  # its room moved meanwhile
                 return False
             await self._stores.outbox.sent(part, None)
         return True
 
-    async def _once(self, row: Outgoing, part: OutboxPart) -> None:
+    async def _send_once(self, row: Outgoing, part: OutboxPart) -> None:
         self._sending += 1
-        self._quiet.clear()
+        self._idle.clear()
         try:
             now = self._clock.now()
-            # What is taken away twice is gone all the same.
-            look = not row.redacts and must_look(part, self._client.account.device_id, now)
-            event_id = await self._find(row.room_id, part) if look else None
+            # Redacting an event twice does no harm.
+            must_search = not row.redacts and must_look(part, self._client.account.device_id, now)
+            event_id = await self._find(row.room_id, part) if must_search else None
             if event_id is None:
                 encrypted = row.room_id in await self._stores.known.encrypted()
                 sealed = encrypted or self._client.room(row.room_id).encrypted
@@ -636,9 +635,9 @@ class Sender:
                 if row.late is not None:
                     content = await asyncio.to_thread(content_now, row, part, now)
                 view = self._client.room(row.room_id)
-                if not self._may_read(row, view) or self._home(row) != row.room_id:
+                if not self._may_read(row, view) or self._target_room(row) != row.room_id:
                     raise AudienceChanged(row.room_id)
-                event_id = await self._put(row, part, content, view, encrypted=encrypted)
+                event_id = await self._submit(row, part, content, view, encrypted=encrypted)
             if not row.live:
                 await self._stores.outbox.sent(part, event_id)
             if row.reacts_to is None:
@@ -647,17 +646,17 @@ class Sender:
         finally:
             self._sending -= 1
             if not self._sending:
-                self._quiet.set()
+                self._idle.set()
 
-    async def _put(
+    async def _submit(
         self, row: Outgoing, part: OutboxPart, content: Json, view: RoomView, *, encrypted: bool
     ) -> str:
-        """Hand one event over; its id."""
+        """Submit one event to the homeserver; return its id."""
         if row.changes is not None and row.redacts:
             return await self._client.redact(row.room_id, row.changes, part.txn_id)
         return await self._client.send(
             row.room_id,
-            self._marked(row, part, content),
+            self._with_tag(row, part, content),
             part.txn_id,
             encrypted=encrypted,
             event_type="m.room.message" if row.reacts_to is None else "m.reaction",
@@ -665,8 +664,8 @@ class Sender:
             seen=view,
         )
 
-    def _marked(self, row: Outgoing, part: OutboxPart, said: Json) -> Json:
-        """What is said, with the mark by which we know it again; a sign has none."""
+    def _with_tag(self, row: Outgoing, part: OutboxPart, said: Json) -> Json:
+        """Return the content with our message tag; a reaction has none."""
         if row.reacts_to is not None:
             return said
         marks = self._client.marks
@@ -676,7 +675,7 @@ class Sender:
         return said | {OUTBOX_KEY: marks.make(row.room_id, mark)}
 
     async def _find(self, room_id: str, part: OutboxPart) -> str | None:
-        """The event of a part that was sent before, looked for among our own since then."""
+        """Find the event of a part that was attempted before, among our own events since then."""
         since = (part.first_attempt_at or self._clock.now()) - SKEW
         async for event in self._client.newest(room_id):
             if event["origin_server_ts"] < since.timestamp() * 1000:
@@ -688,9 +687,9 @@ class Sender:
         return None
 
     def _is_of(self, room_id: str, event: Json, part: OutboxPart) -> bool:
-        """Whether an event of ours is this part. A sign is what it stands under, once each.
+        """Check if an event of ours is this part; a reaction is recognised by its relation.
 
-        Before there were marks the transaction id stood in their place, inside the ciphertext.
+        Events from before message tags have the transaction id instead, inside the ciphertext.
         """
         relation = mapping(part.content.get("m.relates_to"))
         if relation.get("rel_type") == "m.annotation":

@@ -1,11 +1,11 @@
-"""Whose device it is: the cross-signing identity of each person as it was first seen, and what it signed.
+"""Cross-signing identities of people, as they were first seen, and the devices that they signed.
 
-A homeserver can give a person new keys, or take theirs away. So an allowed person's identity is
-kept when it is first seen, and another one is believed only when somebody at this machine says so
-(X-035). It keeps whatever somebody uploads as the keys of a device, too, and nio takes for granted
-that they are what they should be: what encryption can use of them is sifted here (X-022).
+A homeserver can replace or remove a person's keys. So the identity of an allowed person is stored
+when it is first seen, and another one is trusted only after a command on this machine (X-035). A
+homeserver also stores any upload as a device's keys, and nio expects valid ones: only valid keys
+are passed on (X-022).
 
-Pure but for the store, and safe with anything inside.
+All is pure except for the store, and safe for any input.
 """
 
 import json
@@ -27,17 +27,29 @@ from wintermute.messages import Json, mapping
 from wintermute.text import display_name
 
 Verdict = Literal["good", "unsigned", "changed", "unseen", "foreign", "replayed"]
-"""Of what came from a device: theirs as far as can be known; not signed by them; of somebody whose
-identity is another one now, or was never looked for; of no device of theirs; taken in before as
-another event."""
+"""The trust level of an event.
+
+good: from a verified device, as far as can be known; unsigned: from a device not signed by its
+owner; changed or unseen: the sender's identity has changed or was never queried; foreign: not from
+a device of the sender; replayed: seen before as another event.
+"""
 NOT_THEIRS: tuple[Verdict, ...] = ("foreign", "replayed")
-"""Such events stay locked, whatever is in them."""
+"""Trust levels of events that stay locked."""
 NOBODY = ""
+PEOPLE = "SELECT user_id, master_key, changed_to, notified, verified FROM people"
+SERVED = "coalesce(excluded.changed_to, excluded.master_key)"
+SAME = f"master_key IN ('', {SERVED})"
+"""SQL of an upsert: the served identity, and its comparison with the trusted one."""
+MOST_DEVICES = 250  # of one person
+MOST_SIGNATURES = 1000  # of one person's devices: looked at to see which of them to keep
+MOST_CHARS = 10_000  # of one signed object; a usual one has 500
+MOST_BRACKETS = 50  # which bounds its depth
+MOST_ID_CHARS = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device by its keys, in unpadded base64."""
+    """A device and its keys, in unpadded base64."""
 
     user_id: str
     device_id: str
@@ -47,10 +59,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A homeserver's word on a person's cross-signing keys; empty where there is none.
+    """A person's cross-signing keys as served by the homeserver; empty if there are none.
 
-    `signing` is the self-signing key if the master key signed it. `sound`: what there is belongs
-    together.
+    `signing`: the self-signing key, if the master key signed it. `sound`: the keys fit together.
     """
 
     master: str
@@ -60,9 +71,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """An allowed person who was looked for; without a master key when they had no identity.
+    """An allowed person whose keys were queried; the master key is empty without an identity.
 
-    `changed_to`: what is served instead of it, if something is.
+    `changed_to`: the different identity that is served now, if any.
     """
 
     user_id: str
@@ -74,7 +85,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a key query brought that is to be kept; empty where only unsigned devices came or went."""
+    """The changes of a key query to store; empty if only unsigned devices changed."""
 
     people: tuple[Person, ...] = ()
     signed: tuple[tuple[Device, str], ...] = ()
@@ -82,14 +93,14 @@ class Learned:
 
 
 def told_of(answer: Json, users: Collection[str]) -> set[str]:
-    """Of whom an answer to /keys/query says anything: neither missing in it, nor failed."""
+    """Return the users whom an answer to /keys/query covers: neither missing nor failed."""
     answered = mapping(answer.get("device_keys"))
     failed = mapping(answer.get("failures"))
     return {u for u in users if u in answered and u.partition(":")[2] not in failed}
 
 
 def identities(answer: Json, users: Collection[str]) -> dict[str, Identity]:
-    """What an answer to /keys/query says of each user of whom it says anything."""
+    """Return the identity of each user in an answer to /keys/query."""
     return {user: _identity(answer, user) for user in told_of(answer, users)}
 
 
@@ -102,7 +113,7 @@ def _identity(answer: Json, user: str) -> Identity:
 
 
 def cross_signing_key(answer: Json, user: str, usage: str) -> str:
-    """The public key of a user for a usage, in unpadded base64; "" when there is no good one."""
+    """Return a user's valid public key for a usage, in unpadded base64; "" if there is none."""
     found = mapping(mapping(answer.get(f"{usage}_keys")).get(user))
     usages, keys = found.get("usage"), mapping(found.get("keys"))
     if found.get("user_id") != user or not isinstance(usages, list) or usage not in usages:
@@ -114,11 +125,11 @@ def cross_signing_key(answer: Json, user: str, usage: str) -> str:
 
 
 class People:
-    """What is known of everybody's identity; of the allowed also what it was."""
+    """The known identities of everybody; those of allowed people also as first seen."""
 
     def __init__(self, allowed: Collection[str] = ()) -> None:
         self.allowed = frozenset(allowed)
-        self._kept: dict[str, Person] = {}
+        self._stored: dict[str, Person] = {}
         self._served: dict[str, Identity] = {}
         self._devices: dict[str, frozenset[Device]] = {}
         self._signed_now: dict[str, frozenset[Device]] = {}
@@ -126,15 +137,18 @@ class People:
         self._news: list[Learned] = []
 
     def restore(self, people: Iterable[Person], signed: Iterable[tuple[Device, str]]) -> bool:
-        """Take in what was kept; whether somebody was trusted anew."""
-        # Who is no longer allowed is nobody's concern; their row stays, should they come back.
-        before, self._kept = self._kept, {p.user_id: p for p in people if p.user_id in self.allowed}
+        """Load the stored people and signatures; return True if a trusted identity has changed."""
+        # People who are no longer allowed are skipped; their rows stay in case they return.
+        before, self._stored = (
+            self._stored,
+            {p.user_id: p for p in people if p.user_id in self.allowed},
+        )
         self._signed_once |= set(signed)
-        keys = [{u: p.master_key for u, p in kept.items()} for kept in (before, self._kept)]
+        keys = [{u: p.master_key for u, p in stored.items()} for stored in (before, self._stored)]
         return keys[0] != keys[1]
 
     def learn(self, answer: Json, devices: Mapping[str, Mapping[str, Json]]) -> None:
-        """Take in an answer to /keys/query; `devices` are the usable ones of everybody in it."""
+        """Process an answer to /keys/query; `devices` are the valid devices of each user in it."""
         people: list[Person] = []
         signed: set[tuple[Device, str]] = set()
         moved = False
@@ -151,59 +165,59 @@ class People:
             if user in self.allowed:
                 moved |= self._devices.get(user) != everything.keys()
                 self._devices[user] = frozenset(everything)
-                people += self._kept_anew(user, identity)
+                people += self._update(user, identity)
                 signed |= {(device, identity.master) for device in now} - self._signed_once
         self._signed_once |= signed
         if people or signed or moved:
             self._news.append(Learned(tuple(people), tuple(signed)))
 
-    def _kept_anew(self, user: str, identity: Identity) -> list[Person]:
-        before = self._kept.get(user)
+    def _update(self, user: str, identity: Identity) -> list[Person]:
+        before = self._stored.get(user)
         person = before if before and before.master_key else Person(user, identity.master)
         same = identity.sound and identity.master == person.master_key
         changed_to = None if same else (identity.master if identity.sound else NOBODY)
         notified = person.notified if changed_to is not None else None
-        self._kept[user] = replace(person, changed_to=changed_to, notified=notified)
-        return [self._kept[user]] if self._kept[user] != before else []
+        self._stored[user] = replace(person, changed_to=changed_to, notified=notified)
+        return [self._stored[user]] if self._stored[user] != before else []
 
     def take_news(self) -> list[Learned]:
-        """What was learnt since the last call."""
+        """Return the changes since the last call."""
         news, self._news = self._news, []
         return news
 
     @property
     def has_news(self) -> bool:
-        """Whether something was learnt since `take_news`."""
+        """True if there are changes since the last `take_news`."""
         return bool(self._news)
 
     def person(self, user: str) -> Person | None:
-        """An allowed person who was looked for."""
-        return self._kept.get(user)
+        """Find an allowed person whose keys were queried."""
+        return self._stored.get(user)
 
     def told(self, person: Person) -> None:
-        """They know of their new identity."""
-        self._kept[person.user_id] = replace(person, notified=person.changed_to)
+        """Note that a person has got the notice about their new identity."""
+        self._stored[person.user_id] = replace(person, notified=person.changed_to)
 
     def changed(self) -> list[Person]:
-        """Whoever has another identity now."""
-        return [person for person in self._kept.values() if person.changed_to is not None]
+        """Return the people whose identity has changed."""
+        return [person for person in self._stored.values() if person.changed_to is not None]
 
     def is_changed(self, user: str) -> bool:
-        """Whether this is one of them."""
-        return self._kept.get(user) in self.changed()
+        """Check if a user's identity has changed."""
+        return self._stored.get(user) in self.changed()
 
     def cross_signs(self, user: str) -> bool:
-        """Whether somebody has an identity, now or when it was seen."""
-        person = self._kept.get(user)
+        """Check if a user has, or had, a cross-signing identity."""
+        person = self._stored.get(user)
         return bool((person and person.master_key) or self.master_key(user))
 
     def master_key(self, user: str) -> str:
-        """The identity that the homeserver serves for somebody; "" when it serves none."""
+        """Return the master key served for a user; "" if there is none."""
         return self._served[user].master if user in self._served else NOBODY
 
     def verdict(self, device: Device) -> Verdict:
-        """What a message of a device of its sender is worth."""
-        person = self._kept.get(device.user_id)
+        """Return the trust level of a message from its sender's own device."""
+        person = self._stored.get(device.user_id)
         if person is None:
             return "unseen" if device.user_id in self.allowed else "good"
         if person.changed_to is not None:
@@ -212,69 +226,64 @@ class People:
         return "good" if signed else "unsigned"
 
     def vouches(self, answer: Json, device: Device) -> bool:
-        """Whether a device in an answer to /keys/query is signed by its owner's known identity.
+        """Check if a device in an answer to /keys/query is signed by its owner's known identity.
 
-        Of the allowed the one that was kept before; of others, as ever, the one that is served.
+        For an allowed user that is the stored identity, for others the served one.
         """
         user = device.user_id
         identity = identities(answer, [user]).get(user)
         if identity is None or not identity.sound or not identity.signing:
             return False
-        person = self._kept.get(user)
+        person = self._stored.get(user)
         known = person.master_key if person else NOBODY
         if user in self.allowed and known != identity.master:
             return False
         return is_signed(answer["device_keys"][user][device.device_id], user, identity.signing)
 
     def was_looked_for(self, user: str) -> bool:
-        """Whether a homeserver ever told us of somebody's keys."""
-        return user in self._kept or user in self._served
+        """Check if a homeserver has ever served a user's keys."""
+        return user in self._stored or user in self._served
 
     def is_signed_now(self, device: Device) -> bool:
-        """Whether its owner's identity vouches for a device; as it did last while nobody says."""
+        """Check if a device is signed by its owner's identity now; if unknown, as it was last seen."""
         now = self._signed_now.get(device.user_id)
         if now is not None:
             return device in now
-        person = self._kept.get(device.user_id)
+        person = self._stored.get(device.user_id)
         return person is not None and (device, person.master_key) in self._signed_once
 
 
 def device_of(user: str, device_id: str, keys: Json) -> Device:
-    """An entry of an answer to /keys/query."""
+    """Return the device of an entry in an answer to /keys/query."""
     named = keys["keys"]
     curve25519, ed25519 = (named.get(f"{kind}:{device_id}") for kind in ("curve25519", "ed25519"))
     return Device(user, device_id, ed25519, curve25519)
 
-
-PEOPLE = "SELECT user_id, master_key, changed_to, notified, verified FROM people"
-SERVED = "coalesce(excluded.changed_to, excluded.master_key)"
-SAME = f"master_key IN ('', {SERVED})"
-"""In an upsert: what the homeserver serves, and whether it is what we believe by now."""
 
 _person = reader(Person)
 _signed_device = reader(Device)
 
 
 class PeopleStore:
-    """The store of identities and signatures that were seen."""
+    """The store of seen identities and signatures."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def people(self) -> list[Person]:
-        """Everybody whose identity was seen."""
+        """Return everybody whose identity was seen."""
         return [_person(row) for row in await self._database.rows(f"{PEOPLE} ORDER BY user_id")]
 
     async def signed(self) -> list[tuple[Device, str]]:
-        """Every device that an identity signed, with its master key."""
+        """Return all signed devices, each with the master key of its identity."""
         rows = await self._database.rows(
             "SELECT user_id, device_id, ed25519, curve25519, master_key FROM signed_devices"
         )
         return [(_signed_device(row), row["master_key"]) for row in rows]
 
     async def keep(self, tx: Transaction, learned: Learned) -> None:
-        """Keep what a query brought; whom somebody trusted meanwhile stays trusted."""
+        """Store the changes of a query; an identity that was trusted meanwhile stays trusted."""
         now = stamp(self._clock.now())
         for person in learned.people:
             await tx.execute(
@@ -289,28 +298,28 @@ class PeopleStore:
             await tx.execute(*insert("signed_devices", values, "ON CONFLICT DO NOTHING"))
 
     async def told(self, tx: Transaction, person: Person) -> None:
-        """They were told which identity they have now."""
+        """Store that a person has got the notice about their new identity."""
         await tx.execute(
             "UPDATE people SET notified = ? WHERE user_id = ?", (person.changed_to, person.user_id)
         )
 
     async def verified(self, tx: Transaction, user_id: str, master_key: str, ours: str) -> None:
-        """They compared emojis with us, with this identity of theirs and that of ours."""
+        """Store that a person has verified us, with their identity and ours at that time."""
         await tx.execute(
             "UPDATE people SET verified = ?, ours = ? WHERE user_id = ?",
             (master_key, ours, user_id),
         )
 
     async def ours_is(self, tx: Transaction, master_key: str) -> None:
-        """Nobody has verified another identity of ours than this one."""
+        """Delete verifications of an identity of ours other than this one."""
         await tx.execute(
             "UPDATE people SET verified = NULL, ours = NULL WHERE ours <> ?", (master_key,)
         )
 
     async def trust(self, tx: Transaction, user_id: str) -> Person:
-        """Believe the identity that somebody was told of; what it was before.
+        """Trust the new identity of a person who got the notice. Returns the person as before.
 
-        Raises: WintermuteError, in words for whoever asked.
+        Raises: WintermuteError, with a message for the user.
         """
         row = await tx.row(f"{PEOPLE} WHERE user_id = ?", (user_id,))
         if row is None or not row["master_key"]:
@@ -338,19 +347,12 @@ class PeopleStore:
 
 
 def fingerprint(key: str) -> str:
-    """A key as people compare it: in groups of four."""
+    """Format a key in groups of four, for people to compare."""
     return " ".join(key[n : n + 4] for n in range(0, len(key), 4))
 
 
-MOST_DEVICES = 250  # of one person
-MOST_SIGNATURES = 1000  # of one person's devices: looked at to see which of them to keep
-MOST_CHARS = 10_000  # of one signed object; a usual one has 500
-MOST_BRACKETS = 50  # which bounds its depth
-MOST_ID_CHARS = 255
-
-
 def is_token(value: object) -> bool:
-    """Whether an id of a user or device is safe in nio's trust files: fields with blanks between."""
+    """Check if a user's or device's id is safe in nio's trust files, whose fields are split at blanks."""
     return (
         isinstance(value, str)
         and 0 < len(value) <= MOST_ID_CHARS
@@ -362,9 +364,10 @@ def is_token(value: object) -> bool:
 def usable_devices(
     raw: Json, asked: Collection[str], before: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> tuple[dict[str, dict[str, Json]], int]:
-    """The devices in an answer to /keys/query of everybody who is in it; how many were dropped.
+    """Return the valid devices of each user in an answer to /keys/query, and the number of dropped ones.
 
-    `before`: those that were known of a user, oldest first; of too many they are dropped last.
+    `before`: the known devices of a user, oldest first; if there are too many they are dropped
+    last.
     """
     answered = mapping(raw.get("device_keys"))
     found: dict[str, dict[str, Json]] = {}
@@ -373,7 +376,7 @@ def usable_devices(
         devices = answered.get(user)
         if not isinstance(devices, dict):
             continue
-        names = _by_worth(raw, user, devices, before.get(user, ()))
+        names = _by_priority(raw, user, devices, before.get(user, ()))
         checked = ((name, _device(devices[name], user, name)) for name in names)
         good = ((name, device) for name, device in checked if device is not None)
         found[user] = dict(islice(good, MOST_DEVICES))
@@ -381,8 +384,8 @@ def usable_devices(
     return found, dropped
 
 
-def _by_worth(raw: Json, user: str, devices: Json, before: Sequence[str]) -> list[str]:
-    """Devices by their names: those that their owner signed first, then those known for longest."""
+def _by_priority(raw: Json, user: str, devices: Json, before: Sequence[str]) -> list[str]:
+    """Sort device names: signed ones first, then those known for the longest time."""
     if len(devices) <= MOST_DEVICES:
         return sorted(devices)
     rank = {name: number for number, name in enumerate(before)}
@@ -398,7 +401,7 @@ def _by_worth(raw: Json, user: str, devices: Json, before: Sequence[str]) -> lis
 def usable_one_time_keys(
     raw: Json, asked: Mapping[str, Collection[str]]
 ) -> tuple[list[tuple[str, str, Json]], int]:
-    """User, device and key for each usable key in an answer to /keys/claim; how many were dropped."""
+    """Return user, device and key of each valid key in an answer to /keys/claim, and the dropped number."""
     answered = mapping(raw.get("one_time_keys"))
     given = [
         (user, device, _one_time_key(served[device], user, device))
@@ -434,7 +437,7 @@ def _one_time_key(raw: object, user: str, device: str) -> Json | None:
 
 
 def _signed(raw: object, user: str, device: str) -> Json | None:
-    """What a device signed, with that signature and no other; None if it cannot be checked."""
+    """Return an object with only the signature of this device; None if it cannot be checked."""
     found = mapping(raw)
     signature = mapping(mapping(found.get("signatures")).get(user)).get(f"ed25519:{device}")
     signed = unsigned(found)
@@ -444,7 +447,7 @@ def _signed(raw: object, user: str, device: str) -> Json | None:
 
 
 def _is_plain(value: Json) -> bool:
-    """Whether it can be written the way it was signed, without end or depth."""
+    """Check if an object can be encoded as it was signed, and is not too long or too deep."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()

@@ -1,7 +1,7 @@
-"""Events that are about an earlier event: what an edit, a reaction, a reply or a redaction asks of us.
+"""Edits, reactions, replies and redactions: the effect of events that refer to an earlier event.
 
-X-026, L-054, F-025, F-027. What is decided without waiting raises on nothing that strangers send.
-A message that is taken back ends what was begun for it, and is kept no more.
+X-026, L-054, F-025, F-027. The pure functions here never raise an error for malformed events. A
+redacted message ends the work begun for it, and its text is erased.
 """
 
 import logging
@@ -49,29 +49,30 @@ MARKS: Mapping[str, ReactionMeaning] = {
     **SIGNS,
 }
 ANSWERS: Mapping[ReactionMeaning, str] = {"done": "yes", "cancel": "no"}
-"""What the signs say to what a night asks."""
+"""The answer that a reaction gives to a question of the night."""
 VARIATIONS = dict.fromkeys((0xFE0E, 0xFE0F, *range(0x1F3FB, 0x1F400)))
-"""Presentation selectors and skin tones: with or without them it is the same sign."""
+"""Presentation selectors and skin tones, which are ignored in reactions."""
+log = logging.getLogger(__name__)
 
 
 class Reaction(NamedTuple):
-    """A sign on an earlier event, and what would be done about it if it asks for something."""
+    """A reaction to an earlier event, and the command that it may become."""
 
     target: str
     mark: ReactionMeaning
     command: Incoming
-    """What a stop sign says; the other signs that ask for something say it in other words."""
+    """The command for a stop reaction; for other reactions its text is replaced."""
 
 
 def meaning(key: str) -> ReactionMeaning | None:
-    """What the key of a reaction says to us."""
+    """Return the meaning of a reaction key; None if it has none for us."""
     return MARKS.get(key.translate(VARIATIONS))
 
 
 def read_reaction(
     source: object, room: RoomView, account: Account, policy: Policy, received_at: datetime
 ) -> Reaction | None:
-    """The reaction of an allowed person that an event is, when it means something to us (X-026)."""
+    """Parse an allowed person's reaction; None if it has no meaning for us (X-026)."""
     event = mapping(source)
     relation = mapping(mapping(event.get("content")).get("m.relates_to"))
     target, mark = string(relation, "event_id"), meaning(string(relation, "key"))
@@ -99,10 +100,10 @@ def read_edit(
     *,
     answers_us: bool = False,
 ) -> Incoming | None:
-    """The new text that an allowed person gives an earlier message, read as if said now (L-054).
+    """Parse the new text of an allowed person's edit, as if it were sent now (L-054).
 
-    Not of bots: theirs grow while they write, and each step would be answered (X-004).
-    `answers_us`: the earlier message does, which an edit does not change.
+    Edits of bots are left out: they stream their answers, and each step would be answered (X-004).
+    `answers_us`: the original message does, which an edit does not change.
     """
     event = mapping(source)
     content, edited, sender = (
@@ -112,7 +113,7 @@ def read_edit(
     )
     if edited is None or sender not in policy.allowed:
         return None
-    # What a message relates to is not changed by an edit, whatever stands in there.
+    # An edit cannot change what the original message relates to.
     new = {k: v for k, v in mapping(content.get("m.new_content")).items() if k != "m.relates_to"}
     if is_marked_by(content, sender) or is_marked_by(new, sender):
         return None
@@ -122,7 +123,7 @@ def read_edit(
 
 
 def edited_by(event: Json) -> str | None:
-    """The event that another one edits, by its own word."""
+    """Return the event that this event edits; None for another event."""
     relation = mapping(mapping(event.get("content")).get("m.relates_to"))
     edited = string(relation, "event_id")
     is_edit = string(relation, "rel_type") == "m.replace" and is_target(edited, event)
@@ -130,37 +131,34 @@ def edited_by(event: Json) -> str | None:
 
 
 def is_target(event_id: str, event: Json) -> bool:
-    """Whether an event can be about the event of this id."""
+    """Check if an id is valid and not the event's own."""
     return is_id(event_id) and event_id != string(event, "event_id")
 
 
-log = logging.getLogger(__name__)
-
-
 def redacted(events: Iterable[Json]) -> set[str]:
-    """The ids of what is taken back by these events or among them, where it comes without its text.
+    """Return the ids of events redacted by these events, and of those that came without their text.
 
-    Our homeserver passes on only redactions that were allowed; whose they are does not matter.
+    The homeserver passes on only allowed redactions, so their senders are not checked.
     """
     found = {string(e, "event_id") if is_gone(e) else _target(e) for e in events}
     return {event_id for event_id in found if is_id(event_id)}
 
 
 def redactor(event: Json) -> str:
-    """Who took something back, as far as an event says it."""
+    """Return the sender of a redaction, or of the redaction that an event names."""
     because = mapping(mapping(event.get("unsigned")).get("redacted_because"))
     return string(because, "sender") if is_gone(event) else string(event, "sender")
 
 
 def is_gone(event: Json) -> bool:
-    """Whether an event was taken back before it came."""
+    """Check if an event came without its text, because it was redacted before."""
     return "redacted_because" in mapping(event.get("unsigned"))
 
 
 def _target(event: Json) -> str:
-    """What a redaction is of: at its top up to room version 10, in its content since then.
+    """Return the target of a redaction: top-level up to room version 10, in its content since then.
 
-    Servers write both; where they differ it cannot be told which one was allowed.
+    Servers write both. If they differ, the allowed one is unknown and "" is returned.
     """
     if string(event, "type") != "m.room.redaction":
         return ""
@@ -169,18 +167,19 @@ def _target(event: Json) -> str:
 
 
 class Relations:
-    """Does what is about earlier events, in the transaction that stores what a sync brought."""
+    """Applies edits, reactions and redactions in the transaction that stores the sync."""
 
     def __init__(self, stores: Stores, work: Rooms) -> None:
         self._stores = stores
-        self._work = work
+        self._rooms = work
 
     async def redact(
         self, tx: Transaction, room_id: str, events: Collection[str], *, asks: bool = False
     ) -> set[str]:
-        """Take back these events of a room; the conversations in which that changes something.
+        """Erase redacted messages of a room. Returns the conversations that change.
 
-        `asks`: not the owner deleted them, so of the owner's pages it is only asked (M-082).
+        `asks`: somebody else than the owner redacted them, so changes of the owner's pages are
+        only proposed (M-082).
         """
         if not events:
             return set()
@@ -190,22 +189,22 @@ class Relations:
         for conversation_id in sorted(conversations):
             rows = [row for row in found if row.conversation_id == conversation_id]
             log.info("taken back conversation=%s messages=%d", conversation_id, len(rows))
-            conversations |= await self._take(tx, conversation_id, rows)
+            conversations |= await self._erase(tx, conversation_id, rows)
         texts = [*edits.values(), *(row.body for row in found if row.body)]
         gone = {*edits, *(row.event_id for row in found)}
-        if gone:  # what it said may be gone already, and what was learnt from it not
-            tell = await self._alone(tx, room_id)
+        if gone:  # the text may be erased already, but not the memories from it
+            tell = await self._direct_conversation(tx, room_id)
             await owe_forgetting(self._stores, tx, gone, texts, tell=tell, asks=asks)
         originals = {row.edits for row in found if row.edits}
         return conversations | await self._unquote(tx, room_id, originals.union(events))
 
-    async def _alone(self, tx: Transaction, room_id: str) -> str | None:
-        """The conversation of a room, if one person has it."""
+    async def _direct_conversation(self, tx: Transaction, room_id: str) -> str | None:
+        """Return the conversation of a room if it is a direct chat."""
         held = await self._stores.conversations.of_room(tx, room_id)
         return held.id if held and held.scope.startswith(PERSON) else None
 
     async def unsay(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
-        """Keep nothing of answers of ours that were taken back; the conversations they were in."""
+        """Erase our own redacted answers. Returns the changed conversations."""
         changed, texts = set[str](), defaultdict[str, list[str]](list)
         for event_id in sorted(events):
             found = await self._stores.retractions.redacted(tx, room_id, event_id)
@@ -225,17 +224,17 @@ class Relations:
         return changed
 
     async def _stop_growing(self, tx: Transaction, found: Retracted) -> set[str]:
-        """End the answer that somebody took back while it grew, without a word; its casts (F-027)."""
+        """Stop the answers whose drafts were redacted, without a notice. Returns their casts (F-027)."""
         rows = [await self._stores.inbox.find(tx, event_id) for event_id in found.perhaps]
-        growing = {str(row.edits) for row in rows if row and self._work.shows(row)}
+        growing = {str(row.edits) for row in rows if row and self._rooms.shows(row)}
         ended = list[str]()
         for event_id in sorted(growing | {found.growing} - {""}):
             ended += await self._stores.inbox.give_up_versions(tx, event_id, LAST)
-        await self._work.take_back(tx, found.conversation_id, ended)
+        await self._rooms.take_back(tx, found.conversation_id, ended)
         return {*await self._stores.casts.of_events(tx, ended)}
 
     async def _unquote(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
-        """Take the text of these out of what was asked in reply to them; the conversations."""
+        """Remove the text of these events from messages that quoted them. Returns the changed conversations."""
         casts, changed = self._stores.casts, dict[str, list[str]]()
         for conversation_id, cast_id, said in await casts.quoting(tx, room_id, events):
             if (left := without_quote(said)) != said:
@@ -244,13 +243,13 @@ class Relations:
         found = [await self._ask_anew(tx, where, casts) for where, casts in changed.items()]
         return set().union(*found)
 
-    async def _take(
+    async def _erase(
         self, tx: Transaction, conversation_id: str, rows: Sequence[Waiting]
     ) -> set[str]:
         stores = self._stores
         events = await with_reports(stores, tx, {row.event_id for row in rows})
-        await self._work.take_back(tx, conversation_id, events)
-        # What nobody has heard of goes with all that was done for it; what was answered stays so.
+        await self._rooms.take_back(tx, conversation_id, events)
+        # Unanswered messages go with the work done for them; answered ones stay answered.
         unheard = await stores.outbox.take_back(tx, events)
         await stores.retractions.take_drafts(tx, events)
         unheard += await stores.inbox.take_back(tx, events)
@@ -261,27 +260,24 @@ class Relations:
             await erase(tx, LOOM, came=await stores.casts.came_of(tx, unheard))
         for row in rows:
             if not row.direct:
-                touched += await self._cut(tx, row)
+                touched += await self._remove_line(tx, row)
         return await self._ask_anew(tx, conversation_id, touched)
 
     async def _ask_anew(
         self, tx: Transaction, conversation_id: str, casts: Sequence[str]
     ) -> set[str]:
-        """Less of these casts is in view: in which conversations of their room that may matter.
-
-        Nothing is kept of what was asked from the first of them on.
-        """
+        """Erase recordings that contain these casts. Returns the conversations whose context changes."""
         beside = await self._stores.threads.beside(tx, conversation_id) if casts else set[str]()
         for each in beside:
-            self._work.ask_anew(each)
+            self._rooms.ask_anew(each)
         kept = await self._stores.model_calls.of_record(tx)
         shown = await self._stores.casts.from_first(tx, conversation_id, casts, kept)
         await erase(tx, [RECORDED], came=Came(casts=shown))
         return beside
 
-    async def _cut(self, tx: Transaction, line: Waiting) -> list[str]:
-        """Take a line out of what was said before the messages that follow it; their casts."""
-        if line.sender_name and not line.body:  # it was taken back before
+    async def _remove_line(self, tx: Transaction, line: Waiting) -> list[str]:
+        """Remove a redacted line from the context of later messages. Returns the changed casts."""
+        if line.sender_name and not line.body:  # it was redacted before
             return []
         found = await self._stores.casts.in_groups(tx, line.conversation_id, line.sender)
         after = None if line.body else await self._stores.inbox.followers(tx, line)
@@ -294,10 +290,10 @@ class Relations:
         return changed
 
     async def command(self, tx: Transaction, reaction: Reaction) -> Incoming | None:
-        """The command that a reaction is to be taken as, if any; a reward is stored on the way.
+        """Return the command of a reaction, if it has one; a rating is stored as a reward.
 
-        Taking a reaction back undoes nothing. A sign counts once on a reminder (T-063), and on what a
-        night asks as long as it is open (M-079).
+        Removing a reaction undoes nothing. A reaction to a reminder counts once (T-063); one to a
+        question of the night counts while that is open (M-079).
         """
         command, mark = reaction.command, reaction.mark
         ours = await self._stores.outbox.sent_event(tx, command.room_id, reaction.target)
@@ -320,7 +316,7 @@ class Relations:
         return replace(command, body=f"/night {ANSWERS[mark]} {item.id}") if item else None
 
     async def answers_us(self, tx: Transaction, room_id: str, event: Json) -> bool:
-        """Whether an event replies to something that we said, or edits a message that does."""
+        """Check if an event replies to a message of ours, or edits a message that does."""
         target, edited = replied_to(event), edited_by(event)
         if edited is not None:
             found = await self._stores.inbox.find(tx, edited)
@@ -330,10 +326,10 @@ class Relations:
         return await self._stores.outbox.sent_event(tx, room_id, target) is not None
 
     async def original(self, tx: Transaction, edit: Incoming) -> Waiting | None:
-        """What an edit changes, when it is for us and its sender's own to change.
+        """Find the original of an edit, if it is for us and of the same sender.
 
-        It may still be locked, and whose it is be known only later. A line of a group is for us
-        with the edit that addresses us (F-025).
+        It may still be locked, so that its real sender is not known yet. A line of a group becomes
+        a message to us if the edit addresses us (F-025).
         """
         found = await self._stores.inbox.find(tx, edit.edits or "")
         if found is None or (found.room_id, found.sender) != (edit.room_id, edit.sender):
@@ -356,7 +352,7 @@ class Relations:
     ) -> bool:
         """Decide if an edit replaces the effect of a command, if there was any (F-049)."""
         then = (edit.body.split(maxsplit=1) or [""])[0].lower()
-        can_be = original.word in REDONE or original.word not in NAMES  # that one did nothing
+        can_be = original.word in REDONE or original.word not in NAMES  # unknown: had no effect
         if not original.kind == edit.kind == "command" or then not in REDONE or not can_be:
             return False
         newest = await self._stores.inbox.newest_message(tx, original.conversation_id, "command")
@@ -367,10 +363,10 @@ class Relations:
     async def is_newest(
         self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
     ) -> bool:
-        """Whether an edit is answered: of the newest message (no command is), and a message itself.
+        """Check if an edit is to be answered: it edits the newest message and is a message itself.
 
-        A line that did not address us has no answer that could be out of date: any may be.
-        `seq` is its place if it has been waiting for its key; a later edit may be there by now.
+        An edited line that did not address us has no answer yet, so it need not be the newest.
+        `seq`: the edit's row if it waited for its key; a later edit may be stored by now.
         """
         conversation = original.conversation_id
         newest = await self._stores.inbox.newest_message(tx, conversation)

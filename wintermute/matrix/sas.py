@@ -31,13 +31,6 @@ EMOJIS = tuple(
     (emoji, name) for emoji, _, name in (pair.strip().partition(" ") for pair in TABLE.split(","))
 )
 """Emoji and English name, as the specification numbers them from 0 on."""
-
-
-def named(numbers: Iterable[int]) -> tuple[tuple[str, str], ...]:
-    """The emojis of these numbers, each with its name."""
-    return tuple(EMOJIS[number] for number in numbers)
-
-
 METHOD = "m.sas.v1"
 STRINGS = ("emoji", "decimal")
 NEW_MAC, OLD_MAC = "hkdf-hmac-sha256.v2", "hkdf-hmac-sha256"
@@ -69,10 +62,16 @@ REASONS = {
     "m.mismatched_commitment": "The key is not the one that was promised.",
     "m.mismatched_sas": "The emojis are not the same.",
 }
-
 Phase = Literal[
     "requested", "ready", "started", "accepted", "keyed", "confirmed", "done", "cancelled"
 ]
+ToDevice = tuple[tuple[str, Json], ...]
+"""What to send, in this order: the type without `m.key.verification.`, and its content."""
+
+
+def named(numbers: Iterable[int]) -> tuple[tuple[str, str], ...]:
+    """The emojis of these numbers, each with its name."""
+    return tuple(EMOJIS[number] for number in numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +122,6 @@ class Verification:
         return self.phase in ("done", "cancelled")
 
 
-ToDevice = tuple[tuple[str, Json], ...]
-"""What to send, in this order: the type without `m.key.verification.`, and its content."""
 SasStep = tuple[Verification, ToDevice]
 
 

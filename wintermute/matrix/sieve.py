@@ -1,7 +1,7 @@
-"""From a homeserver's raw answer to what we use of it. Pure, and safe with anything inside.
+"""Parsing and sanitising of sync responses. Pure, and safe for any input.
 
-nio gets only the events it needs for keys and members, in a shape it can parse: a stranger's
-malformed event must not stop the sync loop (X-022).
+nio gets only the events it needs for keys and members, in a form it can parse: a malformed event
+of a stranger must not stop the sync loop (X-022).
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,24 +17,24 @@ MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
 MOST_KEYS = 10_000  # one-time keys a homeserver may say it has of us
 MEMBERSHIPS = ("invite", "join", "knock", "leave", "ban")
 SOMEBODY = "@?:?"
-"""Whoever a membership names in a way that no user is called: there may be somebody who reads."""
+"""The user of a membership event whose user id is invalid: it counts as a possible reader."""
 VERIFICATION = "m.key.verification."
-"""How the types of a verification's messages begin."""
+"""Beginning of the types of verification messages."""
 NO_OLM = "m.no_olm"
 WITHHELD = frozenset({"m.blacklisted", "m.unverified", "m.unauthorised", "m.unavailable", NO_OLM})
-"""Causes for which a client withholds a key (Matrix spec, `m.room_key.withheld`)."""
+"""Reasons for which a client withholds a key (Matrix spec, `m.room_key.withheld`)."""
 MOST_WITHHELD = 100  # of one sync
 STEPS = frozenset({"ready", "start", "accept", "key", "mac", "done", "cancel"})
 
 
 @dataclass(frozen=True, slots=True)
 class RoomBatch:
-    """The news of a joined room in one sync. `limited`: there is more before `events`.
+    """A joined room in one sync. `limited`: there are more events before `events`.
 
-    `join_rule` and `history`: who may come in and who may read; `successor` and `predecessor`: the
-    room that follows by its tombstone, and the one it follows by its creation. "": what is neither
-    known nor text; None: nothing new. `invited`: an invitation is not settled yet; `retry`: what
-    was refused here may work now. `last`: the newest event, "" for none.
+    `join_rule` and `history`: who may join and who may read; `successor` and `predecessor`: the
+    room named by the tombstone and by the creation event. None: unchanged; "": invalid. `invited`:
+    an invitation is still stored; `retry`: refused messages may work now. `last`: the newest
+    event, "" for none.
     """
 
     room_id: str
@@ -53,9 +53,9 @@ class RoomBatch:
 
 @dataclass(frozen=True, slots=True)
 class VerificationMessage:
-    """Somebody's message of a verification by emoji; `room_id` is empty between devices.
+    """A message of an emoji verification; `room_id` is empty for to-device messages.
 
-    `kind` is its type without `m.key.verification.`, `sent_ms` its time by its own word.
+    `kind` is its type without `m.key.verification.`, `sent_ms` the time that the sender claims.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class VerificationMessage:
 
 
 class GroupSession(NamedTuple):
-    """A session as events name it."""
+    """A Megolm session as named by events."""
 
     room_id: str
     sender_key: str
@@ -76,9 +76,9 @@ class GroupSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeysLeft:
-    """How many one-time keys of ours are left, and whether a fallback key is wanted.
+    """The number of our one-time keys at the homeserver, and True if it needs a fallback key.
 
-    None where the homeserver does not say, as one that knows no fallback keys.
+    None if the homeserver does not say, such as one without fallback keys.
     """
 
     one_time: int | None
@@ -87,9 +87,9 @@ class KeysLeft:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """Somebody's word that we do not get the key of a session; what `m.no_olm` leaves out is "".
+    """A claim that we do not get the key of a session; fields missing in `m.no_olm` are "".
 
-    Anybody could have written it, and it names a cause only: their text is not taken in.
+    Anybody may have sent it. Only its reason is used, never its text.
     """
 
     sender: str
@@ -101,10 +101,10 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class SyncBatch:
-    """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not.
+    """One sync response. `for_nio` is the part for nio; `malformed` counts discarded events.
 
-    `verifications` are those between devices; `owners` are of the sessions whose keys came; `epoch`
-    is the value of `key_store.Epochs`, if it is new; `installation` that which is at work.
+    `verifications` came as to-device messages; `owners` are the devices of new session keys;
+    `epoch` is the value of `key_store.Epochs` if it changed; `installation`: the running one.
     """
 
     next_batch: str
@@ -122,13 +122,13 @@ class SyncBatch:
     installation: Installation | None = None
 
     def tells_readers(self, room: RoomBatch) -> bool:
-        """Whether it says anything new of who may be in a room: a large one is not read for less."""
-        told = self.for_nio["rooms"]["join"][room.room_id]["state"]["events"]
-        return bool(told) or (room.join_rule, room.history) != (None, None)
+        """Check if a room's readers may have changed; otherwise its members need not be read."""
+        events = self.for_nio["rooms"]["join"][room.room_id]["state"]["events"]
+        return bool(events) or (room.join_rule, room.history) != (None, None)
 
 
 def sift(raw: Json) -> SyncBatch | None:
-    """The usable part of a sync response; None when it has no token."""
+    """Parse and sanitise a sync response; None if it has no token."""
     next_batch = raw.get("next_batch")
     if not _is_id(next_batch, most=100_000):
         return None
@@ -161,14 +161,14 @@ def sift(raw: Json) -> SyncBatch | None:
 
 
 def page(raw: Json) -> tuple[list[Json], str | None]:
-    """The well-formed events of a /messages page, oldest first, and the token of the next page."""
+    """Return the well-formed events of a /messages page, oldest first, and the token of the next one."""
     events, _ = well_formed(raw.get("chunk"))
     end = raw.get("end")
     return events[::-1], end if _is_id(end, most=100_000) else None
 
 
 def counts(value: object) -> dict[str, int]:
-    """How many one-time keys of ours the homeserver says it has, by kind."""
+    """Return the number of our one-time keys at the homeserver, by algorithm."""
     found = {"curve25519": 0, "signed_curve25519": 0}
     return found | {
         name: min(max(n, 0), MOST_KEYS) for name, n in mapping(value).items() if isinstance(n, int)
@@ -185,9 +185,9 @@ def _keys_left(raw: Json) -> KeysLeft:
 
 
 def megolm(event: Json) -> Json | None:
-    """An encrypted room event in one shape; None when it has another.
+    """Return an encrypted room event in a fixed form; None if it is malformed.
 
-    What it says of its device is wanted by nobody any more (MSC4381), and believed by nobody.
+    Its claims about the device are dropped (MSC4381).
     """
     content = event["content"]
     ciphertext = content.get("ciphertext")
@@ -201,17 +201,18 @@ def megolm(event: Json) -> Json | None:
 
 
 def session_of(event: Json) -> tuple[str, str]:
-    """The session of an encrypted event and its device's key, as it names them; "" for what is no id."""
-    named = [event["content"].get(field) for field in ("session_id", "sender_key")]
-    session_id, sender_key = (value if _is_id(value) else "" for value in named)
+    """Return session id and sender key that an encrypted event claims; "" for an invalid one."""
+    claimed = [event["content"].get(field) for field in ("session_id", "sender_key")]
+    session_id, sender_key = (value if _is_id(value) else "" for value in claimed)
     return session_id, sender_key
 
 
 def unsealed(payload: object, room_id: str, event: Json) -> Json | None:
-    """What an encrypted event says, from the text in it; None if it was not said in this room.
+    """Return the decrypted event; None if its ciphertext was made for another room.
 
-    Some clients leave a relation beside the ciphertext only, where whoever runs the homeserver can
-    write it too: there it makes no message an edit, which has its new text inside.
+    Some clients send a relation only outside the ciphertext, where whoever runs the homeserver can
+    write it, too. Such a relation cannot make a message an edit: the new text of an edit is
+    inside.
     """
     found = mapping(payload)
     kind, content = found.get("type"), found.get("content")
@@ -227,7 +228,7 @@ def unsealed(payload: object, room_id: str, event: Json) -> Json | None:
 
 
 def is_malformed_message(event: Json) -> bool:
-    """Whether a message lacks what every message has; one without any content was taken back."""
+    """Check if a message lacks `msgtype` or `body`; one without any content was redacted."""
     content = mapping(event.get("content"))
     wanted = (content.get("msgtype"), content.get("body"))
     is_message = event.get("type") == "m.room.message" and bool(content)
@@ -235,7 +236,7 @@ def is_malformed_message(event: Json) -> bool:
 
 
 def well_formed(events: object) -> tuple[list[Json], int]:
-    """Events that have the fields every event has, and how many had not."""
+    """Return the events with all required fields, and the number of the others."""
     found = list(_dicts(events))
     good = [event for event in found if _is_event(event)]
     total = len(events) if isinstance(events, list) else 0
@@ -247,23 +248,23 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
     events, bad = well_formed(timeline.get("events"))
     state = mapping(room.get("state")).get("events")
     _, bad_state = well_formed(state)
-    # What says who reads and what is encrypted counts in whatever shape it comes.
-    told = [*_dicts(state), *_dicts(timeline.get("events"))]
+    # State about readers and encryption counts even in a malformed event.
+    events = [*_dicts(state), *_dicts(timeline.get("events"))]
     prev_batch = timeline.get("prev_batch")
-    successor = _said(told, "m.room.tombstone", "replacement_room", "")
+    successor = _state_value(events, "m.room.tombstone", "replacement_room", "")
     batch = RoomBatch(
         room_id=room_id,
         events=tuple(events),
         limited=timeline.get("limited") is True,
         prev_batch=prev_batch if _is_id(prev_batch, most=100_000) else None,
-        encryption=any(map(_marks_encryption, told)),
-        join_rule=_said(told, "m.room.join_rules", "join_rule", "invite"),
-        history=_said(told, "m.room.history_visibility", "history_visibility", "shared"),
+        encryption=any(map(_marks_encryption, events)),
+        join_rule=_state_value(events, "m.room.join_rules", "join_rule", "invite"),
+        history=_state_value(events, "m.room.history_visibility", "history_visibility", "shared"),
         successor=successor if successor is None or _is_name(successor) else "",
-        predecessor=_predecessor(told),
+        predecessor=_predecessor(events),
         last=events[-1]["event_id"] if events else "",
     )
-    known = [event for event in map(_state_for_nio, told) if event]
+    known = [event for event in map(_state_for_nio, events) if event]
     return batch, {"state": {"events": known}, "timeline": {"events": []}}, bad + bad_state
 
 
@@ -271,8 +272,8 @@ def _marks_encryption(event: Json) -> bool:
     return event.get("type") == "m.room.encryption" and event.get("state_key") == ""
 
 
-def _said(events: Iterable[Json], kind: str, key: str, default: str) -> str | None:
-    """What the newest state event of a kind says; None: there is none. Without the key: `default`."""
+def _state_value(events: Iterable[Json], kind: str, key: str, default: str) -> str | None:
+    """Return a value of the newest state event of a type; None without an event, `default` without the key."""
     found = [e.get("content") for e in events if (e.get("type"), e.get("state_key")) == (kind, "")]
     if not found:
         return None
@@ -281,7 +282,7 @@ def _said(events: Iterable[Json], kind: str, key: str, default: str) -> str | No
 
 
 def _predecessor(events: Iterable[Json]) -> str | None:
-    """The room that a room was made to follow: only its first event can say so."""
+    """Return the predecessor named by a room's creation event; None without an event."""
     found = [e for e in events if e.get("type") == "m.room.create" and e.get("state_key") == ""]
     if not found:
         return None
@@ -300,9 +301,9 @@ def _is_event(event: Json) -> bool:
 
 
 def _state_for_nio(event: Json) -> Json | None:
-    """What nio may see of a state event: bounded, flat, and of the types it expects.
+    """Return the part of a state event that nio needs; None if it needs nothing.
 
-    What it cannot validate it writes to its log, to the last nested bracket, and passes over.
+    nio writes events that it cannot validate to its log, at any size.
     """
     content, key = mapping(event.get("content")), event.get("state_key")
     if event.get("type") == "m.room.member" and "state_key" in event:
@@ -315,20 +316,20 @@ def _state_for_nio(event: Json) -> Json | None:
         content = {"algorithm": "m.megolm.v1.aes-sha2"}  # the only one we and nio have
     else:
         return None
-    head = {"sender": SOMEBODY, "event_id": "$", "origin_server_ts": 0}  # wanted, and never used
+    head = {"sender": SOMEBODY, "event_id": "$", "origin_server_ts": 0}  # required, but never used
     return {**head, "type": event["type"], "state_key": key, "content": content, "unsigned": {}}
 
 
 def _to_device(messages: Sequence[Json]) -> tuple[list[Json], int]:
-    """The messages that may carry room keys, in the one shape that nio can read."""
+    """Return the messages that may carry room keys in nio's form, and the number of malformed ones."""
     wanted = [event for event in messages if event.get("type") == "m.room.encrypted"]
     good = [*filter(None, map(_olm_message, wanted))]
     return good, len(wanted) - len(good)
 
 
 def verification_in_room(raw: Json, event: Json, room_id: str) -> VerificationMessage | None:
-    """What an event of a room, as it came and in clear, is to a verification."""
-    content, kind = mapping(event.get("content")), _step(event)
+    """Return the verification message in a room event; None if it is another event."""
+    content, kind = mapping(event.get("content")), _verification_step(event)
     relation = mapping(content.get("m.relates_to"))
     transaction_id = relation.get("event_id") if relation.get("rel_type") == "m.reference" else None
     is_message = event.get("type") == "m.room.message"
@@ -341,9 +342,11 @@ def verification_in_room(raw: Json, event: Json, room_id: str) -> VerificationMe
 
 
 def _verifications(messages: Sequence[Json]) -> tuple[tuple[VerificationMessage, ...], int]:
-    """The messages of verifications between devices, and how many were not usable."""
+    """Return the to-device verification messages, and the number of malformed ones."""
     request = f"{VERIFICATION}request"
-    wanted = [event for event in messages if _step(event) or event.get("type") == request]
+    wanted = [
+        event for event in messages if _verification_step(event) or event.get("type") == request
+    ]
     good = tuple(filter(None, map(_verification, wanted)))
     return good, len(wanted) - len(good)
 
@@ -356,12 +359,12 @@ def _verification(event: Json) -> VerificationMessage | None:
     if not _is_name(transaction_id):
         return None
     sent_ms = stamp if isinstance(stamp, int) and not isinstance(stamp, bool) else 0
-    kind = _step(event) or "request"
+    kind = _verification_step(event) or "request"
     return VerificationMessage(kind, sender, "", transaction_id, content, sent_ms)
 
 
 def _withheld_keys(messages: Sequence[Json]) -> tuple[Withheld, ...]:
-    """The first words on keys that we do not get; a cause that we do not know is of no use."""
+    """Return the first claims about withheld keys; unknown reasons are left out."""
     found = (_withheld(e) for e in messages if e.get("type") == "m.room_key.withheld")
     return tuple(islice(filter(None, found), MOST_WITHHELD))
 
@@ -380,8 +383,8 @@ def _withheld(event: Json) -> Withheld | None:
     return Withheld(who, room_id, session_id, sender_key, code)
 
 
-def _step(event: Json) -> str:
-    """Which message of a verification under way an event is; "" when it is none."""
+def _verification_step(event: Json) -> str:
+    """Return the type of a verification message without its prefix; "" for another event."""
     kind = event.get("type")
     name = kind.removeprefix(VERIFICATION) if isinstance(kind, str) else ""
     return name if name != kind and name in STEPS else ""

@@ -21,6 +21,17 @@ from wintermute.messages import Json, mapping
 
 SEED_BYTES = 32
 ED25519 = "ed25519:"
+FILE = "cross-signing.json"
+NEXT = "cross-signing.next.json"
+"""Of a new identity that the homeserver has not accepted yet."""
+MARKS = "marks.key"
+"""The key of our marks lies beside them (see `marks`)."""
+USAGES = ("master", "self_signing", "user_signing")
+OTHERS_MAY_READ = 0o077
+WHAT_TO_DO = (
+    "restore it from a backup; or move it aside, run `wintermute matrix reset-crypto --identity` "
+    "for a new identity, and let everybody verify the bot again"
+)
 
 
 def unsigned(value: Json) -> Json:
@@ -81,19 +92,6 @@ def _key(seed: bytes) -> Any:
     from Crypto.PublicKey import ECC  # noqa: PLC0415
 
     return ECC.construct(curve="Ed25519", seed=seed)
-
-
-FILE = "cross-signing.json"
-NEXT = "cross-signing.next.json"
-"""Of a new identity that the homeserver has not accepted yet."""
-MARKS = "marks.key"
-"""The key of our marks lies beside them (see `marks`)."""
-USAGES = ("master", "self_signing", "user_signing")
-OTHERS_MAY_READ = 0o077
-WHAT_TO_DO = (
-    "restore it from a backup; or move it aside, run `wintermute matrix reset-crypto --identity` "
-    "for a new identity, and let everybody verify the bot again"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,14 @@ IDENTITY_KEY = "identity "
 """How the keys of notices about our own identity begin."""
 
 PLAIN_NAME = re.compile(r"[\w.~+/=@:-]{1,255}", re.ASCII)
+READERS = frozenset({"m.room.member", *RULES})
+"""Events that change who can read in a room."""
+NOT_PRIVATE = (
+    "{why}, so this is not a direct chat: I do not use your private memories here{mention}. "
+    "Once {end}, I continue our direct chat."
+)
+ONLY_MENTIONED = ", and I answer only messages that mention me or reply to me"
+MOST_NAMES = 3
 
 
 def harmless_id(name: str, otherwise: str) -> str:
@@ -261,16 +269,6 @@ class Trust:
     async def _conversation(self, tx: Transaction, view: RoomView) -> str:
         scope = scope_of(view, self._client.account, self._policy)
         return await self._stores.conversations.in_room(tx, view.room_id, scope)
-
-
-READERS = frozenset({"m.room.member", *RULES})
-"""Events that change who can read in a room."""
-NOT_PRIVATE = (
-    "{why}, so this is not a direct chat: I do not use your private memories here{mention}. "
-    "Once {end}, I continue our direct chat."
-)
-ONLY_MENTIONED = ", and I answer only messages that mention me or reply to me"
-MOST_NAMES = 3
 
 
 def not_private(room: RoomView, us: str, person: str, policy: Policy, *, was: bool) -> str:

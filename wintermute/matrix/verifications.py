@@ -29,6 +29,60 @@ from wintermute.stores import Stores
 
 DAY = timedelta(days=1)
 MISMATCHED = "m.mismatched_sas"
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+HOUR = timedelta(hours=1)
+OLDEST = timedelta(minutes=10)  # of a request (Matrix spec, "Key verification framework")
+NEWEST = timedelta(minutes=5)
+CANCEL_LASTS = timedelta(minutes=1)  # trying to say that it is over
+MOST_WAITING = 20  # messages of one verification; a whole one has six
+MOST_OF_ONE = 5  # verifications of one person, all but the last about to end
+MOST_AN_HOUR = 30  # strangers who are declined, or unknown transactions that are cancelled
+LONGEST_WAIT = 5.0
+LOOK_SECONDS = 1.0
+"""Seconds between two looks for an answer that is given at this machine."""
+COMMAND = "/verify "
+"""How the id of a transaction begins whose request has no event yet, followed by the command's."""
+ASKED = (
+    "I have sent you a verification request: accept it in your client. Then compare the emojis it "
+    "shows with those that `wintermute matrix verify` shows on the machine I run on."
+)
+COMPARE = (
+    "Please compare the emojis in your client with those that `wintermute matrix verify` shows on "
+    "the machine I run on. Confirm only if all are the same."
+)
+NO_METHOD = (
+    "The verification failed: your client does not offer a method that I know. Please use "
+    "another client for it."
+)
+DIFFERENT = (
+    "The emojis were different: somebody may be intercepting our messages. Please find out why "
+    "before you go on; see docs/encryption.md."
+)
+UNFIT = (
+    "The verification failed: your client sent data that does not match, so nothing was verified. "
+    "Please begin again. If that fails too, use another client, or compare the fingerprints that "
+    "`wintermute matrix verify` shows on the machine I run on."
+)
+FAILURES = {
+    "m.unknown_method": NO_METHOD,
+    MISMATCHED: DIFFERENT,
+    "m.key_mismatch": UNFIT,
+    "m.mismatched_commitment": UNFIT,
+    "m.invalid_message": UNFIT,
+    "m.unexpected_message": UNFIT,
+}
+"""What a room is told of an end that its person did not choose."""
+NO_KEYS = "There is nothing to verify: `matrix.encryption` is off, so I have no keys."
+NOT_OURS = (
+    "I cannot be verified now: the homeserver has another identity for me than the one that I keep. "
+    "`wintermute status` on the machine I run on says what to do."
+)
+TOO_MANY = "There are too many verifications under way. Please try again in a minute."
+TOO_OLD = (
+    "Your verification request reached me too late: it is over by now. Please ask again, or write "
+    "`/verify` and accept the request that I send you then."
+)
 
 
 class VerificationStore:
@@ -135,64 +189,6 @@ def shown(verification: Verification) -> str:
     if verification.emojis:
         return ", ".join(f"{sign} {name}" for sign, name in verification.emojis)
     return " ".join(map(str, verification.decimals))
-
-
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-HOUR = timedelta(hours=1)
-OLDEST = timedelta(minutes=10)  # of a request (Matrix spec, "Key verification framework")
-NEWEST = timedelta(minutes=5)
-CANCEL_LASTS = timedelta(minutes=1)  # trying to say that it is over
-MOST_WAITING = 20  # messages of one verification; a whole one has six
-MOST_OF_ONE = 5  # verifications of one person, all but the last about to end
-MOST_AN_HOUR = 30  # strangers who are declined, or unknown transactions that are cancelled
-LONGEST_WAIT = 5.0
-LOOK_SECONDS = 1.0
-"""Seconds between two looks for an answer that is given at this machine."""
-COMMAND = "/verify "
-"""How the id of a transaction begins whose request has no event yet, followed by the command's."""
-
-ASKED = (
-    "I have sent you a verification request: accept it in your client. Then compare the emojis it "
-    "shows with those that `wintermute matrix verify` shows on the machine I run on."
-)
-COMPARE = (
-    "Please compare the emojis in your client with those that `wintermute matrix verify` shows on "
-    "the machine I run on. Confirm only if all are the same."
-)
-NO_METHOD = (
-    "The verification failed: your client does not offer a method that I know. Please use "
-    "another client for it."
-)
-DIFFERENT = (
-    "The emojis were different: somebody may be intercepting our messages. Please find out why "
-    "before you go on; see docs/encryption.md."
-)
-UNFIT = (
-    "The verification failed: your client sent data that does not match, so nothing was verified. "
-    "Please begin again. If that fails too, use another client, or compare the fingerprints that "
-    "`wintermute matrix verify` shows on the machine I run on."
-)
-FAILURES = {
-    "m.unknown_method": NO_METHOD,
-    MISMATCHED: DIFFERENT,
-    "m.key_mismatch": UNFIT,
-    "m.mismatched_commitment": UNFIT,
-    "m.invalid_message": UNFIT,
-    "m.unexpected_message": UNFIT,
-}
-"""What a room is told of an end that its person did not choose."""
-NO_KEYS = "There is nothing to verify: `matrix.encryption` is off, so I have no keys."
-NOT_OURS = (
-    "I cannot be verified now: the homeserver has another identity for me than the one that I keep. "
-    "`wintermute status` on the machine I run on says what to do."
-)
-TOO_MANY = "There are too many verifications under way. Please try again in a minute."
-TOO_OLD = (
-    "Your verification request reached me too late: it is over by now. Please ask again, or write "
-    "`/verify` and accept the request that I send you then."
-)
 
 
 @dataclass(slots=True, eq=False)

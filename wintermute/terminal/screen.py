@@ -374,7 +374,7 @@ class Chat:
             is_shown = not stops and await self._all_shown(conversation)
             if is_shown and not rows:
                 return True
-            if is_shown and await self._awaited(rows, attended=attended):
+            if is_shown and await self._waits(rows, attended=attended):
                 return False
             if attended:
                 await until_set(self._shown, self._clock, LOOKS)
