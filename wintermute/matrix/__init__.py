@@ -1,1 +1,1 @@
-"""The door to Matrix: what comes in is read here, what goes out is rendered and sent here."""
+"""The door to Matrix: incoming events are read here, outgoing messages rendered and sent."""

@@ -594,7 +594,7 @@ async def open_client(
 
 
 def parsed(sync: Json) -> SyncResponse:
-    """A sync as nio takes it."""
+    """Return a sync in nio's form."""
     response = SyncResponse.from_dict(sync)
     if not isinstance(response, SyncResponse):
         raise HomeserverUnavailable("the homeserver's sync cannot be read")
@@ -602,7 +602,7 @@ def parsed(sync: Json) -> SyncResponse:
 
 
 def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
-    """Open the key store; a new one when there is none.
+    """Open the key store, or create a new one.
 
     Raises: ConfigurationError; KeyStoreBlocked.
     """
@@ -612,12 +612,12 @@ def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
         try:
             nio.restore_login(session.user_id, session.device_id, session.access_token)
             inherit(nio, session)
-            nio.store.database.close()  # of this thread; others have connections of their own
+            nio.store.database.close()  # only this thread's connection
         except (PeeweeException, ValueError) as error:
             problem = error
     if problem is not None:
-        if response := blocked(file, problem):
-            raise response
+        if blocked_error := blocked(file, problem):
+            raise blocked_error
         kind = "" if isinstance(problem, str) else f"{type(problem).__name__}: "
         raise ConfigurationError(
             f"the encryption keys in {file} cannot be read ({kind}{problem}): restore the Matrix folder "
@@ -628,7 +628,7 @@ def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
 
 @contextlib.contextmanager
 def translated() -> Any:
-    """nio's own failures as ours."""
+    """Raise nio's own errors as ours."""
     try:
         yield
     except NO_ANSWER as error:

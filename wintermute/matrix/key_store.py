@@ -98,11 +98,11 @@ class KeyStore:
         except PeeweeException as error:
             if not is_trouble(error):
                 raise
-            problem_found = self._note_problem(error)
+            blocked_error = self._note_problem(error)
             self._forget()
             with suppress(KeyStoreBlocked):  # the next writer tries again
                 self.fresh()
-            raise problem_found from error
+            raise blocked_error from error
         if written and self.trouble:
             log.info("key store written again")
             self.trouble = ""
@@ -154,11 +154,11 @@ class KeyStore:
     def _note_problem(self, error: Exception) -> KeyStoreBlocked:
         file = Path(self._nio.store.database_path)
         unclear = f"{CANNOT.format(file.name)} ({error}): run `wintermute check`"
-        problem_found = blocked(file, error) or KeyStoreBlocked(unclear)
+        blocked_error = blocked(file, error) or KeyStoreBlocked(unclear)
         if not self.trouble:
-            log.warning("key store blocked reason=%s", problem_found)
-        self.trouble = str(problem_found)
-        return problem_found
+            log.warning("key store blocked reason=%s", blocked_error)
+        self.trouble = str(blocked_error)
+        return blocked_error
 
 
 def standing(served: str, here: frozenset[str], beside_keys: frozenset[str] | None) -> Standing:

@@ -564,24 +564,26 @@ class FallbackKey:
         self._signed: Json = {}
         self._again = 0.0
         self.trouble = ""
-        """Why the homeserver has none of ours; empty when it has one, or wants none."""
+        """The reason why the homeserver has none of ours; "" if it has one or needs none."""
 
     def note(self, *, lacks: bool | None) -> None:
-        """Take in what a sync says; None: this homeserver knows no fallback keys."""
+        """Store from a sync if the homeserver lacks a fallback key; None if it knows none."""
         self._lacks = lacks
 
     def outdate(self) -> None:
-        """The one that is there is not known here: another is wanted, where they are known at all."""
+        """Have the fallback key replaced, as its private part is lost; not if the homeserver knows none."""
         if self._lacks is not None:
             self._lacks = True
 
     async def offer(self) -> None:
-        """Upload one if it is wanted. Trouble is kept to be told, and stops nothing else."""
+        """Upload a fallback key if needed. A failure is kept in `trouble` and stops nothing else."""
         account = self._nio.olm.account
         if self._lacks is None or not account.shared:
             return
         if not self._lacks:
-            if account._account.fallback_key or self._signed:  # it got there, its answer did not
+            if (
+                account._account.fallback_key or self._signed
+            ):  # it was uploaded, but the answer was lost
                 self._published()
             self.trouble = ""
             return
@@ -600,12 +602,12 @@ class FallbackKey:
             self.trouble = ""
 
     def _key(self) -> Json:
-        """The key to upload, kept before anybody else can have it; the same until it is there.
+        """Return the key to upload, which is stored first and stays the same until it is uploaded.
 
-        Each new one makes vodozemac forget the last but one, which may still be in use.
+        Each new key makes vodozemac forget the last but one, which may still be in use.
         """
         olm = self._nio.olm
-        account = olm.account._account  # nio has no name for it
+        account = olm.account._account  # nio has no public name for it
         if not self._signed:
             if not account.fallback_key:
                 with self._store.writing():

@@ -1,15 +1,15 @@
-"""The mark in everything we say: only we can make it, and it shows what was answered or said.
+"""Tags in our own messages: only we can make them, and they show what a message answers.
 
-It stands in the content under `dev.wintermute.outbox`, in an encrypted room also in clear beside the
-ciphertext, so that we know our own words again without their session, from another device, and
-when our data folder went back to an earlier copy. Its key outlives devices and identities.
+A tag is in the content under `dev.wintermute.outbox`, in an encrypted room also outside the
+ciphertext. So we recognise our messages without their session, from another device and after a
+restore from a backup. Its key outlives devices and identities.
 
-It reveals nothing but how many parts there are: whatever it names is hashed with the key. A
-reaction carries none, as its event is in clear and its relation says it all.
+It reveals only the number of parts: everything else is hashed with the key. A reaction has no tag:
+its event is unencrypted, and its relation is unique.
 
-What somebody else redacts loses its mark. It counts as the newest thing owed before it that nothing
-else of ours settles (see `settled`): better an answer missing that somebody deleted than one said
-twice. What we redact ourselves was no answer: a draft, an edit, a notice of a wait (X-055).
+A message that somebody else redacts loses its tag. It counts as the answer to the newest open
+request before it (see `settled`): a missing answer that somebody deleted is better than a
+duplicate. Our own redactions do not count: they remove drafts, edits and notices (X-055).
 """
 
 import base64
@@ -51,9 +51,9 @@ WHAT_TO_DO = (
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What we wrote into an event: part `n` of `of`, counted from 0, of what `tag` stands for.
+    """The tag of an event: part `n` of `of`, from 0, of the message for the hashed cause `tag`.
 
-    `final`: not a draft that another text replaces, which settles nothing.
+    `final`: False for a draft, which answers nothing yet.
     """
 
     txn_id: str
@@ -65,14 +65,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """Something to be answered or said in a room, since `at`; `tag` as in the mark of what does so."""
+    """An open request since `at`, with the `tag` that its answer has."""
 
     at: int
     tag: str
 
 
 class Marks:
-    """Makes marks and knows them again. One key, one account."""
+    """Creates and recognises tags, with one key for one account."""
 
     def __init__(self, key: bytes, user_id: str) -> None:
         self._key = key
@@ -80,20 +80,20 @@ class Marks:
 
     @property
     def secret(self) -> str:
-        """The key as its file has it: what must not be seen in any log."""
+        """The key as in its file, which must not appear in logs."""
         return unpadded(self._key)
 
     @property
     def installation(self) -> str:
-        """The name of whoever has this key, which reveals nothing of it."""
+        """The name of the installation with this key; it does not reveal the key."""
         return self._mac("installation", self._user_id)
 
     def tag(self, room_id: str, purpose: Purpose, cause: str) -> str:
-        """What stands in a mark for the answer to an event, or for what a task says at its time."""
+        """Return the hash of a message's cause: an event to answer, or a due moment of a task."""
         return self._mac("tag", room_id, purpose, cause)
 
     def make(self, room_id: str, mark: Mark) -> Json:
-        """A mark as it stands in an event's content."""
+        """Return a tag as it is stored in an event's content."""
         return {
             "by": self._user_id,
             "id": mark.txn_id,
@@ -105,12 +105,12 @@ class Marks:
         }
 
     def read(self, room_id: str, event: Json) -> Mark | None:
-        """The mark of an event of this room; None when it has none that we made for it."""
+        """Return the tag of an event of this room; None if it has none that we made for it."""
         content = mapping(event.get("content"))
         if event.get("sender") != self._user_id or not is_marked_by(content, self._user_id):
             return None
         found = mapping(content.get(OUTBOX_KEY))
-        mark, mac = _shaped(found), found.get("mac")
+        mark, mac = _validated(found), found.get("mac")
         if mark is None or not isinstance(mac, str) or not mac.isascii():
             return None
         return mark if hmac.compare_digest(mac, self._sign(room_id, mark)) else None
@@ -120,12 +120,12 @@ class Marks:
         return self._mac("mark", room_id, self._user_id, *part)
 
     def _mac(self, *fields: str | int) -> str:
-        text = json.dumps(fields).encode()  # in ASCII, and no two lists are written the same
+        text = json.dumps(fields).encode()  # ASCII, and unique for each list
         return unpadded(hmac.new(self._key, text, hashlib.sha256).digest())
 
 
-def _shaped(found: Json) -> Mark | None:
-    """The fields of a mark if each is of its type and size."""
+def _validated(found: Json) -> Mark | None:
+    """Return a tag if each field has the right type and size."""
     txn_id, tag, final = found.get("id"), found.get("tag"), found.get("final")
     n, of = found.get("n"), found.get("m")
     if not (isinstance(txn_id, str) and isinstance(tag, str) and isinstance(final, bool)):
@@ -138,10 +138,10 @@ def _shaped(found: Json) -> Mark | None:
 
 
 def settled(owed: Sequence[Owed], said: Iterable[tuple[int, Mark | None]]) -> set[str]:
-    """The tags of what was answered or said, by a room's events of ours with their places.
+    """Return the tags of answered requests, from our own events in a room with their positions.
 
-    None is a redacted one. One part is enough: what is half said is not said once more. `at` of
-    `owed` and the places count the same, be it milliseconds or positions.
+    None is the tag of a redacted event. One part is enough: a partly sent answer is not repeated.
+    `at` and the positions use the same unit, milliseconds or indexes.
     """
     events = sorted(said, key=lambda each: each[0])
     found = {mark.tag for _, mark in events if mark is not None and mark.final}
@@ -153,9 +153,9 @@ def settled(owed: Sequence[Owed], said: Iterable[tuple[int, Mark | None]]) -> se
 
 
 def load_marks(folder: Path, user_id: str) -> Marks:
-    """The marks of this data folder, with a new key when it has none yet.
+    """Load the tag key of this data folder; a new one is made if there is none.
 
-    Raises: ConfigurationError for a file that is not what we wrote; StorageBlocked.
+    Raises: ConfigurationError for an invalid file; StorageBlocked.
     """
     file = folder / MARKS
     if not file.exists():
@@ -172,16 +172,16 @@ def load_marks(folder: Path, user_id: str) -> Marks:
 
 
 def file_problems(folder: Path, user_id: str) -> list[str]:
-    """Tell what is wrong with the files of our login: empty, cut, or missing beside the others (F-055)."""
+    """List the problems of our login's files: empty, cut, or missing beside the others (F-055)."""
     found, stores = list[str](), key_stores(folder)
-    looks: tuple[Callable[[], object], ...] = (
+    checks: tuple[Callable[[], object], ...] = (
         lambda: load(folder),
         lambda: load_seeds(folder, user_id),
         lambda: load_marks(folder, user_id) if (folder / MARKS).exists() else None,
     )
-    for look in looks:
+    for check in checks:
         try:
-            look()
+            check()
         except ConfigurationError as problem:
             found.append(str(problem))
     for name, what_to_do in ((SEEDS, SEEDS_LOST), (MARKS, MARKS_LOST)):
@@ -192,7 +192,7 @@ def file_problems(folder: Path, user_id: str) -> list[str]:
 
 
 def secret_mark_key(folder: Path) -> tuple[str, ...]:
-    """What must not be seen in any log; nothing of a file that cannot be read."""
+    """Return the key, which must not appear in logs; empty if its file cannot be read."""
     try:
         text = (folder / MARKS).read_text("ascii")
         _decoded(text)

@@ -1,9 +1,8 @@
-"""Rooms move: what was in an upgraded room goes on in the one that follows it (F-013, X-030).
+"""Invitations, and rooms that replace others: the conversation goes on in the new room (F-013, X-030).
 
-We go there as anywhere, by the invitation of somebody allowed; what moves us is in `mailbox.rooms`.
-What waits to be said follows by its sender, who alone knows what is on its way.
-
-Goes where we are welcome and declines elsewhere, without holding up anything else (X-001).
+We join a new room only by the invitation of an allowed user (X-001); other invitations are
+declined. The condition for a move is in `mailbox.rooms`. The sender moves unsent messages: only it
+knows what is being sent.
 """
 
 import asyncio
@@ -33,31 +32,33 @@ MERGED = "what was remembered in a room before it was known which one it follows
 
 
 class Invitations:
-    """Answers stored invitations; a row stays until its room was seen, or it is declined."""
+    """Answers stored invitations; a row stays until its room was synced, or it is declined."""
 
     def __init__(self, client: MatrixClient, known: KnownRooms, clock: Clock) -> None:
         self._client = client
         self._known = known
         self._clock = clock
-        self._bell = asyncio.Event()
-        self._waits: dict[str, tuple[float, float]] = {}  # of each room: seconds, and until when
+        self._wakeup = asyncio.Event()
+        self._waits: dict[
+            str, tuple[float, float]
+        ] = {}  # by room: seconds of the wait, and its end
 
     def wake(self) -> None:
-        """There may be a new one."""
-        self._bell.set()
+        """Look for new invitations."""
+        self._wakeup.set()
 
     async def run(self) -> None:
-        """Answer until cancelled. A room that cannot be reached now is tried again later."""
+        """Answer invitations until cancelled. A room that cannot be reached is tried again later."""
         while True:
-            self._bell.clear()
+            self._wakeup.clear()
             for invitation in await self._known.invitations():
                 _, until = self._waits.get(invitation.room_id, (0.0, 0.0))
                 if invitation.state == "pending" and self._clock.monotonic() >= until:
                     await self._answer(invitation)
             if waits := [until for _, until in self._waits.values()]:
-                await until_set(self._bell, self._clock, min(waits) - self._clock.monotonic())
+                await until_set(self._wakeup, self._clock, min(waits) - self._clock.monotonic())
             else:
-                await self._bell.wait()
+                await self._wakeup.wait()
 
     async def _answer(self, invitation: Invitation) -> None:
         room_id = invitation.room_id
@@ -80,7 +81,7 @@ class Invitations:
 
 
 class RoomMoves:
-    """Takes what lives in a room along to the room that follows it."""
+    """Moves conversations to the rooms that replace theirs."""
 
     def __init__(self, stores: Stores, client: MatrixClient, policy: Policy) -> None:
         self._stores = stores
@@ -88,27 +89,27 @@ class RoomMoves:
         self._policy = policy
 
     async def follow(self, batch: SyncBatch) -> set[str]:
-        """Before anything else of a sync is stored: the conversations that live elsewhere now.
+        """Make all pending moves before the sync is stored. Returns the moved conversations.
 
-        Each move is one transaction; what a crash leaves undone, the next sync finds again.
+        Each move is one transaction; after a crash the next sync makes the missing ones.
         """
-        links = await self._noted(batch.joined)
+        links = await self._store_links(batch.joined)
         woken: set[str] = set()
         done: list[Move] = []
         for move in wanted(links):
-            if await self._may(move, batch):
+            if await self._is_allowed(move, batch):
                 woken |= await self._move(move, moves_of(links))
                 links = await self._stores.known.links()
                 done.append(move)
         self._client.follow(moves_of(links))
-        if done:  # what was refused between a move and its sender's knowing of it
+        if done:  # messages refused before the sender knew of the move
             async with self._stores.database.transaction() as tx:
                 for move in done:
                     await self._stores.outbox.release(tx, move.old)
         return woken
 
-    async def _noted(self, rooms: Sequence[RoomBatch]) -> list[Link]:
-        """What rooms say of themselves is kept; all that is known of such rooms."""
+    async def _store_links(self, rooms: Sequence[RoomBatch]) -> list[Link]:
+        """Store what rooms say about successor and predecessor; return all known links."""
         known = self._stores.known
         links = await known.links()
         said = [room for room in rooms if _is_news(room, links)]
@@ -123,8 +124,8 @@ class RoomMoves:
                     await known.follows(tx, room.room_id, room.predecessor)
         return await known.links()
 
-    async def _may(self, move: Move, batch: SyncBatch) -> bool:
-        """Whether somebody listened to is there, and nothing encrypted would be said in clear."""
+    async def _is_allowed(self, move: Move, batch: SyncBatch) -> bool:
+        """Check that an allowed user is in the new room, and that it is encrypted if the old one was."""
         view = self._client.room(move.new)
         if not is_heard(view, self._policy):
             return False
@@ -135,16 +136,16 @@ class RoomMoves:
             log.warning("room held room=%s follows=%s reason=not encrypted", move.new, move.old)
             scope = scope_of(view, self._client.account, self._policy)
             async with self._stores.database.transaction() as tx:
-                # Who is in it can change that; and it says nothing of what is held.
+                # Its members can turn on encryption; the notice contains nothing of the old room.
                 there = await self._stores.conversations.in_room(tx, move.new, scope)
                 key = f"follows in clear {move.new}"
                 await self._stores.notices.notice_once(tx, key, EVER, there, IN_CLEAR)
         return False
 
     async def _move(self, move: Move, moves: Moves) -> set[str]:
-        """All that lives in the old room lives in the new one; what wants to go on there."""
+        """Move a room's conversations and scope. Returns the conversations to wake."""
         name, was = moves.scope(move.old), moves.scope(move.new)
-        await self._stores.memories.text(was)  # with what was edited by hand until now
+        await self._stores.memories.text(was)  # reads changes that were made by hand
         async with self._stores.database.transaction() as tx:
             await self._stores.known.moved(tx, move, name)
             woken = await self._moved(tx, move, name, was)
@@ -163,18 +164,18 @@ class RoomMoves:
         await stores.facts.rename(tx, Reason("import", name, summary=MERGED), was)
         view = replace(self._client.room(move.new), named=name)
         scope = scope_of(view, self._client.account, self._policy)
-        for room_id in move:  # a talk that gave way may have something to answer yet
+        for room_id in move:  # the old conversation may have unanswered messages
             await stores.conversations.rescope(tx, room_id, scope)
-        home = await stores.conversations.of_room(tx, move.new)
+        target = await stores.conversations.of_room(tx, move.new)
         for each in [*over, *((there.id,) if there else ())]:
-            await stores.tasks.made_in(tx, each, home.id if home else each)
+            await stores.tasks.made_in(tx, each, target.id if target else each)
         await stores.outbox.release(tx, move.old)
         await stores.occurrences.release(tx)
-        return {*over, *(each.id for each in (home, there) if each)}
+        return {*over, *(each.id for each in (target, there) if each)}
 
 
 def _is_news(room: RoomBatch, links: Sequence[Link]) -> bool:
-    """Whether a room says something of itself that is not known of it."""
+    """Check if a room names a successor or predecessor that is not stored yet."""
     known = next((link for link in links if link.room_id == room.room_id), Link("", False, False))
     follows = room.predecessor not in (None, known.predecessor)
     return follows or room.successor not in (None, known.successor)

@@ -1,7 +1,7 @@
-"""New keys for a device whose key store is an earlier copy: what the old ones sealed went on without us.
+"""Key rotation after a restore: new keys for a device whose key store is a backup.
 
-An Olm session that was used since then gives the same key for another message, which the other side
-drops; and the secrets of one-time keys that were uploaded since then are gone.
+An Olm session that was used after the backup would use a key twice, and the other side drops such
+messages. The private parts of one-time keys uploaded after the backup are gone.
 """
 
 import logging
@@ -25,29 +25,29 @@ from wintermute.matrix.people import usable_one_time_keys
 log = logging.getLogger(__name__)
 
 MOST_CLAIMS = 500
-"""One-time keys that a homeserver may say it has of us; more than any client uploads."""
+"""The most one-time keys to claim; more than any client uploads."""
 STALE = "stale"
-"""The kind of our notes beside the keys that names sessions."""
+"""The kind of notes in the key store that hold stale session ids."""
 INHERITED = "inherited"
 DUE = "renewal"
-"""No session has this name."""
+"""The note of an unfinished rotation; no session has this name."""
 SETTLED_SECONDS = 3.0
-"""Another copy may be at work beside us, which ends: its sessions must not be the newest there are."""
+"""Seconds to wait first: a second running copy may have to stop, and must not have newer sessions."""
 
 
 class Renewal:
-    """Takes the device back into use. Until that is done nothing is encrypted."""
+    """Replaces the keys of our device. Until then nothing is encrypted."""
 
     def __init__(
         self, nio: AsyncClient, store: KeyStore, clock: Clock, upload: Callable[[], Awaitable[bool]]
     ) -> None:
-        """`upload`: offers new one-time keys until they are accepted; whether they were."""
+        """`upload` uploads new one-time keys; returns False if they are refused."""
         self._nio = nio
         self._store = store
         self._clock = clock
         self._upload = upload
-        self._settled_at = 0.0
-        self._read: frozenset[str] | None = None
+        self._ready_at = 0.0
+        self._cached: frozenset[str] | None = None
         self._is_wanted = False
 
     @property
@@ -56,19 +56,19 @@ class Renewal:
 
     @property
     def _stale(self) -> frozenset[str]:
-        """Which Olm sessions seal nothing any more; DUE among them while this is not over."""
-        if self._read is None:
+        """The ids of stale Olm sessions; includes DUE until the rotation is finished."""
+        if self._cached is None:
             with self._store.writing():
-                self._read = self._notes.values(STALE)
-        return self._read
+                self._cached = self._notes.values(STALE)
+        return self._cached
 
     @property
     def is_due(self) -> bool:
-        """Whether it was begun and is not over, in this run or in an earlier one."""
+        """True from `begin` until the rotation is finished, also after a restart."""
         return self._is_wanted or DUE in self._stale
 
     def begin(self) -> None:
-        """From now on nothing is sealed with what there is, even if that cannot be kept yet.
+        """Use no existing session from now on, even if that cannot be stored yet.
 
         Raises: KeyStoreBlocked.
         """
@@ -76,49 +76,50 @@ class Renewal:
         with self._store.writing():
             self._notes.add_olm_sessions(STALE, DUE)
             stale = self._notes.values(STALE)
-        self._read, self._is_wanted = stale, False
+        self._cached, self._is_wanted = stale, False
         self._nio.olm.outbound_group_sessions.clear()
-        self._settled_at = self._clock.monotonic() + SETTLED_SECONDS
+        self._ready_at = self._clock.monotonic() + SETTLED_SECONDS
 
     def session(self, curve25519: str) -> Any | None:
-        """The Olm session to seal something with for a device; None when a new one is wanted."""
+        """Return the Olm session for a device; None if a new one is needed."""
         if self._is_wanted:
             return None
         sessions = self._nio.olm.session_store[curve25519]
         return next((each for each in sessions if each.id not in self._stale), None)
 
     async def run(self) -> bool:
-        """Use up our keys at the homeserver, give it new ones, and have all sessions begun anew.
+        """Use up our keys at the homeserver, upload new ones, and begin all sessions anew.
 
-        Whether that was due. Raises: DeviceSpent, HomeserverUnavailable when it is too early.
+        Returns False if no rotation was due. Raises: DeviceSpent, HomeserverUnavailable if it is
+        too early.
         """
         if not self.is_due:
             return False
         if self._is_wanted:
             self.begin()
-        if (left := self._settled_at - self._clock.monotonic()) > 0:
+        if (left := self._ready_at - self._clock.monotonic()) > 0:
             raise HomeserverUnavailable("our keys are an earlier copy and are replaced now", left)
         claimed = await self._use_up()
         self._nio.olm.uploaded_key_count = 0
         if not await self._upload():
             raise DeviceSpent(f"the homeserver takes no new keys of device {self._nio.device_id}")
-        # Each is told by an empty message in a new session, and answers in that one.
+        # Each gets an empty message in a new session, and uses that one from then on.
         wedged = self._nio.olm.wedged_devices
         wedged.extend(device for device in self._correspondents() if device not in wedged)
         with self._store.writing():
             self._notes.remove(STALE, DUE)
-        self._read = self._stale - {DUE}
+        self._cached = self._stale - {DUE}
         log.info("encryption keys renewed claimed=%s", claimed)
         return True
 
     async def _use_up(self) -> int:
-        """Claim our one-time keys, so that nobody begins a session with one whose secret is gone."""
+        """Claim our own one-time keys, so that nobody uses one whose private part is gone."""
         us, device = self._nio.user_id, self._nio.device_id
         body = {"one_time_keys": {us: {device: "signed_curve25519"}}}
         for count in range(MOST_CLAIMS):
             try:
                 answer = await call(self._nio, "POST", path("keys", "claim"), body)
-            except SendRefused as error:  # then who takes one of them says what we cannot read
+            except SendRefused as error:  # then messages that use one of them are undecryptable
                 log.warning("our own keys are not given out reason=%s", error.code)
                 return count
             usable, _ = usable_one_time_keys(answer, {us: [device]})
@@ -128,7 +129,7 @@ class Renewal:
         return MOST_CLAIMS
 
     def _correspondents(self) -> list[OlmDevice]:
-        """Devices of others, and of ours, that may hold an old session."""
+        """Return the devices of other people, and our own, that may have a stale session."""
         olm = self._nio.olm
         users = {user for room in self._nio.rooms.values() if room.encrypted for user in room.users}
         return [
@@ -140,9 +141,9 @@ class Renewal:
 
 
 def inherit(nio: AsyncClient, session: Session) -> None:
-    """Take over the room keys of the device before, once: what was said to it stays readable.
+    """Copy the room keys of the replaced device, once, so that its messages stay readable.
 
-    Raises: KeyStoreBlocked for the file of that device.
+    Raises: KeyStoreBlocked for that device's file.
     """
     notes = KeyNotes(nio.store.database)
     if not session.predecessor or session.predecessor in notes.values(INHERITED):
@@ -157,8 +158,8 @@ def inherit(nio: AsyncClient, session: Session) -> None:
         with closing(before.database):
             inherited = list(before.load_inbound_group_sessions())
     except PeeweeException as error:
-        if told := blocked(file, error):
-            raise told from error
+        if blocked_error := blocked(file, error):
+            raise blocked_error from error
         raise
     for each in inherited:
         if nio.olm.inbound_group_store.add(each):

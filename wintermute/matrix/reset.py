@@ -1,7 +1,7 @@
-"""A new identity for the bot, on purpose: only here is one replaced that the homeserver has.
+"""Replacement of the bot's identity on request: the only code that replaces an existing one.
 
-The old identity stays until the homeserver has taken the new one, whose seeds are on disk before
-they are uploaded; after a kill the same command goes on with the same seeds.
+The old identity stays until the homeserver has accepted the new one, whose seeds are on disk
+before they are uploaded. After a kill the same command goes on with the same seeds.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from wintermute.matrix.signing import NEXT, Seeds, keep_seeds, new_seeds, next_s
 
 WAIT_SECONDS = 2.0
 MOST_TRIES = 450
-"""A quarter of an hour for whoever has to approve it."""
+"""Tries, in a quarter of an hour, while a person approves it."""
 
 
 async def reset_identity(
     matrix: Matrix, folder: Path, clock: Clock, new_id: NewId, say: Callable[[str], None]
 ) -> str:
-    """Put a new identity in the place of the old one; the line to print.
+    """Replace the old identity by a new one; return the line to print.
 
-    `say` shows what somebody has to do meanwhile.
+    `say` shows what a person has to do meanwhile.
 
     Raises: WintermuteError with what to do.
     """
@@ -41,7 +41,7 @@ async def reset_identity(
         )
     seeds = _next_identity(folder, matrix.user_id)
     async with open_client(matrix, session, folder, new_id, clock, People()) as client:
-        state = await _accepted(client, seeds, matrix, clock, say)
+        state = await _upload_when_approved(client, seeds, matrix, clock, say)
     if not state.signed:
         raise WintermuteError(state.text)
     return (
@@ -54,14 +54,14 @@ def _next_identity(folder: Path, user_id: str) -> Seeds:
     try:
         seeds = next_seeds(folder, user_id)
     except ConfigurationError:
-        seeds = None  # nobody ever verified it
+        seeds = None  # unusable, and nobody has verified it yet
     if seeds is None:
         seeds = new_seeds(user_id)
         keep_seeds(folder, seeds, NEXT)
     return seeds
 
 
-async def _accepted(
+async def _upload_when_approved(
     client: MatrixClient, seeds: Seeds, matrix: Matrix, clock: Clock, say: Callable[[str], None]
 ) -> IdentityState:
     shown = ""

@@ -1,8 +1,8 @@
-"""Two devices make sure of each other's keys while their people compare emojis: messages in, messages out.
+"""The state machine of emoji verification: it gets messages and returns the answers.
 
 The steps are those of the Matrix specification, "Short Authentication String (SAS) verification".
-Nobody compares on our side, so our own MAC goes out only after theirs was right (X-019): this
-proves us to them, never them to us.
+Nobody compares the emojis on our side, so we send our MAC only after theirs was right (X-019).
+This proves us to them, never them to us.
 """
 
 import hmac
@@ -30,22 +30,22 @@ TABLE = """
 EMOJIS = tuple(
     (emoji, name) for emoji, _, name in (pair.strip().partition(" ") for pair in TABLE.split(","))
 )
-"""Emoji and English name, as the specification numbers them from 0 on."""
+"""Emoji and English name, in the order of the specification's numbers."""
 METHOD = "m.sas.v1"
 STRINGS = ("emoji", "decimal")
 NEW_MAC, OLD_MAC = "hkdf-hmac-sha256.v2", "hkdf-hmac-sha256"
 CHOICES = {
     "hash": ("sha256",),
     "key_agreement_protocol": ("curve25519-hkdf-sha256",),
-    "message_authentication_code": (NEW_MAC, OLD_MAC),  # nheko 0.11 has the old one only
+    "message_authentication_code": (NEW_MAC, OLD_MAC),  # nheko 0.11 has only the old one
 }
-"""What we can do, the best first, by the name under which an `accept` chooses it."""
+"""Our methods, best first, by their key in an `accept`."""
 OFFERS = {
     "hash": "hashes",
     "key_agreement_protocol": "key_agreement_protocols",
     "message_authentication_code": "message_authentication_codes",
 }
-"""The names under which a `start` offers the same."""
+"""The keys of the same methods in a `start`."""
 LASTS = timedelta(minutes=10)
 MOST_CHARS = 10_000  # of one content; a usual one has 500
 MOST_TEXT_CHARS = 255
@@ -66,17 +66,17 @@ Phase = Literal[
     "requested", "ready", "started", "accepted", "keyed", "confirmed", "done", "cancelled"
 ]
 ToDevice = tuple[tuple[str, Json], ...]
-"""What to send, in this order: the type without `m.key.verification.`, and its content."""
+"""Messages to send, in order: the type without `m.key.verification.`, and the content."""
 
 
 def named(numbers: Iterable[int]) -> tuple[tuple[str, str], ...]:
-    """The emojis of these numbers, each with its name."""
+    """Return emoji and name for these numbers."""
     return tuple(EMOJIS[number] for number in numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """Us: keys are Ed25519 in unpadded base64, `master_key` is empty without cross-signing."""
+    """Our side. Keys are Ed25519 in unpadded base64; `master_key` is "" without cross-signing."""
 
     user_id: str
     device_id: str
@@ -86,13 +86,13 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How far one verification has come.
+    """The state of one verification.
 
-    `room_id` is empty between devices, `their_device` until they answered. "started" waits for the
-    answer to our start, "accepted" for their key; from "keyed" on the emojis can be shown; at
-    "confirmed" their MAC was right and ours is sent, at "done" they said so too. `verified_keys`
-    are the ids of the keys whose MAC was right. A key agreement can be made once, so a step from
-    an older value than the last one may fail.
+    `room_id` is empty for to-device messages, `their_device` until they answer. "started" waits
+    for the answer to our start, "accepted" for their key. From "keyed" on the emojis can be shown.
+    At "confirmed" their MAC was right and ours is sent; at "done" they have confirmed it.
+    `verified_keys`: ids of the keys with a right MAC. A key agreement works only once, so a step
+    from an older state than the last one may fail.
     """
 
     transaction_id: str
@@ -118,7 +118,7 @@ class Verification:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can change any more."""
+        """True if the verification has ended."""
         return self.phase in ("done", "cancelled")
 
 
@@ -126,7 +126,7 @@ SasStep = tuple[Verification, ToDevice]
 
 
 def ask_in_room(ours: Party, their_user: str) -> Json:
-    """The m.room.message that asks in a room; the id of its event becomes the transaction's."""
+    """Return the m.room.message that asks in a room; its event id becomes the transaction id."""
     return {
         "msgtype": "m.key.verification.request",
         "body": f"{ours.user_id} asks to be verified, which this client cannot do in a room.",
@@ -137,7 +137,7 @@ def ask_in_room(ours: Party, their_user: str) -> Json:
 
 
 def ask_devices(ours: Party, transaction_id: str, now: datetime) -> Json:
-    """The m.key.verification.request that asks between devices."""
+    """Return the m.key.verification.request that asks by to-device messages."""
     return {
         "from_device": ours.device_id,
         "methods": [METHOD],
@@ -149,14 +149,14 @@ def ask_devices(ours: Party, transaction_id: str, now: datetime) -> Json:
 def ask(
     transaction_id: str, room_id: str, ours: Party, their_user: str, now: datetime
 ) -> Verification:
-    """A verification that we asked for."""
+    """Return a verification that we have asked for."""
     return Verification(transaction_id, room_id, ours, their_user, "", True, now, "requested")
 
 
 def asked(
     transaction_id: str, room_id: str, ours: Party, their_user: str, content: object, now: datetime
 ) -> SasStep:
-    """A verification that they ask for, and our answer to it."""
+    """Return a verification that they ask for, and our answer."""
     fresh = Verification(transaction_id, room_id, ours, their_user, "", False, now, "ready")
     read, text = _read(content)
     device, methods = _their_device(fresh, read), _words(read, "methods")
@@ -171,10 +171,10 @@ def asked(
 def receive(
     verification: Verification, kind: str, content: object, keys: Mapping[str, str]
 ) -> SasStep:
-    """What a message of theirs changes, and what to answer.
+    """Process a message of theirs. Returns the new state and our answers.
 
-    `kind` is its type without `m.key.verification.`. `keys` is what the homeserver knows of their
-    keys by now, id to base64; only a "mac" needs it.
+    `kind` is its type without `m.key.verification.`. `keys`: their public keys by id, as served
+    now; needed only for a "mac".
     """
     if verification.is_over:
         return verification, ()
@@ -187,7 +187,7 @@ def receive(
     if kind in verification.received:
         other = read.get("from_device")
         if kind == "ready" and isinstance(other, str) and other != verification.their_device:
-            return verification, ()  # another device of theirs that was asked too, and is too late
+            return verification, ()  # a second device of theirs has answered too late
         same = verification.received[kind] == text
         return (verification, ()) if same else cancel(verification, "m.unexpected_message")
     phases, step = _STEPS.get(kind, ((), _done))
@@ -198,7 +198,7 @@ def receive(
 
 
 def cancel(verification: Verification, code: str) -> SasStep:
-    """The end by us, and what tells them; nothing if it is over already."""
+    """Cancel a verification, with the message that says so; does nothing if it has ended."""
     if verification.is_over:
         return verification, ()
     reason = REASONS.get(code, "The verification failed.")
@@ -206,7 +206,7 @@ def cancel(verification: Verification, code: str) -> SasStep:
 
 
 def expired(verification: Verification, now: datetime) -> SasStep:
-    """The end if it has taken too long, else no change."""
+    """Cancel a verification that has taken too long."""
     if now - verification.began_at < LASTS:
         return verification, ()
     return cancel(verification, "m.timeout")
@@ -236,8 +236,8 @@ def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -
     if device != verification.their_device or not method:
         return cancel(verification, "m.invalid_message")
     if method != METHOD:
-        both = verification.we_started
-        return cancel(verification, "m.unexpected_message" if both else "m.unknown_method")
+        pair = verification.we_started
+        return cancel(verification, "m.unexpected_message" if pair else "m.unknown_method")
     us = (verification.ours.user_id, verification.ours.device_id)
     if verification.we_started and us < (verification.their_user, device):
         return verification, ()
@@ -256,7 +256,7 @@ def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -
     accept = _message(
         verification,
         "accept",
-        commitment=_promise(verification.sas.public_key, start),
+        commitment=_commitment(verification.sas.public_key, start),
         method=METHOD,
         short_authentication_string=[*shown],
         **chosen,
@@ -288,7 +288,10 @@ def _agreed(
 def _key(verification: Verification, content: Json, keys: Mapping[str, str]) -> SasStep:
     try:
         key = Curve25519PublicKey.from_base64(_text(content, "key"))
-        if verification.we_started and _promise(key, verification.start) != verification.commitment:
+        if (
+            verification.we_started
+            and _commitment(key, verification.start) != verification.commitment
+        ):
             return cancel(verification, "m.mismatched_commitment")
         secret = verification.sas.diffie_hellman(key)
     except ValueError:
@@ -316,10 +319,10 @@ def _mac(verification: Verification, content: Json, keys: Mapping[str, str]) -> 
     known = sorted(name for name in macs if name in keys)
     info = _mac_info(verification, ours=False)
     method = verification.mac_method
-    right = _is_mac(secret, method, ",".join(sorted(macs)), f"{info}KEY_IDS", tag) and all(
+    is_right = _is_mac(secret, method, ",".join(sorted(macs)), f"{info}KEY_IDS", tag) and all(
         _is_mac(secret, method, keys[name], info + name, macs[name]) for name in known
     )
-    if not right or f"ed25519:{verification.their_device}" not in known:
+    if not is_right or f"ed25519:{verification.their_device}" not in known:
         return cancel(verification, "m.key_mismatch")
     confirmed = replace(verification, phase="confirmed", verified_keys=tuple(known))
     return confirmed, (_mac_message(verification, secret), _message(verification, "done"))
@@ -339,7 +342,9 @@ _STEPS: dict[
     "mac": (("keyed",), _mac),
     "done": (("confirmed",), _done),
 }
-"""When each message is expected. Only who asked is ever "requested", and only who started "started"."""
+"""The phases in which each message is expected. Only the asking side is ever "requested", and only
+the starting side "started".
+"""
 
 
 def _message(verification: Verification, kind: str, **content: object) -> tuple[str, Json]:
@@ -371,9 +376,9 @@ def _mac_of(secret: EstablishedSas, method: str, text: str, info: str) -> str:
 
 
 def _is_mac(secret: EstablishedSas, method: str, text: str, info: str, tag: str) -> bool:
-    if method == OLD_MAC:  # what it writes cannot be read back, only be written again
-        right = _mac_of(secret, method, text, info)
-        return hmac.compare_digest(right.encode(), tag.encode())
+    if method == OLD_MAC:  # its encoding is broken: it can only be compared
+        is_right = _mac_of(secret, method, text, info)
+        return hmac.compare_digest(is_right.encode(), tag.encode())
     try:
         secret.verify_mac(text, info, tag)
     except ValueError:
@@ -384,8 +389,8 @@ def _is_mac(secret: EstablishedSas, method: str, text: str, info: str, tag: str)
 def _mac_info(verification: Verification, *, ours: bool) -> str:
     us = verification.ours.user_id + verification.ours.device_id
     them = verification.their_user + verification.their_device
-    both = us + them if ours else them + us
-    return f"MATRIX_KEY_VERIFICATION_MAC{both}{verification.transaction_id}"
+    pair = us + them if ours else them + us
+    return f"MATRIX_KEY_VERIFICATION_MAC{pair}{verification.transaction_id}"
 
 
 def _short_info(verification: Verification, their_key: Curve25519PublicKey) -> str:
@@ -396,7 +401,7 @@ def _short_info(verification: Verification, their_key: Curve25519PublicKey) -> s
     return "|".join(("MATRIX_KEY_VERIFICATION_SAS", *order, verification.transaction_id))
 
 
-def _promise(key: Curve25519PublicKey, start: str) -> str:
+def _commitment(key: Curve25519PublicKey, start: str) -> str:
     return digest((key.to_base64() + start).encode())
 
 
@@ -405,14 +410,14 @@ def _over(verification: Verification, code: str) -> Verification:
 
 
 def _their_device(verification: Verification, content: Json) -> str:
-    """Their device; empty if it cannot be one, or is the one that this runs on."""
+    """Return their device id; "" if it is invalid or our own."""
     device = _text(content, "from_device")
     us = (verification.ours.user_id, verification.ours.device_id)
     return "" if (verification.their_user, device) == us else device
 
 
 def _text(content: Json, name: str) -> str:
-    """A short text of a content; empty if it is something else."""
+    """Return a short text of a content; "" if it is invalid."""
     text = content.get(name)
     usable = isinstance(text, str) and len(text) <= MOST_TEXT_CHARS and text.isprintable()
     return str(text) if usable else ""
@@ -426,14 +431,14 @@ def _words(content: Json, name: str) -> list[str] | None:
 
 
 def _canonical(content: object) -> str:
-    """The one way to write a content, as it is hashed."""
+    """Return the canonical JSON of a content, as it is hashed."""
     return json.dumps(
         content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
     )
 
 
 def _read(content: object) -> tuple[Json, str]:
-    """A content and how it is hashed; both empty if it is no object, or one without measure."""
+    """Return a content and its canonical JSON; both empty if it is no object or too large."""
     if not isinstance(content, dict):
         return {}, ""
     try:

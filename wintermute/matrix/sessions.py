@@ -1,13 +1,13 @@
-"""Whose session encrypted an event, and which of its messages it is.
+"""Megolm sessions: the owner of the session that encrypted an event, and replay protection.
 
-nio takes the sender's word from the homeserver, takes a key for any room from anybody, and knows
-until it ends which messages it has seen. So we open events ourselves: the session tells whose
-device made it, its owner is kept with the first look and stays, and a message that was taken in is
-no other event's, whoever shows it again (F-005).
+nio accepts the homeserver's word for the sender and a key for any room from anybody, and remembers
+seen messages only until it ends. So we decrypt events ourselves. The session tells the device that
+made it; its owner is stored when first seen and never changes; and a decrypted message belongs to
+one event for ever (F-005).
 
-Events need not say which device encrypted them, and are not believed where they do: a session is
-looked for by room and id among all keys that came, and whoever was in the room can send it as
-theirs. So each sender's copy is kept, and only the event's sender's counts (F-057).
+Events need not name their device, and are not trusted if they do. A session is found by room and
+id among all received keys, and any member can send it as their own. So each sender's copy is
+stored, and only the copy of the event's sender counts (F-057).
 """
 
 import hashlib
@@ -35,7 +35,7 @@ MESSAGE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A message by its place in the session that encrypted it; `ed25519` by its sender's word."""
+    """A message's position in its Megolm session; `ed25519` as claimed by its sender."""
 
     session: GroupSession
     index: int
@@ -44,24 +44,26 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An event in clear; if it was encrypted, how, and whose device its session belongs to."""
+    """A decrypted event; if it was encrypted, with its session and the session's owner."""
 
     event: Json
     device: Device | None = None
     sealed: Sealed | None = None
 
     def is_of(self, user_id: str) -> bool:
-        """Say if its key came from a device of this user."""
+        """Check if the key came from a device of this user."""
         return self.device is not None and self.device.user_id == user_id
 
 
 class KeyFile(DefaultStore):  # type: ignore[misc]  # nio is not typed
-    """nio's store. In its table a session id has one row, whoever sent it and for whatever room: so
-    ids have our names there, which nobody else looks for; those of before keep theirs.
+    """nio's store with one row per copy of a session.
+
+    nio's table has one row per session id, whatever the sender and room. So new rows get ids of
+    our own, which nio does not look for; older rows keep theirs.
     """
 
     def load_inbound_group_sessions(self) -> GroupSessionStore:
-        """All of them; of two of one sender that will stay which opens more."""
+        """Load all sessions; of two copies of one sender the one that decrypts more stays."""
         sessions = super().load_inbound_group_sessions()
         add = sessions.add
 
@@ -75,7 +77,7 @@ class KeyFile(DefaultStore):  # type: ignore[misc]  # nio is not typed
 
     @use_database  # type: ignore[untyped-decorator]
     def save_inbound_group_session(self, session: Any) -> None:
-        """Keep a sender's copy of a session, unless theirs that is there opens as much."""
+        """Store a sender's copy of a session, unless the stored one decrypts as much."""
         table, pickle_key = MegolmInboundSessions, self.pickle_key
         name = f"{session.id} {session.sender_key} {session.room_id}"
         origin = {"sender_key": session.sender_key, "room_id": session.room_id}
@@ -91,17 +93,17 @@ class KeyFile(DefaultStore):  # type: ignore[misc]  # nio is not typed
 
 
 class Sessions:
-    """The sessions of others in nio's store."""
+    """The Megolm sessions of others in nio's store."""
 
     def __init__(self, nio: AsyncClient) -> None:
         self._nio = nio
 
     def opened(self, room_id: str, event: Json) -> Opened | None:
-        """A room event in clear and whence it came; None while its key is missing or it is garbage."""
+        """Decrypt a room event; None if its key is missing or it is malformed."""
         return next(iter(self.heard(room_id, event)), None)
 
     def heard(self, room_id: str, event: Json) -> list[Opened]:
-        """Open an event as `ways` does; ask its sender for a key or device that is missing."""
+        """Decrypt an event like `ways`; request a missing key or device from its sender."""
         found, sender = self.ways(room_id, event), event["sender"]
         encrypted = megolm(event) if event["type"] == "m.room.encrypted" else None
         if encrypted is None or self._nio.olm is None or any(each.is_of(sender) for each in found):
@@ -111,7 +113,7 @@ class Sessions:
         asked = [each for each in devices if said.get("device_id") in (None, each.id)]
         if not asked or any(each.device is None for each in found):
             olm.users_for_key_query.add(sender)
-        for device in asked:  # by nio's machine, as when it decrypts
+        for device in asked:  # in the same way as nio when it decrypts
             named = {"device_id": device.id, "sender_key": device.curve25519}
             parsed = MegolmEvent.from_dict({**encrypted, "content": {**said, **named}})
             if isinstance(parsed, MegolmEvent):
@@ -120,7 +122,7 @@ class Sessions:
         return found
 
     def ways(self, room_id: str, event: Json) -> list[Opened]:
-        """A room event in clear, by each copy of its session that opens it: its sender's first."""
+        """Decrypt a room event by each copy of its session; the sender's copy comes first."""
         if event["type"] != "m.room.encrypted":
             return [Opened(event)]
         if (encrypted := megolm(event)) is None:
@@ -139,17 +141,17 @@ class Sessions:
         return sorted(found, key=lambda each: not each.is_of(event["sender"]))
 
     def owner(self, room_id: str, event: Json) -> str:
-        """Whose device a key came from that opens an event; "" if that is not known."""
+        """Return the user whose device sent the key of an event; "" if unknown."""
         owners = (each.device.user_id for each in self.ways(room_id, event) if each.device)
         return next(owners, "")
 
     def copies(self, room_id: str, session_id: str) -> dict[str, Any]:
-        """The sessions of this id that came for a room, by the keys of the devices that sent them."""
+        """Return the copies of a session in a room, by the keys of the devices that sent them."""
         sent = self._nio.olm.inbound_group_store[room_id].items() if self._nio.olm else ()
         return {key: sessions[session_id] for key, sessions in sent if session_id in sessions}
 
     def owned(self, keys: Iterable[RoomKeyEvent]) -> list[tuple[str, GroupSession, Device | None]]:
-        """Of keys that came: sender, session, and its device if that is one we know."""
+        """Return sender, session and known device for each of these keys."""
         found: list[tuple[str, GroupSession, Device | None]] = []
         for key in keys:
             group = GroupSession(key.room_id, key.sender_key, key.session_id)
@@ -158,23 +160,23 @@ class Sessions:
                 found.append((key.sender, group, self._owner(group, session.ed25519, key.sender)))
         return found
 
-    def _owner(self, found: GroupSession, ed25519: str, sender: str) -> Device | None:
-        """The device with these keys, looked for among the sender's first; signed out ones as well."""
+    def _owner(self, group: GroupSession, ed25519: str, sender: str) -> Device | None:
+        """Find the device with these keys, first among the sender's; signed out devices, too."""
         devices = self._nio.olm.device_store
         for user in (sender, *(set(devices.users) - {sender})):
             for device in devices[user].values():
-                if (device.curve25519, device.ed25519) == (found.sender_key, ed25519):
+                if (device.curve25519, device.ed25519) == (group.sender_key, ed25519):
                     return known(device)
         return None
 
 
 def known(device: OlmDevice) -> Device:
-    """A device as nio's store has it."""
+    """Return a device of nio's store as ours."""
     return Device(device.user_id, device.id, device.ed25519, device.curve25519)
 
 
 async def bind(tx: Transaction, session: GroupSession, device: Device) -> None:
-    """Keep whose session this is; the first word stays."""
+    """Store the owner of a session; the first one stays."""
     await tx.execute(
         "INSERT INTO session_owners (room_id, sender_key, session_id, user_id, device_id, ed25519)"
         " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -185,9 +187,9 @@ async def bind(tx: Transaction, session: GroupSession, device: Device) -> None:
 async def bound(
     tx: Transaction, sealed: Sealed, device: Device | None, *, keep: bool
 ) -> Device | None:
-    """The device that a session is bound to: the one that was seen first, be it this one now.
+    """Return the owner of a session: the device that was seen first, or this one.
 
-    `keep`: if nobody was, this one is from now on.
+    `keep`: store this device as the owner if there is none.
     """
     if device is not None and keep:
         await bind(tx, sealed.session, device)
@@ -204,9 +206,7 @@ async def bound(
 
 
 async def take(tx: Transaction, sealed: Sealed, event_id: str) -> bool:
-    """Note that a message is taken in as this event, whoever's copy opened it; False when it was as
-    another one.
-    """
+    """Record that a message belongs to this event; False if it was recorded for another one."""
     place = json.dumps([sealed.session.room_id, sealed.session.session_id, sealed.index])
     message = hashlib.sha256(place.encode()).digest()[:MESSAGE_BYTES]
     await tx.execute(

@@ -1,6 +1,6 @@
-"""The three keys of our own identity: one file, 0600, that outlives every device (notes/matrix §4).
+"""The three keys of our cross-signing identity, in one file that outlives every device (notes/matrix §4).
 
-What they sign is JSON, as the Matrix specification has it (appendices, "Signing JSON").
+They sign JSON as in the Matrix specification (appendices, "Signing JSON"). The file has mode 0600.
 """
 
 import base64
@@ -23,9 +23,9 @@ SEED_BYTES = 32
 ED25519 = "ed25519:"
 FILE = "cross-signing.json"
 NEXT = "cross-signing.next.json"
-"""Of a new identity that the homeserver has not accepted yet."""
+"""The file of a new identity that the homeserver has not accepted yet."""
 MARKS = "marks.key"
-"""The key of our marks lies beside them (see `marks`)."""
+"""The file with the key of our message tags (see `marks`)."""
 USAGES = ("master", "self_signing", "user_signing")
 OTHERS_MAY_READ = 0o077
 WHAT_TO_DO = (
@@ -35,39 +35,39 @@ WHAT_TO_DO = (
 
 
 def unsigned(value: Json) -> Json:
-    """An object without its signatures and what they do not cover."""
+    """Return an object without its signatures and the fields that they do not cover."""
     return {key: value[key] for key in value if key not in ("signatures", "unsigned")}
 
 
 def canonical(value: Json) -> bytes:
-    """The one way to write an object (Matrix spec, appendices, "Canonical JSON")."""
+    """Return the canonical JSON of an object (Matrix spec, appendices, "Canonical JSON")."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
 
 def unpadded(raw: bytes) -> str:
-    """Base64 without `=`."""
+    """Return base64 without `=`."""
     return base64.b64encode(raw).decode().rstrip("=")
 
 
 def digest(raw: bytes) -> str:
-    """SHA-256 in unpadded base64."""
+    """Return the SHA-256 in unpadded base64."""
     return unpadded(hashlib.sha256(raw).digest())
 
 
 def public_key(seed: bytes) -> str:
-    """The public half of a key, in unpadded base64."""
+    """Return the public key of a seed, in unpadded base64."""
     return unpadded(_key(seed).public_key().export_key(format="raw"))
 
 
 def signature(value: Json, seed: bytes) -> str:
-    """What the owner of a seed says to an object, in unpadded base64."""
+    """Sign an object with a seed; return the signature in unpadded base64."""
     from Crypto.Signature import eddsa  # noqa: PLC0415  see _key
 
     return unpadded(eddsa.new(_key(seed), "rfc8032").sign(canonical(unsigned(value))))
 
 
 def is_signed(value: object, user_id: str, key: str) -> bool:
-    """Whether a key of a user signed an object."""
+    """Check if a user's key signed an object."""
     found = mapping(value)
     by_user = mapping(mapping(found.get("signatures")).get(user_id))
     try:
@@ -79,7 +79,7 @@ def is_signed(value: object, user_id: str, key: str) -> bool:
 
 
 def is_key(kind: Any, value: object) -> bool:
-    """Whether a text is a key or signature of one of vodozemac's kinds."""
+    """Check if a text is a valid key or signature of this vodozemac class."""
     try:
         kind.from_base64(value)
     except (ValueError, TypeError):
@@ -88,7 +88,7 @@ def is_key(kind: Any, value: object) -> bool:
 
 
 def _key(seed: bytes) -> Any:
-    # Lazy: 1 MB and 12 ms for what is wanted at a first start only.
+    # Lazy: 1 MB and 12 ms, needed only at the first start.
     from Crypto.PublicKey import ECC  # noqa: PLC0415
 
     return ECC.construct(curve="Ed25519", seed=seed)
@@ -96,20 +96,20 @@ def _key(seed: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An Ed25519 key: 32 random bytes in base64, and what everybody may know."""
+    """An Ed25519 key pair: the secret seed of 32 bytes in base64, and the public key."""
 
     seed: str = field(repr=False)
     public: str
 
     def sign(self, value: Json, user_id: str) -> Json:
-        """The object with one more signature."""
+        """Return the object with one more signature."""
         own = {f"{ED25519}{self.public}": signature(value, base64.b64decode(self.seed))}
         return with_signature(value, user_id, own)
 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Our identity: `master` signs the others, `self_signing` our devices, `user_signing` nobody."""
+    """Our identity: `master` signs the other keys, `self_signing` our devices, `user_signing` nothing."""
 
     user_id: str
     master: Pair
@@ -118,12 +118,12 @@ class Seeds:
 
     @property
     def pairs(self) -> tuple[Pair, Pair, Pair]:
-        """In the order of USAGES."""
+        """The key pairs in the order of USAGES."""
         return self.master, self.self_signing, self.user_signing
 
 
 def with_signature(value: Json, user_id: str, signed: Json) -> Json:
-    """An object with signatures of a user added to those it has."""
+    """Return an object with a user's signatures added."""
     signatures = value.get("signatures", {})
     return {
         **value,
@@ -132,12 +132,12 @@ def with_signature(value: Json, user_id: str, signed: Json) -> Json:
 
 
 def draw() -> tuple[str, ...]:
-    """The secret of an identity that may be made later."""
+    """Return random seeds for an identity that may be made later."""
     return tuple(base64.b64encode(secrets.token_bytes(SEED_BYTES)).decode() for _ in USAGES)
 
 
 def new_seeds(user_id: str, drawn: tuple[str, ...] = ()) -> Seeds:
-    """A new identity."""
+    """Create a new identity."""
     pairs = (Pair(seed, public_key(base64.b64decode(seed))) for seed in drawn or draw())
     return Seeds(user_id, *pairs)
 
@@ -145,11 +145,11 @@ def new_seeds(user_id: str, drawn: tuple[str, ...] = ()) -> Seeds:
 def load_seeds(
     folder: Path, user_id: str, name: str = FILE, *, proven: bool = False
 ) -> Seeds | None:
-    """The kept identity; None when none was made yet.
+    """Load the stored identity; None if there is none.
 
-    `proven`: each seed makes its public key, which costs more than reading them.
+    `proven`: check that each seed makes its public key, which is slower.
 
-    Raises: ConfigurationError for a file that is not what we wrote for this account.
+    Raises: ConfigurationError for a file that we did not write for this account.
     """
     file = folder / name
     try:
@@ -179,7 +179,7 @@ def _sound(pair: Pair, *, proven: bool) -> Pair:
 
 
 def next_seeds(folder: Path, user_id: str) -> Seeds | None:
-    """The identity that is to take the place of ours once the homeserver has it."""
+    """Load the identity that replaces ours once the homeserver has accepted it."""
     return load_seeds(folder, user_id, NEXT, proven=True)
 
 
@@ -189,7 +189,7 @@ def keep_seeds(folder: Path, seeds: Seeds, name: str = FILE) -> None:
 
 
 def write_private(folder: Path, name: str, text: str) -> None:
-    """Write a file for nobody else, whole or not at all; it survives a power cut.
+    """Write a file that only we can read, atomically; it survives a power cut.
 
     Raises: StorageBlocked.
     """
@@ -204,30 +204,30 @@ def write_private(folder: Path, name: str, text: str) -> None:
 
 
 def replace_seeds(folder: Path, clock: Clock) -> None:
-    """The next identity was accepted: it is ours now, and the one before is kept with a date."""
+    """Make the accepted next identity ours; the old one is kept under a name with the date."""
     old = folder / FILE
     if old.exists():
         date = clock.now().strftime("%Y-%m-%dT%H%M%S")
         aside = folder / f"{FILE}.until-{date}"
         aside.unlink(missing_ok=True)
-        aside.hardlink_to(old)  # there is an identity under its name at every moment
+        aside.hardlink_to(old)  # so that the file always exists
     (folder / NEXT).replace(old)
     sync_folder_of(old)
 
 
 def key_stores(folder: Path, ending: str = "") -> list[Path]:
-    """The key stores of all devices of ours there are; with `.until-*` those that were set aside."""
+    """List the key stores of all our devices; with `.until-*` those that were moved aside."""
     return sorted(folder.glob(f"@*.db{ending}"))
 
 
 def open_to_others(folder: Path) -> list[Path]:
-    """The files with secrets that other accounts of this machine can look at."""
+    """List the files with secrets that other users of this machine can read."""
     files = [folder / name for name in (FILE, NEXT, MARKS)]
     return [file for file in files if file.is_file() and file.stat().st_mode & OTHERS_MAY_READ]
 
 
 def close_to_others(folder: Path) -> bool:
-    """Take away what others may do with these files; whether they could."""
+    """Remove the access of others to these files; return True if they had any."""
     seen = open_to_others(folder)
     for file in seen:
         file.chmod(0o600)
@@ -235,7 +235,7 @@ def close_to_others(folder: Path) -> bool:
 
 
 def secret_seeds(folder: Path) -> tuple[str, ...]:
-    """What must not be seen in any log; nothing of a file that cannot be read."""
+    """Return the seeds, which must not appear in logs; empty if their file cannot be read."""
     found: list[str] = []
     for name in (FILE, NEXT):
         try:

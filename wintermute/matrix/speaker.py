@@ -1,6 +1,6 @@
-"""Small signs of life for a conversation: read, writing, done. They may fail without harm.
+"""Signals of a conversation in its room: read receipts, typing and drafts. They may fail without harm.
 
-What was said in a room before, as the homeserver has it: people reply to it (F-026).
+It also fetches earlier messages from the homeserver, when people reply to one (F-026).
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from wintermute.stores import Stores
 
 log = logging.getLogger(__name__)
 
-QUOTE_SECONDS = 5.0  # an answer may wait so long for what its question replies to
-REFRESH_SECONDS = 20.0  # a typing sign fades after 30
-LINGER_SECONDS = 0.5  # the answer goes out first, and the next message may follow at once
+QUOTE_SECONDS = 5.0  # the longest wait for a quoted message
+REFRESH_SECONDS = 20.0  # a typing notification ends after 30
+LINGER_SECONDS = 0.5  # typing ends after the answer is sent, and not before another message
 
 
 class MatrixSpeaker:
-    """Shows in its room what a conversation wants shown; nobody waits for it."""
+    """Shows signals of a conversation in its room, in the background."""
 
     def __init__(
         self,
@@ -51,62 +51,62 @@ class MatrixSpeaker:
         self._accepts = settings.unsigned_devices == "accept"
         self._clock = clock
         self._drafts = drafts
-        self._wanted: dict[str, tuple[str, str, bool]] = {}  # room, event and whether to write
-        self._bells: dict[str, asyncio.Event] = {}
+        self._wanted: dict[str, tuple[str, str, bool]] = {}  # room, event, and True for typing
+        self._wakeups: dict[str, asyncio.Event] = {}
         self._changed: asyncio.Queue[str] = asyncio.Queue()
 
     def serves(self, room_id: str) -> bool:
-        """Only what was said in Matrix."""
+        """Return True for a Matrix room."""
         return is_matrix(room_id)
 
     def fits(self, conversation: Conversation) -> bool:
-        """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
+        """Check if a room fits the conversation's scope: a person's only a direct chat with them (T-013)."""
         view, account = self._client.room(conversation.room_id), self._client.account
         reads = may_read(view, conversation.scope, account, self._policy)
         return reads and is_matrix(view.room_id)
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
-        """A room in which nobody has spoken yet may do (T-013)."""
+        """Return a room for a scope, even if nobody has written there yet (T-013)."""
         return self._client.room_for(scope, self._policy, encrypted)
 
     def attend(self, row: Waiting) -> None:
-        """Mark the event as read and write on its room."""
+        """Mark an event as read and show typing in its room."""
         self._drafts.attend(row)
-        self._want(row, typing=True)
+        self._request(row, typing=True)
 
     def rest(self, row: Waiting) -> None:
-        """Write no more."""
+        """Stop typing."""
         self._drafts.rest(row)
-        self._want(row, typing=False)
+        self._request(row, typing=False)
 
     def draft(self, conversation_id: str, piece: str) -> None:
-        """Let the answer grow before people's eyes."""
+        """Add text to the streamed answer."""
         if room_id := self._drafts.say(conversation_id, piece):
             self._sender.grow(conversation_id, room_id)
 
     def shown(self, row: Waiting) -> str | None:
-        """The text so far of an answer that people see growing, if that is known."""
+        """Return the shown text of a streamed answer, if it is known."""
         return self._drafts.shown(row)
 
     def retract(self, conversation_id: str) -> None:
-        """Take away what was seen of it; what follows is shown in an event of its own."""
+        """Redact the draft; later text gets an event of its own."""
         if room_id := self._drafts.retract(conversation_id):
             self._sender.grow(conversation_id, room_id)
 
     def wait(self, conversation_id: str, wait: Wait) -> None:
-        """Nothing: the typing sign goes on, and a long wait has a notice of its own."""
+        """Do nothing: typing goes on, and a long wait has a notice."""
 
     def gate(self, conversation_id: str, name: str, doing: str) -> None:
-        """Show below the text so far what is done, if there is some."""
+        """Show the running tool below the text so far, if there is any."""
         if room_id := self._drafts.use(conversation_id, doing):
             self._sender.grow(conversation_id, room_id)
 
     def speak(self, conversation_id: str) -> None:
-        """Something is in the outbox."""
+        """Look for new messages in the outbox."""
         self._sender.wake()
 
     async def quote(self, row: Waiting) -> Quote | None:
-        """What a row replies to; None when it cannot be had, read or believed as if it just came."""
+        """Fetch the message that a row replies to; None if it is missing, unreadable or not trusted."""
         room_id, event_id = row.room_id, str(row.replies_to)
         try:
             async with asyncio.timeout(QUOTE_SECONDS):
@@ -117,12 +117,12 @@ class MatrixSpeaker:
         events, _ = well_formed([raw])
         if not events or (raw["event_id"], raw.get("room_id", room_id)) != (event_id, room_id):
             return None
-        event = await self._believed(room_id, raw)
+        event = await self._trusted(room_id, raw)
         return self._quote(room_id, event) if event else None
 
-    async def _believed(self, room_id: str, raw: Json) -> Json | None:
-        """An event in clear, if it may be its sender's word; in clear it may be anybody's there."""
-        if not raw["content"]:  # taken back
+    async def _trusted(self, room_id: str, raw: Json) -> Json | None:
+        """Return the decrypted event if its sender is trusted; None for unencrypted ones in encrypted rooms."""
+        if not raw["content"]:  # redacted
             return raw
         async with self._stores.database.transaction() as tx:
             if raw["type"] != "m.room.encrypted":
@@ -137,7 +137,7 @@ class MatrixSpeaker:
         members = self._client.room(room_id).members
         name = text.display_name(members.get(sender, "")) or text.display_name(sender)
         content = mapping(event.get("content"))
-        if string(content, "msgtype") == "m.notice":  # what a bot says may be asked about
+        if string(content, "msgtype") == "m.notice":  # people may ask about a bot's message
             content = {**content, "msgtype": "m.text"}
         body = readable(content, name) if event["type"] == "m.room.message" else ""
         if content and not body:
@@ -147,33 +147,33 @@ class MatrixSpeaker:
         sent_at = time_sent(event["origin_server_ts"], self._clock.now())
         return Quote(sender, name, body, self._client.by_our_clock(sent_at))
 
-    def _want(self, row: Waiting, *, typing: bool) -> None:
+    def _request(self, row: Waiting, *, typing: bool) -> None:
         self._wanted[row.conversation_id] = (row.room_id, row.event_id, typing)
         self._changed.put_nowait(row.conversation_id)
 
     async def run(self) -> None:
-        """Show what is wanted, until cancelled."""
+        """Update read receipts and typing until cancelled."""
         async with asyncio.TaskGroup() as conversations:
             while True:
                 conversation_id = await self._changed.get()
-                if conversation_id in self._bells:
-                    self._bells[conversation_id].set()
+                if conversation_id in self._wakeups:
+                    self._wakeups[conversation_id].set()
                 else:
-                    self._bells[conversation_id] = asyncio.Event()
+                    self._wakeups[conversation_id] = asyncio.Event()
                     conversations.create_task(self._follow(conversation_id))
 
     async def _follow(self, conversation_id: str) -> None:
-        bell, typing, read = self._bells[conversation_id], False, ""
+        wakeup, typing, read = self._wakeups[conversation_id], False, ""
         while True:
-            bell.clear()
+            wakeup.clear()
             room_id, event_id, wanted = self._wanted[conversation_id]
-            if not wanted and await self._rung(bell, LINGER_SECONDS):
+            if not wanted and await self._is_changed(wakeup, LINGER_SECONDS):
                 continue
             try:
                 if event_id != read:
                     read = event_id
                     await self._client.read(room_id, read)
-                # A room has one typing sign for all of its conversations.
+                # A room has one typing notification for all its conversations.
                 writing = any(on and room == room_id for room, _, on in self._wanted.values())
                 if wanted or (typing and not writing):
                     await self._client.typing(room_id, on=wanted)
@@ -181,15 +181,15 @@ class MatrixSpeaker:
             except (HomeserverUnavailable, SendRefused, LoginRefused) as error:
                 log.debug("sign not shown room=%s reason=%s", room_id, error)
             if wanted:
-                await self._rung(bell, REFRESH_SECONDS)
-            elif not bell.is_set():
-                del self._bells[conversation_id]
+                await self._is_changed(wakeup, REFRESH_SECONDS)
+            elif not wakeup.is_set():
+                del self._wakeups[conversation_id]
                 return
 
-    async def _rung(self, bell: asyncio.Event, seconds: float) -> bool:
-        """Wait for the next change, so long at most; whether one came."""
+    async def _is_changed(self, wakeup: asyncio.Event, seconds: float) -> bool:
+        """Wait for the next change; False after `seconds` without one."""
         try:
             async with asyncio.timeout(seconds):
-                return await bell.wait()
+                return await wakeup.wait()
         except TimeoutError:
             return False

@@ -1,4 +1,4 @@
-"""Our own sync loop: ask, fill the gaps, store, and only then act (notes/matrix §3); its door."""
+"""The sync loop (fetch, fill gaps, store, then act; notes/matrix §3), and the whole Matrix door."""
 
 import asyncio
 import logging
@@ -46,12 +46,12 @@ TOKEN_REFUSED = (400, 404)
 MOST_TOKEN_REFUSALS = 2
 OUT_OF_THE_ROOM = frozenset({"M_FORBIDDEN", "M_NOT_FOUND"})
 MAY_ALLOW = frozenset({"m.room.power_levels", "m.room.encryption"})
-"""Events after which a message that was refused may be let through."""
+"""Events after which a refused message may be accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncProgress:
-    """Calls for each step of a sync: to `wake` a conversation, when all is `stored`, at each `page`."""
+    """Callbacks of a sync: to `wake` a conversation, when all is `stored`, and for each `page`."""
 
     wake: Callable[[str], None]
     stored: Callable[[], None]
@@ -59,7 +59,7 @@ class SyncProgress:
 
 
 class Sync:
-    """Takes in what happens in our rooms, from where the last run stopped."""
+    """Fetches the events of our rooms, beginning where the last run stopped."""
 
     def __init__(
         self,
@@ -82,16 +82,16 @@ class Sync:
         self._refused: Counter[str] = Counter()
         self._token_refusals = 0
         self.caught_up = asyncio.Event()
-        """Set when the first sync is stored: what was said while we were away is known."""
+        """Set when the first sync is stored: messages sent while we were offline are known."""
         self.ready = asyncio.Event()
-        """Set after the first sync: rooms and members are known, our keys were offered."""
+        """Set after the first sync: rooms and members are known, our keys are uploaded."""
 
     async def rooms(self) -> Collection[str]:
-        """Name the rooms that we are in, as the last sync said."""
+        """Return the rooms that we are in, as of the last sync."""
         return await self._stores.known.read_up_to()
 
     async def run(self) -> None:
-        """Sync until cancelled. Raises: LoginRefused when our token is gone."""
+        """Sync until cancelled. Raises: LoginRefused if our token is invalid."""
         token = await self._stores.inbox.token(self._client.account.user_id)
         wait, trouble = 0.0, ""
         while True:
@@ -99,13 +99,13 @@ class Sync:
                 await self._copies.arrive()
                 poll_s = min(self._keys_wait or LONG_POLL_SECONDS, LONG_POLL_SECONDS)
                 token = await self._round(token, 0.0 if wait else poll_s)
-            except KeyStoreBlocked as error:  # the same sync is asked for again, from our token
+            except KeyStoreBlocked as error:  # the same sync is repeated, from our token
                 wait = next_wait(wait, error, LONGEST_WAIT)
                 await self._stores.health.note("keys", "fail", str(error))
                 await self._clock.sleep(wait)
             except (HomeserverUnavailable, SendRefused) as error:
                 wait = next_wait(wait, error, LONGEST_WAIT)
-                if trouble != str(error):  # once for each, not for each attempt
+                if trouble != str(error):  # log each problem once, not each attempt
                     log.warning("sync failed reason=%s", error)
                 trouble = str(error)
                 await self._stores.health.note("homeserver", "fail", str(error))
@@ -118,7 +118,7 @@ class Sync:
                 await self._keep_keys()
 
     async def _keep_keys(self) -> None:
-        """Upkeep of encryption; its trouble delays nobody who can be talked to all the same."""
+        """Do the upkeep of encryption; its problems do not delay messages that need none."""
         if self._clock.monotonic() < self._keys_again:
             return
         try:
@@ -145,10 +145,9 @@ class Sync:
         await self._stores.health.note("keys", state, trouble or "in order")
 
     async def follow_trust(self, clock: CheckedClock) -> None:
-        """Notice, until cancelled, that somebody at this machine trusted an identity (X-035), and
-        that a message was held for long enough (F-048).
+        """Poll for identities trusted by a command (X-035), and for messages held long enough (F-048).
 
-        By a clock of its own: looking at a file is no sign that the homeserver is heard.
+        It has a clock of its own: reading a file is no sign that the homeserver answers.
         """
         await self.ready.wait()
         swept = -SWEEP_SECONDS
@@ -171,12 +170,12 @@ class Sync:
         first = not self.ready.is_set()
         fresh = self._token_refusals >= MOST_TOKEN_REFUSALS
         batch = await self._hear(token, wait_s, first=first, fresh=fresh)
-        # Before all that may fail for long, a look at a person's devices or a gap to be filled.
+        # First, as device queries and filling gaps may fail for a long time.
         if narrowed := await self._intake.narrow(batch):
             self._wake_all(narrowed)
         batch = await self._client.take_keys(batch)
         seen: dict[str, set[str]] = {}
-        if fresh:  # who speaks there is judged by what their devices are now
+        if fresh:  # trust levels depend on the current devices
             await self._client.keys.learn_devices()
             seen, token = await self._stores.known.read_up_to(), ""
             left = seen.keys() - {room.room_id for room in batch.joined}
@@ -189,7 +188,7 @@ class Sync:
         woken = await self._intake.store(batch, rooms, self._restored.settle if first else None)
         new_keys = first or batch.to_device > 0
         self._wake_all(woken | await self._intake.reconsider() if new_keys else woken)
-        if not new_keys and await self._intake.tell_locked():  # those who are answered do not wait
+        if not new_keys and await self._intake.tell_locked():  # answers do not wait for this
             self._progress.stored()
         self._token_refusals = 0
         self.caught_up.set()
@@ -202,9 +201,9 @@ class Sync:
     async def _hear(
         self, token: str | None, wait_s: float, *, first: bool, fresh: bool
     ) -> SyncBatch:
-        """Sync from a token, or without one if the homeserver refuses it again and again.
+        """Sync from a token, or without one if the homeserver has refused it repeatedly.
 
-        If it refuses that as well, the token was not to blame: sync with it once more (F-058).
+        If that is refused as well, the token was not the cause: it is used again (F-058).
         """
         since, anew = (None, True) if fresh else (token, first)
         try:
@@ -225,8 +224,8 @@ class Sync:
         first: bool,
         seen: Mapping[str, Collection[str]],
     ) -> RoomBatch:
-        """With all its new events, oldest first; `seen`: those of each room of which one is the last."""
-        # Before the very first sync nobody asked us anything (notes/matrix §3).
+        """Return a room with all its new events, oldest first; `seen`: known events of each room."""
+        # Events before the very first sync are not for us (notes/matrix §3).
         asked, end = since is not None or invited, None if invited else since
         events = await self._events(room, end, seen.get(room.room_id, ())) if asked else ()
         changed = any(event["type"] in MAY_ALLOW for event in (*room.events, *events))
@@ -236,7 +235,7 @@ class Sync:
     async def _events(
         self, room: RoomBatch, end: str | None, seen: Collection[str]
     ) -> tuple[Json, ...]:
-        """What is new in a room, gaps filled, never from before our invitation (X-005, X-006)."""
+        """Return the new events of a room, with gaps filled, none from before our invitation (X-005, X-006)."""
         events = list(room.events)
         us = self._client.account.user_id
         start = room.prev_batch if room.limited else None
@@ -248,7 +247,7 @@ class Sync:
                 self._refused[room.room_id] += 1
                 patient = self._refused[room.room_id] < MOST_REFUSALS
                 if patient and error.code not in OUT_OF_THE_ROOM:
-                    raise  # the gap is there: try again before it is skipped
+                    raise  # try again before the gap is skipped
                 log.warning("gap not filled room=%s reason=%s", room.room_id, error.code)
                 break
             events = older + events
@@ -259,14 +258,14 @@ class Sync:
 
 
 def next_wait(last: float, error: WintermuteError, most: float) -> float:
-    """Seconds until the next attempt: as the homeserver asked, else doubled each time."""
+    """Return the seconds until the next attempt: as the homeserver asked, else doubled each time."""
     asked = error.retry_after if isinstance(error, HomeserverUnavailable) else None
     return asked or min(max(last * 2, 0.5), most)
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Everything between the homeserver and the rooms of the program: what works until cancelled."""
+    """All parts of the Matrix door."""
 
     sync: Sync
     invitations: Invitations
@@ -277,7 +276,7 @@ class Door:
     clock: CheckedClock
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:
-        """What is to run; the sender begins later, see `send`."""
+        """Return the tasks to run until cancelled; the sender starts later, see `send`."""
         return [
             self.sync.run(),
             self.sync.follow_trust(self.clock),
@@ -291,7 +290,7 @@ class Door:
         await self.verifications.run()
 
     async def send(self, session: Session, folder: Path) -> None:
-        """Send until cancelled, when it is known who is in the rooms."""
+        """Send until cancelled; to be started when the members of the rooms are known."""
         if session.keys_lost:
             await self.intake.tell_keys_lost()
             save(folder, replace(load(folder) or session, keys_lost=False))  # its token may be new
@@ -311,9 +310,9 @@ def open_door(
     pulse: Callable[[], None],
     clocks: tuple[CheckedClock, Clock],
 ) -> Door:
-    """Build what receives for those who do the `work`; `pulse` at each sync, and each page of it.
+    """Build the receiving side; `pulse` is called at each sync and each page.
 
-    Of the clocks the second counts attempts to reach the homeserver.
+    `clocks`: the second one counts the time between attempts to reach the homeserver.
     """
     clock, attempts = clocks
     trust = Trust(stores, client, PeopleStore(stores.database, clock), policy)

@@ -1,7 +1,7 @@
-"""What is done with the word of a device: answered, answered as somebody else's, held, or refused.
+"""Decisions about messages by their trust level: answer, answer as somebody else's, hold, or refuse.
 
-Also the notices about it, each told once, and what is kept of people's identities (X-034, X-035);
-and why a chat that looks like one of two is not, when somebody speaks there (F-014).
+Also the notices about them, each sent once, the stored identities of people (X-034, X-035), and
+the notice that a chat is no direct chat (F-014).
 """
 
 import asyncio
@@ -62,11 +62,11 @@ IDENTITY = (
 )
 DAY = timedelta(days=1)
 IDENTITY_KEY = "identity "
-"""How the keys of notices about our own identity begin."""
+"""Beginning of the keys of notices about our own identity."""
 
 PLAIN_NAME = re.compile(r"[\w.~+/=@:-]{1,255}", re.ASCII)
 READERS = frozenset({"m.room.member", *RULES})
-"""Events that change who can read in a room."""
+"""Events that change the readers of a room."""
 NOT_PRIVATE = (
     "{why}, so this is not a direct chat: I do not use your private memories here{mention}. "
     "Once {end}, I continue our direct chat."
@@ -76,14 +76,14 @@ MOST_NAMES = 3
 
 
 def harmless_id(name: str, otherwise: str) -> str:
-    """An id as it may stand in a notice: whoever makes a session chooses its id."""
+    """Return an id for a notice if it is harmless: whoever creates a device chooses its id."""
     return name if PLAIN_NAME.fullmatch(name) else otherwise
 
 
 def worth(verdict: Verdict, *, encrypted: bool, accept: bool) -> Worth:
-    """What a message is worth; `held`: looked at again when more is known.
+    """Decide what to do with a message; "held": decide again when more is known.
 
-    What came in clear has no device that could be signed later.
+    An unencrypted message has no device that could be signed later, so it is refused.
     """
     if verdict == "good":
         return "good"
@@ -95,14 +95,14 @@ def worth(verdict: Verdict, *, encrypted: bool, accept: bool) -> Worth:
 
 
 def replaced_notice(device: Device, called: str, room_id: str) -> tuple[str, str]:
-    """What is said about a session whose new keys are refused, and the key by which it is said once."""
+    """Return key and text of the notice about a device whose new keys are refused."""
     key = f"replaced {device.user_id} {device.device_id} {device.curve25519} {room_id}"
     name = harmless_id(device.device_id, "?")
     return key, REPLACED.format(person=device.user_id, name=called, device=name)
 
 
 class Trust:
-    """Keeps what is learnt of people, and tells them once when it stands in the way."""
+    """Stores people's identities, and notifies people about problems with them."""
 
     def __init__(
         self, stores: Stores, client: MatrixClient, store: PeopleStore, policy: Policy
@@ -112,13 +112,13 @@ class Trust:
         self._store = store
         self._policy = policy
         self._version = -1
-        self._turn = asyncio.Lock()
-        self._unheard: set[Device] = set()
-        self._owner_told = self._in_order = ""
+        self._lock = asyncio.Lock()
+        self._unreached: set[Device] = set()
+        self._owner_notified = self._in_order = ""
 
     async def settle(self) -> bool:
-        """After a key query: keep what it brought. Whether what waits is to be looked at again."""
-        async with self._turn:
+        """Store the results of key queries. Returns True if held messages are to be checked again."""
+        async with self._lock:
             news = self._client.people.take_news()
             if any(learned.people or learned.signed for learned in news):
                 async with self._stores.database.transaction() as tx:
@@ -126,13 +126,13 @@ class Trust:
                         await self._store.keep(tx, learned)
             for person in self._client.people.changed():
                 if person.notified != person.changed_to:
-                    await self._tell(person)
+                    await self._notify_changed(person)
             refused, reaches = self._client.keys.replaced, self._client.keys.reaches
-            again = {device for device in self._unheard if reaches(device.user_id)}
-            self._unheard -= again
+            again = {device for device in self._unreached if reaches(device.user_id)}
+            self._unreached -= again
             for device in (*refused.take_news(), *again):
                 if device in refused.refused_of(device.user_id):
-                    await self._tell_refused(device)
+                    await self._notify_refused(device)
             return bool(news)
 
     async def tell_person(
@@ -145,11 +145,11 @@ class Trust:
         every: timedelta,
         notice: str,
     ) -> bool:
-        """Say in a room that a session of somebody's there cannot be talked to; whether it was news.
+        """Notify a room that a device of a user is not answered; return True if the notice is new.
 
-        They may have no other with which to open it: then it does not count as said, but their
-        client shows beside it why it gets no key. In words they hear of it in a direct chat that
-        they can read, else the owner does (F-069).
+        If the user has no device that can decrypt it, it does not count as sent; their client
+        shows the reason for the missing key. Then the notice goes to a direct chat that they can
+        read, or else to the owner (F-069).
         """
         if self._can_open(user, view):
             return await self._stores.notices.notice_once(tx, key, every, conversation, notice)
@@ -167,13 +167,13 @@ class Trust:
         return not view.encrypted or self._client.keys.reaches(user)
 
     async def reread(self) -> bool:
-        """Whether somebody at this machine trusted an identity since the last look."""
-        async with self._turn:
+        """Check if a command on this machine has trusted an identity since the last call."""
+        async with self._lock:
             version = await self._stores.database.version()
             if version == self._version:
                 return False
             kept = await self._store.people()
-            if self._client.people.has_news:  # newer than what was read
+            if self._client.people.has_news:  # newer than the rows
                 return False
             self._version = version
             trusted = self._client.people.restore(kept, ())
@@ -183,12 +183,12 @@ class Trust:
         return trusted
 
     async def tell_owner(self, identity: IdentityState) -> None:
-        """Say in the owner's own chat what is wrong with our identity and what to do (X-051).
+        """Notify the owner's direct chat of a problem with our identity and its solution (X-051).
 
-        Once a day of each kind: what a homeserver writes may be another text each time.
+        Once a day for each kind of problem, as the homeserver's text may vary.
         """
         self._in_order = ""
-        if self._owner_told == identity.kind:
+        if self._owner_notified == identity.kind:
             return
         async with self._stores.database.transaction() as tx:
             views = await self._rooms_with(tx, self._policy.owner.user_id)
@@ -198,21 +198,21 @@ class Trust:
             notice = IDENTITY.format(trouble=identity.text)
             key = f"{IDENTITY_KEY}{identity.kind}"
             await self._stores.notices.notice_once(tx, key, DAY, conversation, notice)
-        self._owner_told = identity.kind
+        self._owner_notified = identity.kind
 
     async def in_order(self, master_key: str) -> None:
-        """Our identity is this one: what was wrong before is news when it comes again."""
+        """Note that our identity is this one and works: a later problem gets a new notice."""
         if self._in_order == master_key:
             return
         async with self._stores.database.transaction() as tx:
             await self._stores.notices.notice_again(tx, IDENTITY_KEY)
             await self._store.ours_is(tx, master_key)
-        self._in_order, self._owner_told = master_key, ""
+        self._in_order, self._owner_notified = master_key, ""
 
-    async def _tell(self, person: Person) -> None:
-        """One notice: to them alone if there is such a room, else where they are.
+    async def _notify_changed(self, person: Person) -> None:
+        """Notify a person of their changed identity: in a direct chat if possible, else in a room of theirs.
 
-        The owner hears of it too, as whoever can do something about it.
+        The owner is notified, too, and can solve it.
         """
         async with self._stores.database.transaction() as tx:
             views = await self._rooms_with(tx, person.user_id)
@@ -238,13 +238,13 @@ class Trust:
             tx, conversation, text, kind="notice", meant_for=ANYBODY, apart=apart
         )
 
-    async def _tell_refused(self, device: Device) -> None:
-        """Once, for who only reads: who writes is told where they write."""
+    async def _notify_refused(self, device: Device) -> None:
+        """Notify a person once of refused keys; people who write get the notice where they write."""
         log.warning("new keys refused user=%s device=%s", device.user_id, device.device_id)
         if device.user_id not in self._policy.allowed:
             return
         if not self._client.keys.reaches(device.user_id):
-            self._unheard.add(device)
+            self._unreached.add(device)
         async with self._stores.database.transaction() as tx:
             for view in (await self._rooms_with(tx, device.user_id))[:1]:
                 conversation = await self._conversation(tx, view)
@@ -253,7 +253,7 @@ class Trust:
                 await self.tell_person(tx, view, device.user_id, conversation, key, EVER, notice)
 
     async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:
-        """Where somebody is or is asked in, and we are still: first what is theirs alone."""
+        """Return our rooms that a user is in or invited to, direct chats first."""
         gone = await self._stores.known.gone(tx)
         views = [self._client.room(room_id) for room_id in self._client.rooms]
         theirs = [
@@ -272,9 +272,9 @@ class Trust:
 
 
 def not_private(room: RoomView, us: str, person: str, policy: Policy, *, was: bool) -> str:
-    """What to tell a person who speaks in a room that they may think is theirs alone; "" nothing.
+    """Return the notice for a person in a room that they may take for a direct chat; "" for none.
 
-    `was`: it has been that.
+    `was`: it was a direct chat before.
     """
     why, end = _reason(room, us, person)
     alone = room.members.keys() == {us, person} and not room.invited
@@ -285,7 +285,7 @@ def not_private(room: RoomView, us: str, person: str, policy: Policy, *, was: bo
 
 
 def _reason(room: RoomView, us: str, person: str) -> tuple[str, str]:
-    """Who or what makes a room more than a chat with one person, and what ends that; "": nothing."""
+    """Return why a room is no direct chat, and what would change that; "" if it is one."""
     others = sorted(room.readers - {us, person})
     names = ", ".join(f"`{harmless_id(user, 'somebody')}`" for user in others[:MOST_NAMES])
     if len(others) > MOST_NAMES:

@@ -1,6 +1,6 @@
-"""Verifications by emoji at work: what arrives goes to the pure machine of `sas`, what it answers goes out.
+"""Running emoji verifications: messages go to the state machine of `sas`, its answers are sent.
 
-Each has a row before anything is said of it, so that the next run can cancel what this one leaves.
+Each has a row before its first message, so that the next run can cancel an unfinished one.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ MOST_OF_ONE = 5  # verifications of one person, all but the last about to end
 MOST_AN_HOUR = 30  # strangers who are declined, or unknown transactions that are cancelled
 LONGEST_WAIT = 5.0
 LOOK_SECONDS = 1.0
-"""Seconds between two looks for an answer that is given at this machine."""
+"""Seconds between two checks for an answer given on this machine."""
 COMMAND = "/verify "
-"""How the id of a transaction begins whose request has no event yet, followed by the command's."""
+"""Beginning of a transaction id before its request has an event; the command's event id follows."""
 ASKED = (
     "I have sent you a verification request: accept it in your client. Then compare the emojis it "
     "shows with those that `wintermute matrix verify` shows on the machine I run on."
@@ -72,7 +72,7 @@ FAILURES = {
     "m.invalid_message": UNFIT,
     "m.unexpected_message": UNFIT,
 }
-"""What a room is told of an end that its person did not choose."""
+"""Notices about failed verifications that the person did not cancel."""
 NO_KEYS = "There is nothing to verify: `matrix.encryption` is off, so I have no keys."
 NOT_OURS = (
     "I cannot be verified now: the homeserver has another identity for me than the one that I keep. "
@@ -86,14 +86,14 @@ TOO_OLD = (
 
 
 class VerificationStore:
-    """The store of verifications, for this machine to look at; each stays for a day after its end."""
+    """The store of verifications, which the CLI reads; each stays for a day after its end."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def save(self, tx: Transaction, verification: Verification) -> None:
-        """Keep how far it has come."""
+        """Store the state of a verification."""
         await tx.execute(
             "INSERT INTO verifications (txn_id, user_id, device_id, room_id, phase, shown, code,"
             " began_at, changed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (user_id, txn_id)"
@@ -113,19 +113,19 @@ class VerificationStore:
         )
 
     async def rename(self, tx: Transaction, user: str, before: str, now: str) -> None:
-        """The event of a request is known, and with it the transaction."""
+        """Set the transaction id to the event id of the request."""
         await tx.execute(
             "UPDATE verifications SET txn_id = ? WHERE user_id = ? AND txn_id = ?",
             (now, user, before),
         )
 
     async def knows(self, tx: Transaction, user: str, transaction_id: str) -> bool:
-        """Whether there is such a verification, over or not."""
+        """Check if there is such a verification, running or ended."""
         query = "SELECT 1 FROM verifications WHERE user_id = ? AND txn_id = ?"
         return await tx.row(query, (user, transaction_id)) is not None
 
     async def unfinished(self, ours: Party) -> list[Verification]:
-        """Those that are not over, as far as a later run can know them."""
+        """Return the verifications that are not over, with the fields that are stored."""
         rows = await self._database.rows(
             "SELECT txn_id, room_id, user_id, device_id, began_at FROM verifications"
             " WHERE phase NOT IN ('done', 'cancelled') ORDER BY began_at"
@@ -145,7 +145,7 @@ class VerificationStore:
         ]
 
     async def comparison(self, since: datetime) -> Row | None:
-        """The newest that came to its emojis after this moment."""
+        """Return the newest verification that has shown its emojis since a time."""
         return await self._database.row(
             "SELECT * FROM verifications WHERE phase = 'keyed' AND code = '' AND began_at > ?"
             " AND changed_at > ? ORDER BY changed_at DESC LIMIT 1",
@@ -153,7 +153,7 @@ class VerificationStore:
         )
 
     async def refuse(self, compared: Row) -> Literal["noted", "too late"]:
-        """Note that somebody at this machine said no, unless the client has said yes before."""
+        """Store that a person at this machine said no, unless the client has confirmed already."""
         query = "UPDATE verifications SET code = ? WHERE user_id = ? AND txn_id = ? AND phase = ?"
         asked = (MISMATCHED, compared["user_id"], compared["txn_id"], "keyed")
         async with self._database.transaction() as tx:
@@ -161,13 +161,13 @@ class VerificationStore:
         return "noted" if noted else "too late"
 
     async def is_refused(self, verification: Verification) -> bool:
-        """Decide if somebody at this machine said no to it."""
+        """Check if a person at this machine said no."""
         query = "SELECT 1 FROM verifications WHERE user_id = ? AND txn_id = ? AND code <> ''"
         asked = (verification.their_user, verification.transaction_id)
         return await self._database.row(query, asked) is not None
 
     async def ending(self, compared: Row) -> tuple[HealthState, str] | None:
-        """The end of it in words; None while it goes on."""
+        """Return the result of a verification as text; None if it is running."""
         row = await self._database.row(
             "SELECT * FROM verifications WHERE user_id = ? AND txn_id = ?"
             " AND phase IN ('done', 'cancelled')",
@@ -176,7 +176,7 @@ class VerificationStore:
         return verification_step(row) if row else None
 
     async def sweep(self) -> None:
-        """Forget what has been over for a day."""
+        """Delete verifications that ended more than a day ago."""
         async with self._database.transaction() as tx:
             await tx.execute(
                 "DELETE FROM verifications WHERE phase IN ('done', 'cancelled') AND changed_at < ?",
@@ -185,7 +185,7 @@ class VerificationStore:
 
 
 def shown(verification: Verification) -> str:
-    """What is to be compared, in one line."""
+    """Return the emojis or numbers to compare, in one line."""
     if verification.emojis:
         return ", ".join(f"{sign} {name}" for sign, name in verification.emojis)
     return " ".join(map(str, verification.decimals))
@@ -193,10 +193,10 @@ def shown(verification: Verification) -> str:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A verification under way, and what has come for it.
+    """A running verification, and its unprocessed messages.
 
-    `end` is the code with which it is to be given up, `command` its first id when its request is
-    still to be sent. One that is not `kept` has no row. `answered`: our answer was first in the room.
+    `end`: the code to cancel it with; `command`: its first id until its request is sent. If not
+    `kept`, it has no row. `answered`: our answer was the first one in the room.
     """
 
     now: Verification
@@ -209,26 +209,26 @@ class Exchange:
     bell: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, message: VerificationMessage) -> None:
-        """Something came for it; nobody needs as many as would fill the memory."""
+        """Add a message; those above a limit are dropped, so that memory stays bounded."""
         if len(self.waiting) < MOST_WAITING:
             self.waiting.append(message)
             self.bell.set()
 
     def give_up(self, code: str) -> None:
-        """It is to end, before anything else is done for it."""
+        """Have the verification cancelled before any other step."""
         self.end = self.end or code
         self.bell.set()
 
 
 class Hourly:
-    """Lets each key through once an hour, and no more than so many of them together."""
+    """A rate limiter: each key once an hour, and at most `MOST_AN_HOUR` keys in total."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since: dict[tuple[str, str], datetime] = {}
 
     def admits(self, user: str, name: str = "") -> bool:
-        """Whether it is their turn."""
+        """Check if a key is allowed now, and count it."""
         now = self._clock.now()
         self._since = {key: at for key, at in self._since.items() if now - at < HOUR}
         if (user, name) in self._since or len(self._since) >= MOST_AN_HOUR:
@@ -238,7 +238,7 @@ class Hourly:
 
 
 class Verifications:
-    """Begins verifications with those who may, takes them to their end, and tells others no."""
+    """Runs verifications with allowed people, and refuses others."""
 
     def __init__(self, client: MatrixClient, stores: Stores, policy: Policy, clock: Clock) -> None:
         self._client = client
@@ -253,9 +253,9 @@ class Verifications:
         self._unknown = Hourly(clock)
 
     async def heard(self, tx: Transaction, message: VerificationMessage) -> str:
-        """A message, in the transaction that stores the sync. Whatever needs time is done by `run`.
+        """Accept a message in the transaction that stores the sync; `run` processes it later.
 
-        Returns what its room is to be told, if it asks for one that cannot be (F-024).
+        Returns a notice for the room if it requests an impossible verification (F-024).
         """
         if message.room_id and message.sender == self._client.account.user_id:
             self._another_device(message)
@@ -266,11 +266,11 @@ class Verifications:
         elif message.kind == "request":
             return await self._requested(tx, message)
         elif not message.room_id and message.kind not in ("cancel", "done"):
-            await self._not_known(tx, message)
+            await self._unknown_transaction(tx, message)
         return ""
 
     def echoed(self, txn_id: str, event_id: str) -> None:
-        """Something that this device said is in its room, although its sender may not know yet."""
+        """Recognise an event of this device in its room; the sender may not have its answer yet."""
         for exchange in self._open:
             user = exchange.now.their_user
             if exchange.command and txn_id == _txn_id(user, exchange.command, "request"):
@@ -279,22 +279,22 @@ class Verifications:
                 exchange.answered = True
 
     def watches(self, room_id: str) -> bool:
-        """Whether a verification is under way in a room."""
+        """Check if a verification is running in a room."""
         return any(exchange.now.room_id == room_id for exchange in self._open)
 
     async def ask(self, tx: Transaction, row: Waiting) -> str:
-        """Ask whoever gave the command to verify; what to tell them."""
-        if trouble := self._cannot():
+        """Ask the sender of the command to verify; return the reply to the command."""
+        if trouble := self._obstacle():
             return trouble
         if self._is_full(row.sender):
             return TOO_MANY
         name = f"{COMMAND}{row.event_id}"
         asked = sas.ask(name, row.room_id, self._ours(), row.sender, self._clock.now())
-        await self._begin(tx, Exchange(asked, command=name))
+        await self._start(tx, Exchange(asked, command=name))
         return ASKED
 
-    def _cannot(self) -> str:
-        """Why there is nothing that could be verified, if so."""
+    def _obstacle(self) -> str:
+        """Return why no verification is possible; "" if one is."""
         if not self._client.device_key:
             return NO_KEYS
         return NOT_OURS if self._client.identity.kind == "foreign" else ""
@@ -308,7 +308,7 @@ class Verifications:
         return None
 
     def _another_device(self, message: VerificationMessage) -> None:
-        """Whoever of us was first to answer goes on; the others step back silently."""
+        """Stop silently if another device of ours has answered first."""
         if message.content.get("from_device") == self._client.account.device_id:
             return
         meant = (message.transaction_id, message.room_id)
@@ -323,7 +323,7 @@ class Verifications:
         user, transaction_id, room_id = message.sender, message.transaction_id, message.room_id
         if not self._concerns_us(message) or await self._rows.knows(tx, user, transaction_id):
             return ""
-        allowed, trouble, now = user in self._policy.allowed, self._cannot(), self._clock.now()
+        allowed, trouble, now = user in self._policy.allowed, self._obstacle(), self._clock.now()
         oldest, newest = (now - OLDEST).timestamp(), (now + NEWEST).timestamp()
         if not oldest * 1000 <= message.sent_ms <= newest * 1000:
             return TOO_OLD if allowed else ""
@@ -336,16 +336,16 @@ class Verifications:
         if self._is_full(user):
             return TOO_MANY
         step = sas.asked(transaction_id, room_id, self._ours(), user, message.content, now)
-        await self._begin(tx, Exchange(*step))
+        await self._start(tx, Exchange(*step))
         return ""
 
     def _concerns_us(self, message: VerificationMessage) -> bool:
-        """Whether a request is for us, where we listen."""
+        """Check if a request is for us, in an allowed room."""
         rooms, room_id = self._policy.rooms, message.room_id
         us = message.content.get("to") == self._client.account.user_id
         return not room_id or (us and (not rooms or room_id in rooms))
 
-    async def _not_known(self, tx: Transaction, message: VerificationMessage) -> None:
+    async def _unknown_transaction(self, tx: Transaction, message: VerificationMessage) -> None:
         user, transaction_id = message.sender, message.transaction_id
         if user not in self._policy.allowed or await self._rows.knows(tx, user, transaction_id):
             return
@@ -366,12 +366,12 @@ class Verifications:
         )
         self._begun.put_nowait(Exchange(verification, end=code, kept=False))
 
-    async def _begin(self, tx: Transaction, exchange: Exchange) -> None:
-        """The newest is the one that a person means."""
+    async def _start(self, tx: Transaction, exchange: Exchange) -> None:
+        """Start a verification; older ones of the same person are cancelled."""
         for other in self._open:
             if other.now.their_user == exchange.now.their_user:
                 other.give_up("m.user")
-        # Before its row is there, or `_resume` takes it for an earlier run's.
+        # Added before its row exists; otherwise `_resume` would take it for an earlier run's.
         self._open.add(exchange)
         await self._rows.save(tx, replace(exchange.now, phase="requested"))
         self._begun.put_nowait(exchange)
@@ -385,7 +385,7 @@ class Verifications:
         return Party(account.user_id, account.device_id, *keys)
 
     async def run(self) -> None:
-        """Cancel what an earlier run left, and see each verification to its end, until cancelled."""
+        """Cancel verifications of an earlier run, and run new ones, until cancelled."""
         await self._resume()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._sweep())
@@ -398,7 +398,7 @@ class Verifications:
             await self._clock.sleep(HOUR.total_seconds())
 
     async def _resume(self) -> None:
-        """What an earlier run began cannot go on: its secrets are gone."""
+        """Cancel the verifications of an earlier run: their secrets are lost."""
         left = await self._rows.unfinished(self._ours())
         begun = {(e.now.their_user, e.now.transaction_id) for e in self._open}
         for verification in left:
@@ -418,34 +418,36 @@ class Verifications:
             if exchange.command:
                 await self._request(exchange)
             if exchange.out:
-                await self._take(exchange, (exchange.now, exchange.out))
+                await self._apply(exchange, (exchange.now, exchange.out))
             while not exchange.now.is_over:
-                await self._take(exchange, await self._next(exchange))
+                await self._apply(exchange, await self._next(exchange))
         except (HomeserverUnavailable, SendRefused) as error:
             log.warning("verification given up user=%s reason=%s", exchange.now.their_user, error)
             code = "m.user" if isinstance(error, SendRefused) else "m.timeout"
-            await self._keep(exchange, replace(exchange.now, phase="cancelled", code=code))
+            await self._store(exchange, replace(exchange.now, phase="cancelled", code=code))
         finally:
             self._open.discard(exchange)
 
     async def _is_stored(self, exchange: Exchange) -> bool:
-        """Whether its row is there, once the transaction that began it is over: rows first, then effects."""
+        """Check if its row exists, after the transaction that began it: rows first, then effects."""
         user, transaction_id = exchange.now.their_user, exchange.now.transaction_id
         async with self._stores.database.transaction() as tx:
             return await self._rows.knows(tx, user, transaction_id)
 
     async def _request(self, exchange: Exchange) -> None:
-        """Ask in the room; from then on the event's id is the transaction's."""
+        """Send the request to the room; its event id becomes the transaction id."""
         now, name = exchange.now, exchange.command
         content = sas.ask_in_room(now.ours, now.their_user)
         asking = replace(now, transaction_id=name)
-        event_id = await self._patiently(now, lambda: self._send(asking, "request", content))
+        event_id = await self._retry_until_expired(
+            now, lambda: self._send(asking, "request", content)
+        )
         async with self._stores.database.transaction() as tx:
             await self._rows.rename(tx, now.their_user, name, event_id)
         exchange.now = replace(exchange.now, transaction_id=event_id)
 
     async def _next(self, exchange: Exchange) -> SasStep:
-        """What happens next to a verification, whatever it is."""
+        """Wait for the next step of a verification, and return it."""
         while True:
             exchange.bell.clear()
             now = exchange.now
@@ -460,7 +462,7 @@ class Verifications:
                 message, keys = exchange.waiting.popleft(), dict[str, str]()
                 if message.kind == "mac" and now.phase == "keyed":
                     served = partial(self._client.fresh_keys, now.their_user)
-                    keys = await self._patiently(now, served)
+                    keys = await self._retry_until_expired(now, served)
                 return sas.receive(now, message.kind, message.content, keys)
             left = (now.began_at + LASTS - self._clock.now()).total_seconds()
             if now.phase == "keyed":
@@ -469,31 +471,31 @@ class Verifications:
                 left = min(left, LOOK_SECONDS)
             await until_set(exchange.bell, self._clock, left)
 
-    async def _take(self, exchange: Exchange, step: SasStep) -> None:
-        """A step is kept before it is said; an end after, or a kill between would leave it unsaid."""
+    async def _apply(self, exchange: Exchange, step: SasStep) -> None:
+        """Store a step, then send its messages; an end is stored after, so that a kill cannot leave it unsent."""
         verification, out = step
         ending = verification.phase == "cancelled"
         if not ending:
-            await self._keep(exchange, verification)
+            await self._store(exchange, verification)
         for kind, content in out:
             send = partial(self._send, verification, kind, content)
-            await self._patiently(verification, send)
+            await self._retry_until_expired(verification, send)
         if ending:
-            await self._keep(exchange, verification)
+            await self._store(exchange, verification)
 
-    async def _keep(self, exchange: Exchange, verification: Verification) -> None:
+    async def _store(self, exchange: Exchange, verification: Verification) -> None:
         before, exchange.now = exchange.now, verification
         if not exchange.kept:
             return
         comparing = verification.phase == "keyed" and before.phase != "keyed"
-        # Whoever swaps keys writes our messages too: no emojis there.
+        # No emojis in the room: whoever swaps keys can forge our messages, too.
         notice = FAILURES.get(verification.code, "") if verification.room_id else ""
         if comparing:
             notice = "" if verification.we_asked else COMPARE
         async with self._stores.database.transaction() as tx:
             await self._rows.save(tx, verification)
             if notice:
-                await self._tell(tx, verification, notice)
+                await self._notify(tx, verification, notice)
             if verification.phase == "done":
                 await self._verified(tx, verification)
         who = (verification.their_user, verification.their_device)
@@ -503,8 +505,8 @@ class Verifications:
             how = (verification.phase, f" code={verification.code}" if verification.code else "")
             log.info("verification over user=%s device=%s phase=%s%s", *who, *how)
 
-    async def _tell(self, tx: Transaction, verification: Verification, notice: str) -> None:
-        """Say something once, in the room of a verification or in the direct chat with its person."""
+    async def _notify(self, tx: Transaction, verification: Verification, notice: str) -> None:
+        """Send a notice once, in the verification's room or in the person's direct chat."""
         account, user = self._client.account, verification.their_user
         rooms = (verification.room_id,) if verification.room_id else self._client.rooms
         for view in map(self._client.room, rooms):
@@ -518,7 +520,7 @@ class Verifications:
                 return
 
     async def _verified(self, tx: Transaction, verification: Verification) -> None:
-        """They proved the identity that we know; another one proves nothing (X-035)."""
+        """Store that they have verified the identity that we trust; another one is ignored (X-035)."""
         person = self._client.people.person(verification.their_user)
         if person is None or person.changed_to is not None:
             return
@@ -526,10 +528,10 @@ class Verifications:
             ours = verification.ours.master_key
             await self._people.verified(tx, person.user_id, person.master_key, ours)
 
-    async def _patiently(
+    async def _retry_until_expired(
         self, verification: Verification, attempt: Callable[[], Awaitable[T]]
     ) -> T:
-        """Try until the verification has no time left. Raises: HomeserverUnavailable, SendRefused."""
+        """Repeat an attempt until the verification expires. Raises: HomeserverUnavailable, SendRefused."""
         until, wait = verification.began_at + LASTS, 0.25
         if verification.is_over:
             until = max(until, self._clock.now() + CANCEL_LASTS)
@@ -544,7 +546,7 @@ class Verifications:
                 await self._clock.sleep(wait)
 
     async def _send(self, verification: Verification, kind: str, content: Json) -> str:
-        """Send one message, the same once however often it is tried; its event, if it has one."""
+        """Send one message, once per step; return its event id, "" for a to-device message."""
         user, room_id = verification.their_user, verification.room_id
         txn_id = _txn_id(user, verification.transaction_id, kind)
         event_type = f"{VERIFICATION}{kind}" if kind != "request" else "m.room.message"
@@ -561,5 +563,5 @@ class Verifications:
 
 
 def _txn_id(user: str, transaction_id: str, kind: str) -> str:
-    """Two people may call theirs alike. (Not all web servers pass on a slash inside of a path.)"""
+    """Return a transaction id that is unique per user. (Some web servers reject a slash in a path.)"""
     return digest(f"{user} {transaction_id} {kind}".encode()).replace("/", "_")
