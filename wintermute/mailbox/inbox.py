@@ -551,8 +551,8 @@ class Inbox:
             " AND (instr(body, :a) OR instr(body, :b) OR instr(body, :c)) ORDER BY seq DESC LIMIT 20"
         )
         for word in set(words) - found:
-            ways = {"a": word, "b": word.capitalize(), "c": word.upper()}
-            said = await self._database.scalars(query, asked | ways)
+            spellings = {"a": word, "b": word.capitalize(), "c": word.upper()}
+            said = await self._database.scalars(query, asked | spellings)
             lines = [line for body in said for line in body.splitlines()]
             if any(word in line.casefold() for line in lines if not line.startswith(">")):
                 found.add(word)

@@ -71,7 +71,7 @@ class Moves:
 
 
 def moves_of(links: Sequence[Link]) -> Moves:
-    """Summarise these rooms."""
+    """Compute from these links where conversations go on."""
     known = {link.room_id: link for link in links}
     moved = {link.room_id: link.moved_to for link in links if link.moved_to}
     named = {link.room_id: link.successor for link in links if link.successor}

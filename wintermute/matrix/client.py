@@ -290,9 +290,9 @@ class MatrixClient:
             await self._nio.receive_response(response)  # does not wait: there are no callbacks
         self.keys.left(batch.keys_left)
         self.keys.changed(batch.for_nio["device_lists"]["changed"])
-        for word in batch.withheld:
-            if word.code == NO_OLM:
-                self.keys.begin_anew(word.sender, word.sender_key)
+        for claim in batch.withheld:
+            if claim.code == NO_OLM:
+                self.keys.begin_anew(claim.sender, claim.sender_key)
         keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
         # The first owner stays until it is stored: nio accepts each key only once.
         self._owners = {**await self._owners_of(keys), **self._owners}

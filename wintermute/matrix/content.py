@@ -139,10 +139,10 @@ def divided(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence
     if size(rest) <= room:
         return opening + rest, "", None
     at, cut = line_cut(rest, fence, room) or word_cut(rest, fence, room)
-    piece, left = opening + rest[:at], rest[at:]
+    part, left = opening + rest[:at], rest[at:]
     if cut is None:
-        return piece.rstrip("\n"), without_blank_ends(left), None
-    return piece.removesuffix("\n") + cut.closing, dedented(left, cut), replace(cut, indent=0)
+        return part.rstrip("\n"), without_blank_ends(left), None
+    return part.removesuffix("\n") + cut.closing, dedented(left, cut), replace(cut, indent=0)
 
 
 def line_cut(rest: str, fence: Fence | None, room: int) -> Cut | None:
@@ -210,6 +210,6 @@ def fitting(line: str, room: int) -> str:
     return line.encode()[: max(0, room)].decode(errors="ignore")
 
 
-def size(piece: str) -> int:
+def size(part: str) -> int:
     """Return the bytes of a text as UTF-8."""
-    return len(piece.encode())
+    return len(part.encode())

@@ -197,8 +197,8 @@ class Copies:
     async def overheard(self, event_id: str) -> None:
         """Record an unknown message with our tag, at most once an hour; epochs are better evidence."""
         now = self._clock.monotonic()
-        met = [*self._foreign.values(), self._overheard_at]
-        if event_id and not any(now - at < AT_ONCE_SECONDS for at in met):
+        seen_at = [*self._foreign.values(), self._overheard_at]
+        if event_id and not any(now - at < AT_ONCE_SECONDS for at in seen_at):
             self._overheard_at = now
             await self._notice(event_id, None)
             await self._health.note("copies", "warn", COPY_SEEN)
@@ -250,7 +250,7 @@ class Copies:
     async def _record_foreign(self, value: str, since: datetime | None) -> None:
         await self._notice(value, since)
         now = self._clock.monotonic()
-        lately = {met: at for met, at in self._foreign.items() if now - at < AT_ONCE_SECONDS}
+        lately = {epoch: at for epoch, at in self._foreign.items() if now - at < AT_ONCE_SECONDS}
         self._foreign = {**lately, value: now}
         if len(self._foreign) > 1:
             raise AnotherCopyRuns(RUNS_BESIDE)

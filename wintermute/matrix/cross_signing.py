@@ -315,7 +315,7 @@ class CrossSigning:
 
     def _refused(self, kind: IdentityTrouble, why: str, seconds: float = AGAIN_SECONDS) -> None:
         if self.state.text != why:
-            log.warning("identity not in order reason=%s", why)
+            log.warning("identity problem reason=%s", why)
         passes = kind in ("waits", "unavailable")
         self.state = IdentityState("warn" if passes else "fail", why, kind=kind)
         self._again = self._clock.monotonic() + seconds

@@ -110,9 +110,7 @@ class Drafts:
         self._clock = clock
         self._shows = shows
         self._growing: dict[str, GrowingAnswer] = {}
-        self._to_redact: dict[
-            str, Waiting
-        ] = {}  # messages whose draft must be redacted, by conversation
+        self._to_redact: dict[str, Waiting] = {}  # messages with a draft to redact
 
     def attend(self, row: Waiting) -> None:
         """Begin an answer to a message, or go on with an earlier attempt."""

@@ -102,13 +102,13 @@ class Installations:
         """Check an installation from a sync; renew our heartbeat when due. Raises: AnotherCopyRuns."""
         now = round(self._clock.now().timestamp() * 1000)
         other = seen if seen and is_beside(self._ours, seen, now) else None
-        met = other.device_id if other else seen.met if seen else ""
-        if met and met != self._ours.device_id:
-            log.warning("another installation met device=%s", met)
-            await self._health.note(PART, "warn", MET.format(device=met))
+        other_device = other.device_id if other else seen.met if seen else ""
+        if other_device and other_device != self._ours.device_id:
+            log.warning("another installation met device=%s", other_device)
+            await self._health.note(PART, "warn", MET.format(device=other_device))
         if other and gives_way(self._ours, other):
             raise AnotherCopyRuns(ANOTHER.format(device=other.device_id))
-        if met or self._clock.monotonic() - self._wrote_at >= WRITE_SECONDS:
+        if other_device or self._clock.monotonic() - self._wrote_at >= WRITE_SECONDS:
             ours = replace(self._ours, at=now)
             await self._write(ours)
             self._ours = ours

@@ -163,8 +163,8 @@ class Intake:
                 await bind(tx, session, device)
             for message in batch.verifications:
                 await self._verifications.heard(tx, message)
-            for word in batch.withheld:
-                await self._complaints.heard(tx, word)
+            for claim in batch.withheld:
+                await self._complaints.heard(tx, claim)
             await self._stores.health.count_in(tx, "malformed", batch.malformed)
             if settle is not None:
                 await settle(tx, {room.room_id: room.events for room in rooms})
@@ -295,110 +295,114 @@ class Intake:
             return "good"
         return "unsigned" if seen else "unseen"
 
-    async def _store_event(self, tx: Transaction, came: Arrival) -> str | None:
+    async def _store_event(self, tx: Transaction, arrival: Arrival) -> str | None:
         """Store a decrypted event according to its meaning for us. Returns its conversation then."""
-        notice = await self._verification(tx, came.raw, came.opened.event, came.view.room_id)
+        notice = await self._verification(
+            tx, arrival.raw, arrival.opened.event, arrival.view.room_id
+        )
         if notice:
-            await self._notify_unread(tx, came, "verification", notice)
-        conversation = await self._read(tx, came) if notice is None else None
-        if conversation is None and came.locked is not None:
-            await self._stores.inbox.discard_locked(tx, came.locked.seq)
+            await self._notify_unread(tx, arrival, "verification", notice)
+        conversation = await self._read(tx, arrival) if notice is None else None
+        if conversation is None and arrival.locked is not None:
+            await self._stores.inbox.discard_locked(tx, arrival.locked.seq)
         return conversation
 
-    async def _read(self, tx: Transaction, came: Arrival) -> str | None:
-        event, us = came.opened.event, self._client.account
-        us = replace(us, display_name=came.view.members.get(us.user_id, ""))
-        asked = (event, came.view, us, self._policy, self._clock.now())
+    async def _read(self, tx: Transaction, arrival: Arrival) -> str | None:
+        event, us = arrival.opened.event, self._client.account
+        us = replace(us, display_name=arrival.view.members.get(us.user_id, ""))
+        asked = (event, arrival.view, us, self._policy, self._clock.now())
         # Clients send reactions unencrypted, also in encrypted rooms. So whoever runs the homeserver
         # can forge one. It can stop or rate an answer or confirm a reminder, which can be undone.
         # It cannot carry text.
         if (reaction := read_reaction(*asked)) is not None:
-            return await self._reacted(tx, came, reaction)
-        answers_us = await self._relations.answers_us(tx, came.view.room_id, event)
-        answers_us = answers_us or await self._is_with_us(tx, came)
+            return await self._reacted(tx, arrival, reaction)
+        answers_us = await self._relations.answers_us(tx, arrival.view.room_id, event)
+        answers_us = answers_us or await self._is_with_us(tx, arrival)
         if (edit := read_edit(*asked, answers_us=answers_us)) is not None:
-            return await self._edited(tx, came, edit)
+            return await self._edited(tx, arrival, edit)
         if (incoming := read_event(*asked, answers_us=answers_us)) is not None:
-            return await self._message(tx, came, incoming)
+            return await self._message(tx, arrival, incoming)
         found = unread(*asked[:-1], answers_us=answers_us)
-        if found is None or self._worth(came) == "held":  # the sender may be forged
+        if found is None or self._worth(arrival) == "held":  # the sender may be forged
             return None
-        if not await self._refuses(tx, await self._home(tx, came), came):
-            await self._notify_unread(tx, came, found.kind, found.line)
+        if not await self._refuses(tx, await self._home(tx, arrival), arrival):
+            await self._notify_unread(tx, arrival, found.kind, found.line)
         return None
 
-    async def _notify_unread(self, tx: Transaction, came: Arrival, kind: str, line: str) -> None:
+    async def _notify_unread(self, tx: Transaction, arrival: Arrival, kind: str, line: str) -> None:
         """Send a notice that an event is not read: once per kind, room and hour (F-024)."""
-        room_id = came.view.room_id
-        key, conversation = f"unread {kind} {room_id}", await self._home(tx, came)
+        room_id = arrival.view.room_id
+        key, conversation = f"unread {kind} {room_id}", await self._home(tx, arrival)
         await self._stores.notices.notice_once(tx, key, HOUR, conversation, line)
 
-    async def _reacted(self, tx: Transaction, came: Arrival, reaction: Reaction) -> str | None:
-        decision = self._worth(came)
+    async def _reacted(self, tx: Transaction, arrival: Arrival, reaction: Reaction) -> str | None:
+        decision = self._worth(arrival)
         if decision == "held":
             return None
-        if decision == "other" and came.encrypted:
+        if decision == "other" and arrival.encrypted:
             reaction = reaction._replace(command=replace(reaction.command, origin="other"))
         command = await self._relations.command(tx, reaction)
         if command is None:
             return None
-        return await self._keep(tx, came, await self._home(tx, came), command, "waiting")
+        return await self._keep(tx, arrival, await self._home(tx, arrival), command, "waiting")
 
-    async def _message(self, tx: Transaction, came: Arrival, incoming: Incoming) -> str | None:
-        decision, context = self._worth(came), incoming.kind == "context"
+    async def _message(self, tx: Transaction, arrival: Arrival, incoming: Incoming) -> str | None:
+        decision, context = self._worth(arrival), incoming.kind == "context"
         if decision == "refused" and context:
             return None
-        conversation = await self._home(tx, came)
+        conversation = await self._home(tx, arrival)
         if decision == "held":
-            return await self._hold(tx, conversation, came, tell=not context)
+            return await self._hold(tx, conversation, arrival, tell=not context)
         if decision == "other":
             incoming = replace(incoming, origin="other")
-        takes = not context and not await self._refuses(tx, conversation, came)
+        takes = not context and not await self._refuses(tx, conversation, arrival)
         if takes and incoming.by_bot:
             streak = await self._stores.inbox.bot_streak(tx, conversation)
             takes = streak < MOST_BOT_EXCHANGES
-        await self._notify_readers(tx, conversation, came)
+        await self._notify_readers(tx, conversation, arrival)
         if context:  # other people's lines: the text is enough
             incoming = replace(incoming, raw={})
-        elif (incoming.kind, incoming.replies_to) == ("message", None) and came.in_thread:
+        elif (incoming.kind, incoming.replies_to) == ("message", None) and arrival.in_thread:
             root = await self._stores.threads.unseen_root(tx, conversation)
             incoming = replace(incoming, replies_to=root)
         state: InboxState = "waiting" if takes else "ignored"
-        return await self._keep(tx, came, conversation, incoming, state)
+        return await self._keep(tx, arrival, conversation, incoming, state)
 
-    async def _notify_readers(self, tx: Transaction, conversation: str, came: Arrival) -> None:
+    async def _notify_readers(self, tx: Transaction, conversation: str, arrival: Arrival) -> None:
         """Notify the sender once why this is not a direct chat, if they may think that it is (F-014)."""
-        room_id, sender = came.view.room_id, str(came.raw["sender"])
+        room_id, sender = arrival.view.room_id, str(arrival.raw["sender"])
         # The scope before is known of the room, not of a thread that began later.
-        main = await self._conversation(tx, came.view) if came.in_thread else conversation
+        main = await self._conversation(tx, arrival.view) if arrival.in_thread else conversation
         was = await self._stores.conversations.was_private(tx, main) == f"{PERSON}{sender}"
-        notice = not_private(came.view, self._client.account.user_id, sender, self._policy, was=was)
+        notice = not_private(
+            arrival.view, self._client.account.user_id, sender, self._policy, was=was
+        )
         if notice and not self._has_moved(room_id):
             key = f"not private {await self._stores.conversations.current_branch(tx, main)}"
             await self._stores.notices.notice_once(tx, key, EVER, conversation, notice)
 
-    async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
+    async def _edited(self, tx: Transaction, arrival: Arrival, edit: Incoming) -> str | None:
         """Store an edit that is to be answered in place of its original, or note it; never both."""
         original = await self._relations.original(tx, edit)
-        known = came.locked is None and await self._stores.inbox.find(tx, edit.event_id)
+        known = arrival.locked is None and await self._stores.inbox.find(tx, edit.event_id)
         if original is None or known:
             return None
-        conversation, decision = await self._home(tx, came), self._worth(came)
+        conversation, decision = await self._home(tx, arrival), self._worth(arrival)
         if decision == "held":
-            return await self._hold(tx, conversation, came, tell=True)
+            return await self._hold(tx, conversation, arrival, tell=True)
         if original.state in ("locked", "untrusted"):
             # Its original is not decrypted yet: the edit waits, too.
             await self._stores.inbox.store_locked(
-                tx, conversation, edit.room_id, edit.event_id, came.raw
+                tx, conversation, edit.room_id, edit.event_id, arrival.raw
             )
             return conversation
-        if await self._refuses(tx, conversation, came):
+        if await self._refuses(tx, conversation, arrival):
             return None
         if decision == "other":
             edit = replace(edit, origin="other")
-        seq = came.locked.seq if came.locked else None
+        seq = arrival.locked.seq if arrival.locked else None
         if await self._relations.is_redone(tx, edit, original, seq):
-            return await self._keep(tx, came, conversation, edit, "waiting")
+            return await self._keep(tx, arrival, conversation, edit, "waiting")
         if not await self._relations.is_newest(tx, edit, original, seq):
             if is_reworded(await self._relations.wording(tx, original), edit.body):  # M-089
                 said = (original.conversation_id, edit.sender, edit.body)
@@ -409,48 +413,50 @@ class Intake:
             return None
         await self._stores.inbox.address(tx, original.seq)
         edit = replace(edit, replies_to=original.replies_to)
-        return await self._keep(tx, came, conversation, edit, "waiting")
+        return await self._keep(tx, arrival, conversation, edit, "waiting")
 
-    async def _home(self, tx: Transaction, came: Arrival) -> str:
-        if came.locked is not None:
-            return came.locked.conversation_id
-        return await self._conversation(tx, came.view, came.opened.event)
+    async def _home(self, tx: Transaction, arrival: Arrival) -> str:
+        if arrival.locked is not None:
+            return arrival.locked.conversation_id
+        return await self._conversation(tx, arrival.view, arrival.opened.event)
 
     async def _keep(
         self,
         tx: Transaction,
-        came: Arrival,
+        arrival: Arrival,
         conversation: str,
         incoming: Incoming,
         state: InboxState,
     ) -> str:
         incoming = replace(incoming, sent_at=self._client.by_our_clock(incoming.sent_at))
-        paced = await self._is_paced(tx, came, conversation)
+        paced = await self._is_paced(tx, arrival, conversation)
         held = paced and (incoming.kind, state) == ("message", "waiting")
         if held:
             incoming, state = replace(incoming, kind="context"), "ignored"
-        if came.locked is None:
+        if arrival.locked is None:
             await self._stores.inbox.store(tx, conversation, incoming, state)
         else:
-            await self._stores.inbox.unlock(tx, came.locked.seq, incoming, state)
+            await self._stores.inbox.unlock(tx, arrival.locked.seq, incoming, state)
         if held:
             until = self._clock.monotonic() + PACE_SECONDS
             await self._stores.inbox.mark(tx, incoming.event_id, state, until)
         return conversation
 
-    async def _is_paced(self, tx: Transaction, came: Arrival, talk: str) -> bool:
+    async def _is_paced(self, tx: Transaction, arrival: Arrival, conversation_id: str) -> bool:
         """Check if a sender keeps answering us within seconds; send the room one notice."""
-        room_id, sender = came.view.room_id, str(came.raw["sender"])
-        if came.raw["type"] == "m.reaction":
+        room_id, sender = arrival.view.room_id, str(arrival.raw["sender"])
+        if arrival.raw["type"] == "m.reaction":
             return False
         before = await self.exchanges.of_room(tx, room_id)
-        now = heard_after(before, sender, came.raw["origin_server_ts"])
+        now = heard_after(before, sender, arrival.raw["origin_server_ts"])
         if now != before:
             await self.exchanges.store_exchange(tx, room_id, now)
         if now.paced not in ("", before.paced):
             log.info("paced room=%s sender=%s", room_id, sender)
             notice = PACED.format(sender=plain(sender))
-            await self._stores.outbox.enqueue(tx, talk, notice, kind="notice", meant_for=ANYBODY)
+            await self._stores.outbox.enqueue(
+                tx, conversation_id, notice, kind="notice", meant_for=ANYBODY
+            )
         return now.paced == sender
 
     async def _conversation(
@@ -486,10 +492,11 @@ class Intake:
         cast_id, starter = ours.cast_id if ours else None, starter if starter == sender else None
         return await threads.open(tx, main, root, answer_of=cast_id, starter=starter)
 
-    async def _is_with_us(self, tx: Transaction, came: Arrival) -> bool:
+    async def _is_with_us(self, tx: Transaction, arrival: Arrival) -> bool:
         """Check if an event is in a thread in which only its sender and we have written (F-025)."""
-        threads, room_id, sender = self._stores.threads, came.view.room_id, str(came.raw["sender"])
-        about, root = thread_of(came.opened.event)
+        threads, room_id = self._stores.threads, arrival.view.room_id
+        sender = str(arrival.raw["sender"])
+        about, root = thread_of(arrival.opened.event)
         if about:
             thread = await threads.of_event(tx, room_id, about)
         elif not root:
@@ -502,32 +509,35 @@ class Intake:
     def _has_moved(self, room_id: str) -> bool:
         return self._client.moves.home(room_id) != room_id
 
-    def _worth(self, came: Arrival) -> Worth:
-        return worth(came.verdict, encrypted=came.encrypted, accept=self._accepts)
+    def _worth(self, arrival: Arrival) -> Worth:
+        return worth(arrival.verdict, encrypted=arrival.encrypted, accept=self._accepts)
 
-    async def _hold(self, tx: Transaction, conversation: str, came: Arrival, *, tell: bool) -> str:
+    async def _hold(
+        self, tx: Transaction, conversation: str, arrival: Arrival, *, tell: bool
+    ) -> str:
         """Keep an event that cannot be trusted yet; its sender gets one notice per device (X-034)."""
-        room_id, sender, event_id = came.view.room_id, came.raw["sender"], came.raw["event_id"]
+        room_id, raw = arrival.view.room_id, arrival.raw
+        sender, event_id = raw["sender"], raw["event_id"]
         await self._stores.inbox.store_locked(
-            tx, conversation, room_id, event_id, came.raw, "untrusted"
+            tx, conversation, room_id, event_id, arrival.raw, "untrusted"
         )
-        log.info("message held room=%s sender=%s reason=%s", room_id, sender, came.verdict)
-        if came.verdict == "unsigned" and tell:
-            device_id = came.opened.device.device_id if came.opened.device else ""
+        log.info("message held room=%s sender=%s reason=%s", room_id, sender, arrival.verdict)
+        if arrival.verdict == "unsigned" and tell:
+            device_id = arrival.opened.device.device_id if arrival.opened.device else ""
             name, shown = self._client.device_name(sender, device_id), harmless_id(device_id, "?")
             notice = UNSIGNED.format(person=sender, name=name, device=shown)
             key = f"unsigned {sender} {device_id} {room_id}"
             notification = (str(sender), conversation, key, EVER, notice)
-            await self.trust.tell_person(tx, came.view, *notification)
+            await self.trust.tell_person(tx, arrival.view, *notification)
         return conversation
 
-    async def _refuses(self, tx: Transaction, conversation: str, came: Arrival) -> bool:
+    async def _refuses(self, tx: Transaction, conversation: str, arrival: Arrival) -> bool:
         """Check if an unencrypted event should have been encrypted, and send a notice (X-015, X-034)."""
-        unsigned = self._worth(came) == "refused"
-        if came.encrypted or not (unsigned or self._settings.encryption == "required"):
+        unsigned = self._worth(arrival) == "refused"
+        if arrival.encrypted or not (unsigned or self._settings.encryption == "required"):
             return False
         # Also in an encrypted room: whoever runs the homeserver could have written it.
-        room_id, sender = came.view.room_id, str(came.raw["sender"])
+        room_id, sender = arrival.view.room_id, str(arrival.raw["sender"])
         notice = UNSIGNED_IN_CLEAR.format(person=sender) if unsigned else ONLY_ENCRYPTED
         await self._stores.notices.notice_once(tx, f"plain {room_id}", DAY, conversation, notice)
         return True

@@ -133,11 +133,7 @@ class KeyStore:
             account = olm.store.load_account()
             olm.load()
             own = account.identity_keys["curve25519"]
-        except (
-            PeeweeException,
-            ValueError,
-            AttributeError,
-        ) as error:  # the file may be another one by now
+        except (PeeweeException, ValueError, AttributeError) as error:  # or another file by now
             self._forget()
             raise self._note_problem(error) from error
         olm.account = account
@@ -145,9 +141,7 @@ class KeyStore:
         olm.outbound_group_sessions = {
             room_id: session
             for room_id, session in olm.outbound_group_sessions.items()
-            if olm.inbound_group_store.get(
-                room_id, own, session.id
-            )  # otherwise we could not read our own messages
+            if olm.inbound_group_store.get(room_id, own, session.id)  # else undecryptable for us
         }
         self._is_stale = False
 

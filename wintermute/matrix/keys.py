@@ -58,7 +58,7 @@ CLAIM_AGAIN_SECONDS = 60.0
 """Seconds after a device had no one-time key left for a new session."""
 DEVICES_A_REQUEST = 20
 MOST_COLLISIONS = 40
-"""Uploads with names that the homeserver knows already: 50 keys each, more than a year makes."""
+"""Uploads with names that the homeserver knows already; together more keys than a year makes."""
 UNVERIFIED = "The owner of this session has not verified it."
 OTHER_KEYS = (
     "This session has other keys than before, and nobody vouches for them. Please log it out, and "
@@ -232,7 +232,7 @@ class Keys:
         identities, too; the caller ends it after one message.
         """
         if self.renewal.is_due:
-            raise HomeserverUnavailable("our keys are an earlier copy and are replaced first")
+            raise HomeserverUnavailable("our keys come from a backup and are replaced first")
         room = self._nio.rooms[room_id]
         room.members_synced = True  # by /sync, which we ask for all members
         async with self._sharing.setdefault(room_id, asyncio.Lock()):
@@ -567,7 +567,7 @@ class FallbackKey:
         """The reason why the homeserver has none of ours; "" if it has one or needs none."""
 
     def note(self, *, lacks: bool | None) -> None:
-        """Store from a sync if the homeserver lacks a fallback key; None if it knows none."""
+        """Store from a sync if the homeserver lacks a fallback key; None: it has no fallback keys at all."""
         self._lacks = lacks
 
     def outdate(self) -> None:

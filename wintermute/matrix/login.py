@@ -73,20 +73,20 @@ def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
     try:
         connection = database.connection()
         try:
-            [verdict] = connection.execute("PRAGMA quick_check(1)").fetchone()
+            [result] = connection.execute("PRAGMA quick_check(1)").fetchone()
             if (
-                verdict == "ok"
+                result == "ok"
                 and _highest(connection, "storeversion", "version") > NIO_STORE_VERSION
             ):
                 return "a newer version wrote it: install that again"
-            if verdict == "ok" and not _highest(connection, "accounts", "id"):
+            if result == "ok" and not _highest(connection, "accounts", "id"):
                 return NO_KEYS
         except connection.OperationalError as error:
             unfinished = mode == "ro" and file.with_name(f"{file.name}-journal").exists()
             return None if unfinished else str(error)
         except connection.DatabaseError as error:
             return str(error)
-        return None if verdict == "ok" else str(verdict)
+        return None if result == "ok" else str(result)
     except PeeweeException as error:
         return str(error)
     finally:
@@ -114,34 +114,32 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
     Raises: LoginRefused, ConfigurationError with what to do, HomeserverUnavailable,
     StorageBlocked.
     """
-    kept = load(folder)
-    if kept is not None and _is_of(kept, matrix):
-        if matrix.encryption == "off" or _has_keys_here(store_file(folder, kept)):
-            return kept
+    stored = load(folder)
+    if stored is not None and _is_of(stored, matrix):
+        if matrix.encryption == "off" or _has_keys_here(store_file(folder, stored)):
+            return stored
         try:
-            has_keys = await _has_keys(matrix, kept)
+            has_keys = await _has_keys(matrix, stored)
         except (LoginExpired, LoginEnded) as error:
-            kept = await renewed(matrix, folder, kept, error)
-            has_keys = await _has_keys(matrix, kept)
+            stored = await renewed(matrix, folder, stored, error)
+            has_keys = await _has_keys(matrix, stored)
         if not has_keys:
-            return kept  # it has not made keys yet
-        if store_file(folder, kept).exists():
-            raise ConfigurationError(EMPTY.format(store_file(folder, kept)))
-        log.warning("key store lost device=%s", kept.device_id)
+            return stored  # it has not made keys yet
+        if store_file(folder, stored).exists():
+            raise ConfigurationError(EMPTY.format(store_file(folder, stored)))
+        log.warning("key store lost device=%s", stored.device_id)
         if matrix.password is None:
             ways = await _ways_to_log_in(matrix)
             raise ConfigurationError(
-                f"the encryption keys of device {kept.device_id} are gone: set {ways}, so that a new "
+                f"the encryption keys of device {stored.device_id} are gone: set {ways}, so that a new "
                 "device can be made"
             )
         session = replace(await _by_password(matrix, folder), keys_lost=True)
     elif matrix.access_token:
-        session = await _by_token(matrix, folder, kept)
+        session = await _by_token(matrix, folder, stored)
     else:
         session = await _by_password(matrix, folder)
-    if kept is None and key_stores(
-        folder, ".until-*"
-    ):  # for a notice about messages sent meanwhile
+    if stored is None and key_stores(folder, ".until-*"):  # people may have written meanwhile
         session = replace(session, keys_lost=matrix.encryption != "off")
     save(folder, session)
     return session
@@ -178,16 +176,16 @@ async def successor(matrix: Matrix, folder: Path) -> None:
     Raises: ConfigurationError with what to do, LoginRefused, HomeserverUnavailable,
     StorageBlocked.
     """
-    kept = load(folder)
-    if kept is None or matrix.password is None:
+    stored = load(folder)
+    if stored is None or matrix.password is None:
         raise ConfigurationError(
             "the homeserver takes no new encryption keys of the bot's device: set"
             f" {await _ways_to_log_in(matrix)}, so that a new device can be made"
         )
     fresh = await _by_password(matrix, folder)
-    save(folder, replace(fresh, pickle_key=kept.pickle_key, predecessor=kept.device_id))
-    log.warning("device replaced old=%s new=%s", kept.device_id, fresh.device_id)
-    await end_login(matrix, kept)
+    save(folder, replace(fresh, pickle_key=stored.pickle_key, predecessor=stored.device_id))
+    log.warning("device replaced old=%s new=%s", stored.device_id, fresh.device_id)
+    await end_login(matrix, stored)
 
 
 async def end_login(matrix: Matrix, session: Session) -> None:
@@ -204,9 +202,8 @@ def _is_of(session: Session, matrix: Matrix) -> bool:
 
 async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = None) -> Session:
     """Log in on a new device, or again on the given one."""
-    write_private(
-        folder, PROBE, " " * ENOUGH
-    )  # test the disk first: a token that cannot be stored is lost
+    # Test the disk first: a token that cannot be stored is lost.
+    write_private(folder, PROBE, " " * ENOUGH)
     (folder / PROBE).unlink()
     if matrix.password is None:
         raise ConfigurationError("matrix.password is needed to log in: set it in the configuration")
@@ -280,7 +277,7 @@ async def takes_passwords(matrix: Matrix) -> bool:
     return any(kind.get("type") == "m.login.password" for kind in kinds)
 
 
-async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Session:
+async def _by_token(matrix: Matrix, folder: Path, stored: Session | None) -> Session:
     """Return the login of a configured token, with the keys of `kept` if it is the same device."""
     token = matrix.access_token.reveal() if matrix.access_token else ""
     answer = await _whoami(matrix, token)
@@ -293,8 +290,8 @@ async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Sessi
         text = "matrix.access_token belongs to another device than matrix.device_id"
         raise ConfigurationError(text)
     session = Session(str(answer["user_id"]), device_id, token, secrets.token_hex(32))
-    if kept is not None and (kept.user_id, kept.device_id) == (matrix.user_id, device_id):
-        session = replace(kept, access_token=token)
+    if stored is not None and (stored.user_id, stored.device_id) == (matrix.user_id, device_id):
+        session = replace(stored, access_token=token)
     lost = matrix.encryption != "off" and not store_file(folder, session).exists()
     if lost and await _has_keys(matrix, session):
         raise ConfigurationError(
@@ -336,18 +333,18 @@ async def probe(
     if address != matrix.homeserver.rstrip("/"):
         text = f"{matrix.homeserver} leads to {address} -> write that as matrix.homeserver"
         return (Finding("homeserver", "fail", text),)
-    kept, trial = load(folder), None
+    stored, trial = load(folder), None
     facts = [Finding("homeserver", "ok", matrix.homeserver)]
-    token = kept.access_token if kept and kept.user_id == matrix.user_id else None
+    token = stored.access_token if stored and stored.user_id == matrix.user_id else None
     token = matrix.access_token.reveal() if matrix.access_token else token
     if token is not None:
-        facts.append(await _probe_login(matrix, token, kept))
+        facts.append(await _probe_login(matrix, token, stored))
     if token is None or (login and matrix.password):
         tried, trial = await _probe_password(matrix)
         facts.append(tried)
     try:
         is_good = facts[1].state == "ok"
-        facts += await _probe_keys(matrix, folder, kept, is_good=is_good and token is not None)
+        facts += await _probe_keys(matrix, folder, stored, is_good=is_good and token is not None)
         token = token or (trial.access_token if trial else None)
         facts += await _probe_accounts(matrix, token if is_good else None, now)
     finally:
@@ -357,21 +354,19 @@ async def probe(
 
 
 async def _probe_keys(
-    matrix: Matrix, folder: Path, kept: Session | None, *, is_good: bool
+    matrix: Matrix, folder: Path, stored: Session | None, *, is_good: bool
 ) -> list[Finding]:
     if matrix.encryption == "off":
         return []
-    if kept is None or not is_good:
-        return [_probe_store(folder, kept)]
-    file, found = store_file(folder, kept), _probe_store(folder, kept)
+    if stored is None or not is_good:
+        return [_probe_store(folder, stored)]
+    file, found = store_file(folder, stored), _probe_store(folder, stored)
     if not _has_keys_here(file):
-        if not await _has_keys(
-            matrix, kept
-        ):  # `init` has logged in, but the daemon was never started
+        if not await _has_keys(matrix, stored):  # after `init`, before the first start
             found = _probe_store(folder, None)
         elif file.exists():
             found = Finding("encryption store", "fail", EMPTY.format(file))
-    return [found, *await _probe_identities(matrix, folder, kept)]
+    return [found, *await _probe_identities(matrix, folder, stored)]
 
 
 async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
@@ -454,14 +449,14 @@ async def exists(matrix: Matrix, token: str, user: str) -> bool | None:
     return bool(_devices(keys, user)) or cross_signing_key(keys, user, "master") != NOBODY
 
 
-async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list[Finding]:
+async def _probe_identities(matrix: Matrix, folder: Path, stored: Session) -> list[Finding]:
     """Check our served identity, and people without one (X-017, X-034)."""
     allowed = sorted(matrix.people)
-    async with anonymous(matrix, kept.access_token) as nio:
+    async with anonymous(matrix, stored.access_token) as nio:
         everything: list[str] = []
-        body = {"device_keys": dict.fromkeys([kept.user_id, *allowed], everything)}
+        body = {"device_keys": dict.fromkeys([stored.user_id, *allowed], everything)}
         answer = await call(nio, "POST", path("keys", "query"), body)
-    return [_probe_own(answer, folder, kept), _probe_people(answer, allowed)]
+    return [_probe_own(answer, folder, stored), _probe_people(answer, allowed)]
 
 
 def _probe_people(answer: Json, allowed: list[str]) -> Finding:
@@ -481,15 +476,15 @@ def _probe_people(answer: Json, allowed: list[str]) -> Finding:
     return Finding("people", "ok", "everybody who is allowed has an identity")
 
 
-def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
+def _probe_own(answer: Json, folder: Path, stored: Session) -> Finding:
     finding = partial(Finding, "identity")
     try:
-        seeds = load_seeds(folder, kept.user_id)
+        seeds = load_seeds(folder, stored.user_id)
     except ConfigurationError as error:
         return finding("fail", str(error))
-    if not identities(answer, [kept.user_id]):
+    if not identities(answer, [stored.user_id]):
         return finding("warn", "not known now: the homeserver does not say -> run this again later")
-    served = [served_key(answer, kept.user_id, usage) for usage in USAGES]
+    served = [served_key(answer, stored.user_id, usage) for usage in USAGES]
     if are_others(served, seeds):
         return finding("fail", foreign_text(seeds))
     for file in open_to_others(folder):
@@ -498,21 +493,21 @@ def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
         return finding("none", "not tried: the next start makes it")
     if served != [pair.public for pair in seeds.pairs]:
         return finding("warn", "not uploaded yet -> see `wintermute status` when it runs")
-    device = _devices(answer, kept.user_id).get(kept.device_id)
+    device = _devices(answer, stored.user_id).get(stored.device_id)
     if device is None:
         return finding("warn", NOT_SERVED["missing"])
     key = fingerprint(seeds.master.public)
-    if not is_signed(device, kept.user_id, seeds.self_signing.public):
+    if not is_signed(device, stored.user_id, seeds.self_signing.public):
         return finding("warn", f"{key} has not signed this device -> start the daemon")
     return finding("ok", f"{key}, and this device is signed by it")
 
 
-async def _probe_login(matrix: Matrix, token: str, kept: Session | None) -> Finding:
+async def _probe_login(matrix: Matrix, token: str, stored: Session | None) -> Finding:
     try:
         answer = await _whoami(matrix, token)
     except (LoginExpired, LoginEnded) as error:
         if matrix.password is None:
-            device = kept.device_id if kept else matrix.device_id
+            device = stored.device_id if stored else matrix.device_id
             return Finding("login", "fail", f"{error} (device {device or 'unknown'})")
         text = "expired -> the daemon logs in again by itself, unless the device was signed out"
         return Finding("login", "warn", text)
@@ -521,17 +516,17 @@ async def _probe_login(matrix: Matrix, token: str, kept: Session | None) -> Find
     return Finding("login", "ok", f"{answer.get('user_id')} on device {answer.get('device_id')}")
 
 
-def _probe_store(folder: Path, kept: Session | None) -> Finding:
+def _probe_store(folder: Path, stored: Session | None) -> Finding:
     finding = partial(Finding, "encryption store")
-    if kept is None:
+    if stored is None:
         return finding("none", "not tried: the first start makes it")
-    file = store_file(folder, kept)
+    file = store_file(folder, stored)
     if not file.exists():
         missing = f"{file} is missing -> restore it from a backup"
         return finding("fail", f"{missing}; else the next start makes a new device")
     problem = store_problem(file, mode="ro")
     if problem in (None, NO_KEYS):
-        return finding("ok", f"keys of device {kept.device_id}")
+        return finding("ok", f"keys of device {stored.device_id}")
     if held := blocked(file, problem):
         return finding("fail", str(held))  # the keys are not lost
     unreadable = f"{file} cannot be read ({problem}) -> restore the Matrix folder from a backup"
@@ -540,12 +535,12 @@ def _probe_store(folder: Path, kept: Session | None) -> Finding:
 
 async def logout(matrix: Matrix, folder: Path, clock: Clock) -> str:
     """End our login at the homeserver and delete its token; return the line to print."""
-    kept = load(folder)
-    if kept is None:
+    stored = load(folder)
+    if stored is None:
         return "not logged in"
     said = "logged out"
     try:
-        async with anonymous(matrix, kept.access_token) as nio:
+        async with anonymous(matrix, stored.access_token) as nio:
             await call(nio, "POST", path("logout"), {})
     except LoginRefused:
         said = "the homeserver had already ended this login"
@@ -555,13 +550,13 @@ async def logout(matrix: Matrix, folder: Path, clock: Clock) -> str:
     then = "the next start logs in again"
     if matrix.access_token is not None:
         then = "set matrix.password, or a new matrix.access_token, before the next start"
-    return f"{said}: device {kept.device_id} removed; {then}"
+    return f"{said}: device {stored.device_id} removed; {then}"
 
 
 def reset_crypto(folder: Path, clock: Clock) -> str:
     """Move the key store aside, dated, so that the next start makes a new device (X-033)."""
-    kept = load(folder)
-    file = store_file(folder, kept) if kept else None
+    stored = load(folder)
+    file = store_file(folder, stored) if stored else None
     if file is None or not file.exists():
         return "there is no key store to move"
     aside = _set_aside(file, clock)

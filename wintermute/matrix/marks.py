@@ -160,7 +160,7 @@ def load_marks(folder: Path, user_id: str) -> Marks:
     file = folder / MARKS
     if not file.exists():
         if key_stores(folder):
-            log.warning("marks key made anew, %s is missing: %s", file, MARKS_LOST)
+            log.warning("new key for message tags, %s is missing: %s", file, MARKS_LOST)
         write_private(folder, MARKS, unpadded(secrets.token_bytes(KEY_BYTES)))
     try:
         key = _decoded(file.read_text("ascii"))

@@ -39,9 +39,7 @@ class Invitations:
         self._known = known
         self._clock = clock
         self._wakeup = asyncio.Event()
-        self._waits: dict[
-            str, tuple[float, float]
-        ] = {}  # by room: seconds of the wait, and its end
+        self._waits: dict[str, tuple[float, float]] = {}  # seconds and end, by room
 
     def wake(self) -> None:
         """Look for new invitations."""

@@ -118,14 +118,14 @@ def events_of(row: Outgoing, event_id: str | None = None) -> list[tuple[str, Jso
     `event_id`: our event that the first of them edits.
     """
     is_split = row.continues is not None or row.grows is not None
-    pieces = parts(row.body, edits=is_split) if row.reacts_to is None else row.body.split()
+    texts = parts(row.body, edits=is_split) if row.reacts_to is None else row.body.split()
     if row.changes is not None:
-        pieces = [row.body]
+        texts = [row.body]
     elif row.grows is not None:
-        pieces = pieces[:1]
-    said = [content_of(row, piece, n) for n, piece in enumerate(pieces)]
+        texts = texts[:1]
+    said = [content_of(row, text, n) for n, text in enumerate(texts)]
     if said and event_id is not None:
-        said[0] = edit(content(pieces[0], most=EDIT_MOST), event_id)
+        said[0] = edit(content(texts[0], most=EDIT_MOST), event_id)
     return [(f"wm-{row.id}-{n}", each) for n, each in enumerate(said)]
 
 
@@ -139,17 +139,17 @@ def about(row: Outgoing, n: int = 0) -> Json:
     return found | ({"m.mentions": {"user_ids": [row.mentions]}} if row.mentions and n == 0 else {})
 
 
-def content_of(row: Outgoing, piece: str, n: int) -> Json:
+def content_of(row: Outgoing, text: str, n: int) -> Json:
     """Return the content of event `n`. A reminder, which can be late, is shown literally."""
     if row.redacts:
         return {"redacts": row.changes}
     if row.changes is not None:
-        return edit(content(piece, "m.notice"), row.changes)
+        return edit(content(text, "m.notice"), row.changes)
     if row.reacts_to is None:
         msgtype: Literal["m.text", "m.notice"] = "m.notice" if row.kind == "notice" else "m.text"
-        said = content(piece, msgtype, literally=row.late is not None) | about(row, n)
+        said = content(text, msgtype, literally=row.late is not None) | about(row, n)
         return said | (LIVE if row.grows else {})
-    relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
+    relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": text}
     return {"m.relates_to": relation}
 
 
@@ -280,8 +280,8 @@ class Sender:
                 return row
             due = self._drafts.due_in(where)
             if due == 0:
-                if row_of_edit := await self._next_edit(where, answer):
-                    return row_of_edit
+                if edit_row := await self._next_edit(where, answer):
+                    return edit_row
             elif row is not None or self._closing:
                 return row
             else:
@@ -426,16 +426,16 @@ class Sender:
             if not of.startswith("$"):
                 parts = await self._stores.outbox.parts(of)
                 event_id = await store.event_of(of) or await self._find(row.room_id, parts[0])
-            elif not await self._redact_drafts_of(row, of):
+            elif not await self._redact_interim_edits(row, of):
                 return
         except SendRefused as error:
-            log.warning("edits not taken away room=%s reason=%s", row.room_id, error.code)
+            log.warning("edits not redacted room=%s reason=%s", row.room_id, error.code)
             if error.code != IS_GONE:
                 await self._stores.outbox.stuck(row.id, str(error))
                 return
         await store.done(row.id, event_id)
 
-    async def _redact_drafts_of(self, row: Outgoing, of: str) -> bool:
+    async def _redact_interim_edits(self, row: Outgoing, of: str) -> bool:
         """Redact edits that are not final answers; return False if other messages go before the rest."""
         news, may_go = self._busy[row.conversation_id, row.room_id], True
         async for event_id in self._client.edits(row.room_id, of):
@@ -509,7 +509,7 @@ class Sender:
             raise
         except SendRefused as error:
             log.warning(
-                "grows no more room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
+                "streaming stopped room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
             )
             self._drafts.finish(row.conversation_id)
             async with self._stores.database.transaction() as tx:
@@ -533,7 +533,7 @@ class Sender:
         async with self._stores.database.transaction() as tx:
             await self._stores.outbox.follow(tx, row.id, target, events)
             await self._close(tx, row, words.ELSEWHERE)
-        log.info("follows room=%s to=%s outbox=%s", row.room_id, target, row.id)
+        log.info("message moved room=%s to=%s outbox=%s", row.room_id, target, row.id)
         self.wake()
 
     def _may_read(self, row: Outgoing, view: RoomView) -> bool:

@@ -424,8 +424,8 @@ def _device(raw: object, user: str, name: str) -> Json | None:
     kinds = {"ed25519": Ed25519PublicKey, "curve25519": Curve25519PublicKey}
     usable = all(is_key(kinds[kind], keys.get(f"{kind}:{name}")) for kind in kinds)
     named = display_name(string(mapping(mapping(raw).get("unsigned")), "device_display_name"))
-    told: Json = {"unsigned": {"device_display_name": named}} if named else {}  # for notices alone
-    return signed | told if usable else None
+    extra: Json = {"unsigned": {"device_display_name": named}} if named else {}  # for notices alone
+    return signed | extra if usable else None
 
 
 def _one_time_key(raw: object, user: str, device: str) -> Json | None:

@@ -188,7 +188,7 @@ class Relations:
         conversations = {row.conversation_id for row in found}
         for conversation_id in sorted(conversations):
             rows = [row for row in found if row.conversation_id == conversation_id]
-            log.info("taken back conversation=%s messages=%d", conversation_id, len(rows))
+            log.info("redacted conversation=%s messages=%d", conversation_id, len(rows))
             conversations |= await self._erase(tx, conversation_id, rows)
         texts = [*edits.values(), *(row.body for row in found if row.body)]
         gone = {*edits, *(row.event_id for row in found)}

@@ -98,7 +98,7 @@ class Renewal:
         if self._is_wanted:
             self.begin()
         if (left := self._ready_at - self._clock.monotonic()) > 0:
-            raise HomeserverUnavailable("our keys are an earlier copy and are replaced now", left)
+            raise HomeserverUnavailable("our keys come from a backup and are replaced now", left)
         claimed = await self._use_up()
         self._nio.olm.uploaded_key_count = 0
         if not await self._upload():
@@ -120,7 +120,7 @@ class Renewal:
             try:
                 answer = await call(self._nio, "POST", path("keys", "claim"), body)
             except SendRefused as error:  # then messages that use one of them are undecryptable
-                log.warning("our own keys are not given out reason=%s", error.code)
+                log.warning("one-time keys not used up reason=%s", error.code)
                 return count
             usable, _ = usable_one_time_keys(answer, {us: [device]})
             keys = [key for _, _, each in usable for key in each.values()]

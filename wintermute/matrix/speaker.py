@@ -179,7 +179,7 @@ class MatrixSpeaker:
                     await self._client.typing(room_id, on=wanted)
                     typing = wanted
             except (HomeserverUnavailable, SendRefused, LoginRefused) as error:
-                log.debug("sign not shown room=%s reason=%s", room_id, error)
+                log.debug("receipt or typing not sent room=%s reason=%s", room_id, error)
             if wanted:
                 await self._is_changed(wakeup, REFRESH_SECONDS)
             elif not wakeup.is_set():

@@ -224,7 +224,7 @@ class Sync:
         first: bool,
         seen: Mapping[str, Collection[str]],
     ) -> RoomBatch:
-        """Return a room with all its new events, oldest first; `seen`: known events of each room."""
+        """Return a room with all its new events, oldest first; `seen`: the last known events of each room."""
         # Events before the very first sync are not for us (notes/matrix §3).
         asked, end = since is not None or invited, None if invited else since
         events = await self._events(room, end, seen.get(room.room_id, ())) if asked else ()

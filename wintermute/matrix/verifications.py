@@ -195,29 +195,29 @@ def shown(verification: Verification) -> str:
 class Exchange:
     """A running verification, and its unprocessed messages.
 
-    `end`: the code to cancel it with; `command`: its first id until its request is sent. If not
-    `kept`, it has no row. `answered`: our answer was the first one in the room.
+    `end`: the code to cancel it with; `command`: its first id until its request is sent. Without
+    `has_row` nothing of it is stored. `answered`: our answer was the first one in the room.
     """
 
     now: Verification
     out: ToDevice = ()
     end: str = ""
     command: str = ""
-    kept: bool = True
+    has_row: bool = True
     answered: bool = False
     waiting: deque[VerificationMessage] = field(default_factory=deque)
-    bell: asyncio.Event = field(default_factory=asyncio.Event)
+    wakeup: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, message: VerificationMessage) -> None:
         """Add a message; those above a limit are dropped, so that memory stays bounded."""
         if len(self.waiting) < MOST_WAITING:
             self.waiting.append(message)
-            self.bell.set()
+            self.wakeup.set()
 
     def give_up(self, code: str) -> None:
         """Have the verification cancelled before any other step."""
         self.end = self.end or code
-        self.bell.set()
+        self.wakeup.set()
 
 
 class Hourly:
@@ -364,7 +364,7 @@ class Verifications:
             now,
             "requested",
         )
-        self._begun.put_nowait(Exchange(verification, end=code, kept=False))
+        self._begun.put_nowait(Exchange(verification, end=code, has_row=False))
 
     async def _start(self, tx: Transaction, exchange: Exchange) -> None:
         """Start a verification; older ones of the same person are cancelled."""
@@ -413,7 +413,7 @@ class Verifications:
 
     async def _follow(self, exchange: Exchange) -> None:
         try:
-            if exchange.kept and not await self._is_stored(exchange):
+            if exchange.has_row and not await self._is_stored(exchange):
                 return
             if exchange.command:
                 await self._request(exchange)
@@ -449,7 +449,7 @@ class Verifications:
     async def _next(self, exchange: Exchange) -> SasStep:
         """Wait for the next step of a verification, and return it."""
         while True:
-            exchange.bell.clear()
+            exchange.wakeup.clear()
             now = exchange.now
             if exchange.end == "m.accepted":
                 return replace(now, phase="cancelled", code=exchange.end), ()
@@ -469,7 +469,7 @@ class Verifications:
                 if await self._rows.is_refused(now):
                     return sas.cancel(now, MISMATCHED)
                 left = min(left, LOOK_SECONDS)
-            await until_set(exchange.bell, self._clock, left)
+            await until_set(exchange.wakeup, self._clock, left)
 
     async def _apply(self, exchange: Exchange, step: SasStep) -> None:
         """Store a step, then send its messages; an end is stored after, so that a kill cannot leave it unsent."""
@@ -485,7 +485,7 @@ class Verifications:
 
     async def _store(self, exchange: Exchange, verification: Verification) -> None:
         before, exchange.now = exchange.now, verification
-        if not exchange.kept:
+        if not exchange.has_row:
             return
         comparing = verification.phase == "keyed" and before.phase != "keyed"
         # No emojis in the room: whoever swaps keys can forge our messages, too.

@@ -62,11 +62,7 @@ class EditedNotices:
         new_problems = [name for name in problems if name in lasting and name not in reported]
         known = reported & problems.keys()
         kept = await stores.versions.untold()
-        lost = [
-            question
-            for question in await stores.decisions.waiting(None, LINES)
-            if not question.night
-        ]
+        lost = [each for each in await stores.decisions.waiting(None, LINES) if not each.night]
         if not new_problems and not kept and not lost and known == reported:
             return reported
         texts = [

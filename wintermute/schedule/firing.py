@@ -44,8 +44,8 @@ def doubted(doubt: Doubt) -> str:
     if doubt.ahead is None:
         return UNKNOWN
     waits = "waits: " if doubt.waits else ""
-    way = "ahead of" if doubt.ahead > timedelta() else "behind"
-    return DOUBTED.format(waits=waits, by=f"{span(abs(doubt.ahead))} {way}")
+    direction = "ahead of" if doubt.ahead > timedelta() else "behind"
+    return DOUBTED.format(waits=waits, by=f"{span(abs(doubt.ahead))} {direction}")
 
 
 class Fired(NamedTuple):
