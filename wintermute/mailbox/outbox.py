@@ -195,7 +195,7 @@ class Outbox:
     ) -> None:
         """`quiet`: returns the end of the quiet hours that a time lies in."""
         self._quiet = quiet
-        self._said = said
+        self._after_sending = said
         self._redact = redact
         self._database = database
         self._clock = clock
@@ -232,7 +232,7 @@ class Outbox:
         if answers is not None:
             await self._drop_notices(tx, answers)
             continues = await taken_over(tx, answers, meant_for if in_place else None)
-        return await self._add(
+        return await self._insert(
             tx,
             conversation_id,
             row["room_id"],
@@ -266,7 +266,7 @@ class Outbox:
             {"event": event_id},
         )
         more = {"grows": message, "meant_for": scope}
-        outbox_id = await self._add(tx, *where, "event", self._redact(body), **more)
+        outbox_id = await self._insert(tx, *where, "event", self._redact(body), **more)
         if former is not None:
             await tx.execute("UPDATE outbox SET state = 'sent' WHERE id = ?", (outbox_id,))
             await tx.execute(
@@ -313,9 +313,9 @@ class Outbox:
     ) -> str:
         """Add reactions to an event of ours, after all else that waits in its room (T-063)."""
         signs = " ".join(keys)
-        return await self._add(tx, conversation_id, room_id, "event", signs, reacts_to=event_id)
+        return await self._insert(tx, conversation_id, room_id, "event", signs, reacts_to=event_id)
 
-    async def _add(
+    async def _insert(
         self,
         tx: Transaction,
         conversation_id: str,
@@ -342,7 +342,7 @@ class Outbox:
     ) -> None:
         """Give an event of ours another text, after all else that waits; "": redact it."""
         body = self._redact(body)
-        await self._add(tx, conversation_id, room_id, "event", body, changes=event_id)
+        await self._insert(tx, conversation_id, room_id, "event", body, changes=event_id)
 
     async def _drop_notices(self, tx: Transaction, event_id: str) -> None:
         """Drop unsent notices about a message that has its answer now."""
@@ -454,7 +454,7 @@ class Outbox:
                 "UPDATE outbox SET state = 'sent', sent_at = ? WHERE id = ?",
                 (stamp(self._clock.now()), outbox_id),
             )
-            await self._said(tx, outbox_id)
+            await self._after_sending(tx, outbox_id)
 
     async def sent(self, part: OutboxPart, event_id: str | None) -> None:
         """Mark a part as sent; with the last part the message is sent.
@@ -466,7 +466,7 @@ class Outbox:
                 "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE outbox_id = ? AND n = ?",
                 (event_id, part.outbox_id, part.n),
             )
-            await self._end(tx, part.outbox_id, event_id)
+            await self._finish(tx, part.outbox_id, event_id)
 
     async def found(
         self,
@@ -496,9 +496,9 @@ class Outbox:
         if len(parts) == of:
             query = "UPDATE outbox SET room_id = ? WHERE id = ? AND state <> 'sent'"
             await tx.execute(query, (room_id, outbox_id))
-            await self._end(tx, outbox_id, parts[max(parts)][1])
+            await self._finish(tx, outbox_id, parts[max(parts)][1])
 
-    async def _end(self, tx: Transaction, outbox_id: str, event_id: str | None) -> None:
+    async def _finish(self, tx: Transaction, outbox_id: str, event_id: str | None) -> None:
         """Mark a message as sent with its last part, and complete what it was for."""
         row = await tx.row(
             "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL WHERE id = ?"
@@ -509,7 +509,9 @@ class Outbox:
         )
         if row and row["continues"]:
             await drop_draft(tx, row["continues"])
-        signs = [*await self._said(tx, outbox_id), *row["reactions"].split()] if row else ()
+        signs = (
+            [*await self._after_sending(tx, outbox_id), *row["reactions"].split()] if row else ()
+        )
         if row and event_id and signs:
             await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
 
@@ -680,9 +682,9 @@ class Outbox:
         await tx.execute("UPDATE outbox SET body = '' WHERE id = ?", (outbox_id,))
         parts = "UPDATE outbox_parts SET content = '{}', state = 'sent' WHERE outbox_id = ?"
         await tx.execute(parts, (outbox_id,))
-        await self._end(tx, outbox_id, None)
+        await self._finish(tx, outbox_id, None)
 
     async def withdraw(self, tx: Transaction, conversation_id: str, room_id: str, of: str) -> None:
         """Enqueue the redaction of all edits of an event of ours, or of a draft by its row (X-054)."""
         more = {"reacts_to": of, "edits_of": of}
-        await self._add(tx, conversation_id, room_id, "event", "", **more)
+        await self._insert(tx, conversation_id, room_id, "event", "", **more)

@@ -87,39 +87,39 @@ class Poll:
         # So every short wait has another length.
         self.begun = secrets.randbelow(SHORT_MS)
         """The number of the newest sync that has begun."""
-        self._heard = -1
-        self._wanted = False
-        self._scope: asyncio.Timeout | None = None
+        self._processed = -1
+        self._is_requested = False
+        self._timeout: asyncio.Timeout | None = None
         self._processed_event = asyncio.Event()
 
     async def round(self, asked: Callable[[int], Awaitable[Json]], wait_ms: int) -> Json:
         """Run one sync: call `asked` with the milliseconds to wait for events, and return its answer."""
         self.begun += 1
-        if wait_ms > SHORT_MS and not self._wanted:
+        if wait_ms > SHORT_MS and not self._is_requested:
             try:
                 async with asyncio.timeout(None) as scope:
-                    self._scope = scope
+                    self._timeout = scope
                     return await asked(wait_ms)
             except TimeoutError:
                 if not scope.expired():
                     raise
                 self.begun += 1
             finally:
-                self._scope = None
+                self._timeout = None
         return await asked(self.begun % SHORT_MS)
 
     def heard(self) -> None:
         """Wake up the waiting tasks: the newest sync is processed."""
-        self._heard, self._wanted = self.begun, False
+        self._processed, self._is_requested = self.begun, False
         processed, self._processed_event = self._processed_event, asyncio.Event()
         processed.set()
 
     async def heard_since(self, number: int) -> None:
         """Wait until a sync that began after number `number` is processed; one is started at once."""
-        while self._heard <= number:
-            if self._scope is not None and not self._wanted:
-                self._scope.reschedule(asyncio.get_running_loop().time())
-            self._wanted = True
+        while self._processed <= number:
+            if self._timeout is not None and not self._is_requested:
+                self._timeout.reschedule(asyncio.get_running_loop().time())
+            self._is_requested = True
             await self._processed_event.wait()
 
 
@@ -245,15 +245,15 @@ class MatrixClient:
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
         if not since:
-            self._begin_anew()
-        self._know_rooms(batch)
+            self._forget_rooms()
+        self._read_members(batch)
         self.poll.heard()
         if since != self._since:  # everything before is stored
             self._since, self._owners = since, {}
         at_work = read_installation(newest_in(raw, AT_WORK))
         return replace(batch, epoch=value_in(newest_in(raw, epoch)), installation=at_work)
 
-    def _begin_anew(self) -> None:
+    def _forget_rooms(self) -> None:
         """Forget the known rooms and keys: a sync without a token does not name rooms that we left."""
         for room_id in list(self._nio.rooms):
             self.keys.end_session(room_id)
@@ -261,7 +261,7 @@ class MatrixClient:
             known.clear()
         self.keys.doubt_devices()
 
-    def _know_rooms(self, batch: SyncBatch) -> None:
+    def _read_members(self, batch: SyncBatch) -> None:
         """Let nio read the members before the keys; it would read them later, or never."""
         encrypted: set[str] = set()
         response = parsed({**batch.for_nio, "to_device": {}})

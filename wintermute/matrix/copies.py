@@ -169,7 +169,7 @@ class Copies:
         try:
             served = await self._client.epochs.served()
         except SendRefused as error:
-            await self._refused(error)
+            await self._note_refusal(error)
             return
         if await self._is_foreign(served):
             since = await self._inbox.last_sync(self._client.account.user_id)
@@ -200,7 +200,7 @@ class Copies:
         seen_at = [*self._foreign.values(), self._overheard_at]
         if event_id and not any(now - at < AT_ONCE_SECONDS for at in seen_at):
             self._overheard_at = now
-            await self._notice(event_id, None)
+            await self._store_evidence(event_id, None)
             await self._health.note("copies", "warn", COPY_SEEN)
 
     async def before_sending(self, *, encrypted: bool) -> None:
@@ -231,7 +231,7 @@ class Copies:
         try:
             await self._client.epochs.serve(self._pending)
         except SendRefused as error:
-            await self._refused(error)
+            await self._note_refusal(error)
         else:
             self._replaced_at = self._clock.monotonic()
         self._pending = ""
@@ -240,7 +240,7 @@ class Copies:
         known = await self._store.values(self._client.account.device_id)
         return standing(served, known, self._client.epochs.beside_keys) == "foreign"
 
-    async def _notice(self, sign: str, since: datetime | None) -> None:
+    async def _store_evidence(self, sign: str, since: datetime | None) -> None:
         """Store the evidence. The renewal of keys is requested first: an unneeded one does no harm."""
         self._client.renew_keys()
         async with self._database.transaction() as tx:
@@ -248,14 +248,14 @@ class Copies:
         log.warning("copy noticed since=%s", since.isoformat() if since else "another runs")
 
     async def _record_foreign(self, value: str, since: datetime | None) -> None:
-        await self._notice(value, since)
+        await self._store_evidence(value, since)
         now = self._clock.monotonic()
         lately = {epoch: at for epoch, at in self._foreign.items() if now - at < AT_ONCE_SECONDS}
         self._foreign = {**lately, value: now}
         if len(self._foreign) > 1:
             raise AnotherCopyRuns(RUNS_BESIDE)
 
-    async def _refused(self, error: SendRefused) -> None:
+    async def _note_refusal(self, error: SendRefused) -> None:
         """Go on without epochs if the homeserver refuses them: then only messages show a restore."""
         self._replaced_at = self._clock.monotonic()
         log.warning("account data refused reason=%s", error)
@@ -326,7 +326,7 @@ def answered(
     """
     done = {row.event_id for row in rows if tags.has("answer", row.event_id)}
     for room_id, events in rooms.items():
-        done |= _redacted(rows, tags, room_id, events, us)
+        done |= _redacted_answers(rows, tags, room_id, events, us)
     last: dict[str, int] = {}
     for row in rows:
         if row.event_id in done and row.kind == "message":
@@ -339,7 +339,7 @@ def answered(
     ]
 
 
-def _redacted(
+def _redacted_answers(
     rows: Sequence[OpenRow], tags: Tags, room_id: str, events: Sequence[Json], us: str
 ) -> set[str]:
     """Return the messages whose answer of ours was redacted by somebody else."""
@@ -371,7 +371,7 @@ class Restored:
 
     async def settle(self, tx: Transaction, rooms: Mapping[str, Sequence[Json]]) -> None:
         """Find out what was sent before the restore, if these data are a backup or prove to be one now."""
-        marks, said = self._client.marks, self._said_in(rooms)
+        marks, said = self._client.marks, self._own_events(rooms)
         promised = await self._stores.outbox.promised(tx, [each.outbox_id for each in said])
         rollback = await self._copies.unsettled(tx)
         if rollback is None:
@@ -385,8 +385,8 @@ class Restored:
         )
         await self._mark_sent(tx, [s for s in said if s.outbox_id in promised and s.is_part])
         await self._redact_unfinished(tx, [s for s in unended(said) if s.outbox_id not in promised])
-        await self._occurrences(tx, tags)
-        await self._results(tx, tags)
+        await self._finish_occurrences(tx, tags)
+        await self._finish_results(tx, tags)
         rows = answered(
             await self._stores.inbox.all_open(tx), tags, rooms, self._client.account.user_id
         )
@@ -406,14 +406,14 @@ class Restored:
 
     async def unknown(self, rooms: Mapping[str, Sequence[Json]]) -> str:
         """Return an event of ours that this copy never enqueued: another copy runs; "" if there is none."""
-        said = self._said_in(rooms)
+        said = self._own_events(rooms)
         if not said:
             return ""
         ids = [each.outbox_id for each in said]
         known = await self._stores.outbox.promised(self._stores.database, ids)
         return next((each.event_id for each in said if each.outbox_id not in known), "")
 
-    def _said_in(self, rooms: Mapping[str, Sequence[Json]]) -> list[OwnEvent]:
+    def _own_events(self, rooms: Mapping[str, Sequence[Json]]) -> list[OwnEvent]:
         marks = self._client.marks
         return [each for room, events in rooms.items() for each in said_in(marks, room, events)]
 
@@ -441,7 +441,7 @@ class Restored:
             home = await self._stores.conversations.in_room(tx, each.room_id, scope)
             await self._stores.retractions.take_away(tx, home, each.room_id, each.event_id)
 
-    async def _occurrences(self, tx: Transaction, tags: Tags) -> None:
+    async def _finish_occurrences(self, tx: Transaction, tags: Tags) -> None:
         """Mark due tasks and their runs as done if their messages were sent."""
         stores, now = self._stores, self._clock.now()
         for conversation_id in await stores.runs.rooms(tx):
@@ -458,7 +458,7 @@ class Restored:
         said = [each for each, name in times if tags.has("occurrence", name)]
         known = await stores.occurrences.claimed(tx, said)
         for each in said:
-            home = await self._home(tx, each.due.made_in)
+            home = await self._record_conversation(tx, each.due.made_in)
             if home is not None and each.due.task.id not in known:
                 await stores.occurrences.take(tx, [(each, "done", home, None)])
         await stores.occurrences.advance(tx, said)
@@ -468,14 +468,14 @@ class Restored:
         now = self._clock.now()
         return claim(due, now, now, self._stores.tasks.zone)
 
-    async def _home(self, tx: Transaction, made_in: str | None) -> str | None:
+    async def _record_conversation(self, tx: Transaction, made_in: str | None) -> str | None:
         """Return a conversation for the record of a task's message."""
         if made_in is not None:
             return made_in
         homes = await self._stores.conversations.homes(tx, self._stores.owner.scope)
         return homes[0].id if homes else None
 
-    async def _results(self, tx: Transaction, tags: Tags) -> None:
+    async def _finish_results(self, tx: Transaction, tags: Tags) -> None:
         """Mark sub-sessions as reported if their results were."""
         subs, inbox = self._stores.sub_sessions, self._stores.inbox
         for room, room_id in await subs.open_rooms(tx):

@@ -194,7 +194,7 @@ class CrossSigning:
         self._user_id = user_id
         self._password = password
         self._clock = clock
-        self._again = self._wait = 0.0
+        self._retry_at = self._wait = 0.0
         self._made = False
         self._session = ""
         self._drawn = draw()
@@ -230,16 +230,18 @@ class CrossSigning:
         """Check if our own key signed another device of our account."""
         served = mapping(self._served.get(device.device_id))
         keys = {"keys": mapping(served.get("keys"))}
-        return device == device_of(self._user_id, device.device_id, keys) and self._signs(served)
+        return device == device_of(self._user_id, device.device_id, keys) and self._has_signed(
+            served
+        )
 
-    def _signs(self, served: object) -> bool:
+    def _has_signed(self, served: object) -> bool:
         """Check if our own key signed a served device."""
         seeds = self.seeds
         return seeds is not None and is_signed(served, self._user_id, seeds.self_signing.public)
 
     def wants(self) -> bool:
         """Check if a failed step is to be tried again now."""
-        return not self.state.signed and self._clock.monotonic() >= self._again
+        return not self.state.signed and self._clock.monotonic() >= self._retry_at
 
     async def settle(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:
         """Bring the served keys into the intended state; `ask` queries them again.
@@ -254,17 +256,17 @@ class CrossSigning:
         except HomeserverUnavailable as error:
             self._wait = min(max(self._wait * 2, 1.0), AGAIN_SECONDS)
             seconds = max(self._wait, error.retry_after or 0.0)
-            self._refused("unavailable", UNAVAILABLE.format(error), seconds)
+            self._set_failed("unavailable", UNAVAILABLE.format(error), seconds)
         except ApprovalNeeded as error:
             reason = approval_text(error, has_password=self._password is not None)
             if error.page:
-                self._refused("page", reason, APPROVAL_SECONDS)
+                self._set_failed("page", reason, APPROVAL_SECONDS)
             else:
-                self._refused("password" if error.by_password else "stages", reason)
+                self._set_failed("password" if error.by_password else "stages", reason)
         except SendRefused as error:
-            self._refused("refused", REFUSED.format(error))
+            self._set_failed("refused", REFUSED.format(error))
         except (ConfigurationError, StorageBlocked, OSError) as error:
-            self._refused("unusable", str(error))
+            self._set_failed("unusable", str(error))
 
     async def _steps(self, answer: Json, ask: Callable[[], Awaitable[Json]]) -> None:
         self.seeds = self._read_seeds(answer)
@@ -307,18 +309,18 @@ class CrossSigning:
             key = fingerprint(self.seeds.master.public)
             self.state = IdentityState("ok", f"this device is signed by {key}", True, self._made)
         elif step == "wait":
-            self._refused("waits", WAITS, APPROVAL_SECONDS)
+            self._set_failed("waits", WAITS, APPROVAL_SECONDS)
         elif step == "foreign":
-            self._refused("foreign", foreign_text(self.seeds))
+            self._set_failed("foreign", foreign_text(self.seeds))
         else:
-            self._refused("not kept", NOT_KEPT)
+            self._set_failed("not kept", NOT_KEPT)
 
-    def _refused(self, kind: IdentityTrouble, why: str, seconds: float = AGAIN_SECONDS) -> None:
+    def _set_failed(self, kind: IdentityTrouble, why: str, seconds: float = AGAIN_SECONDS) -> None:
         if self.state.text != why:
             log.warning("identity problem reason=%s", why)
         passes = kind in ("waits", "unavailable")
         self.state = IdentityState("warn" if passes else "fail", why, kind=kind)
-        self._again = self._clock.monotonic() + seconds
+        self._retry_at = self._clock.monotonic() + seconds
 
     def device(self) -> Json:
         """Return the public keys of our device, without signatures."""
@@ -336,7 +338,7 @@ class CrossSigning:
 
         Raises: ApprovalNeeded if a person has to act.
         """
-        body = self._public(seeds)
+        body = self._upload_body(seeds)
         try:
             await self._offer(body)
         except ApprovalNeeded as error:
@@ -366,7 +368,7 @@ class CrossSigning:
                 return
         await call(self._nio, "POST", UPLOAD, body)
 
-    def _public(self, seeds: Seeds) -> Json:
+    def _upload_body(self, seeds: Seeds) -> Json:
         """Return the body of the upload: the device signs the master key, which signs the others."""
         bare = {
             usage: {
@@ -387,7 +389,7 @@ class CrossSigning:
         """Sign every device of the account, on a person's request; whoever has the password may own one."""
         for name, served in self._served.items():
             usable = mapping(served).get("device_id") == name
-            if usable and self.seeds and not self._signs(served):
+            if usable and self.seeds and not self._has_signed(served):
                 await self._sign(self.seeds, unsigned(served))
 
     async def _sign(self, seeds: Seeds, device: Json) -> None:
@@ -436,23 +438,23 @@ class ReplacedDevices:
         self._nio = nio
         self._people = people
         self._identity = identity
-        self._refused: dict[tuple[str, str], Device] = {}
+        self._set_failed: dict[tuple[str, str], Device] = {}
         self._news: list[Device] = []
 
     @property
     def trouble(self) -> str:
         """The number of refused devices of allowed users, as text for the status; "" for none."""
-        count = sum(user in self._people.allowed for user, _ in self._refused)
+        count = sum(user in self._people.allowed for user, _ in self._set_failed)
         return f"sessions with other keys than before, refused: {count}" if count else ""
 
     @property
     def users(self) -> frozenset[str]:
         """The users with refused devices."""
-        return frozenset(user for user, _ in self._refused)
+        return frozenset(user for user, _ in self._set_failed)
 
     def refused_of(self, user: str) -> list[Device]:
         """Return the refused devices of a user."""
-        return [device for (owner, _), device in self._refused.items() if owner == user]
+        return [device for (owner, _), device in self._set_failed.items() if owner == user]
 
     def take_news(self) -> list[Device]:
         """Return the devices that were refused since the last call."""
@@ -465,7 +467,9 @@ class ReplacedDevices:
         nio never accepts another key for a known id, so an accepted device's old entry is deleted.
         """
         store: dict[str, OlmDevice] = self._nio.olm.device_store[user]
-        before = {key: self._refused.pop(key) for key in list(self._refused) if key[0] == user}
+        before = {
+            key: self._set_failed.pop(key) for key in list(self._set_failed) if key[0] == user
+        }
         good: dict[str, Json] = {}
         for name, served in devices.items():
             device, old = device_of(user, name, served), store.get(name)
@@ -475,7 +479,7 @@ class ReplacedDevices:
                 good[name] = served
                 del store[name]
             else:
-                self._refused[user, name] = device
+                self._set_failed[user, name] = device
                 self._news += [device] if before.get((user, name)) != device else []
         return good
 

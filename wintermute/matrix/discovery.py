@@ -50,7 +50,7 @@ async def find(matrix: Matrix) -> str:
                 at = replace(matrix, homeserver=place)
                 for known in (False, True) if "://" in written else (True, False):
                     try:
-                        return await _reached(await _well_known(at) if known else at)
+                        return await _check_versions(await _well_known(at) if known else at)
                     except HomeserverUnavailable as error:
                         problems += [] if known and error.status else [error]
                         if not error.status:  # no connection: the other path has none, either
@@ -73,20 +73,20 @@ def _places(written: str) -> Iterator[str]:
 
 async def _well_known(matrix: Matrix) -> Matrix:
     """Return the homeserver that the server's `.well-known` names."""
-    answer, _ = await _fetched(matrix, WELL_KNOWN)
+    answer, _ = await _fetch(matrix, WELL_KNOWN)
     problem = mapping(answer.get("m.homeserver")).get("base_url")
-    return replace(matrix, homeserver=_safe(matrix, problem))
+    return replace(matrix, homeserver=_checked_address(matrix, problem))
 
 
-async def _reached(matrix: Matrix) -> str:
-    answer, at = await _fetched(matrix, VERSIONS)
+async def _check_versions(matrix: Matrix) -> str:
+    answer, at = await _fetch(matrix, VERSIONS)
     if not isinstance(answer.get("versions"), list):
         problem = f"{matrix.homeserver} is no Matrix homeserver -> {ADVICE}"
         raise HomeserverUnavailable(problem, status=200)
-    return _safe(matrix, at.partition(VERSIONS)[0])
+    return _checked_address(matrix, at.partition(VERSIONS)[0])
 
 
-def _safe(before: Matrix, address: object) -> str:
+def _checked_address(before: Matrix, address: object) -> str:
     """Check an address named by a server: no step from https to http."""
     is_url = isinstance(address, str) and re.fullmatch(URL, address)
     if not is_url or before.homeserver.split(":")[0] == "https" != str(address).split(":")[0]:
@@ -95,7 +95,7 @@ def _safe(before: Matrix, address: object) -> str:
     return str(address).rstrip("/")
 
 
-async def _fetched(matrix: Matrix, target: str) -> tuple[dict[str, object], str]:
+async def _fetch(matrix: Matrix, target: str) -> tuple[dict[str, object], str]:
     try:
         async with anonymous(matrix) as nio:
             return await fetch(nio, target)

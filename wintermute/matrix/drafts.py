@@ -125,7 +125,7 @@ class Drafts:
 
     def rest(self, row: Waiting) -> None:
         """Pause an answer; its text is kept."""
-        if known := self._of(row):
+        if known := self._known(row):
             self._growing[row.conversation_id] = replace(known, at_work=False)
 
     def say(self, conversation_id: str, piece: str) -> str:
@@ -175,7 +175,7 @@ class Drafts:
 
     def shown(self, row: Waiting) -> str | None:
         """Return the shown text of an answer; None if it is unknown since the last start."""
-        known = self._of(row)
+        known = self._known(row)
         if known is None or not known.begun:
             return "" if known is not None and known.retracted else None
         return known.said
@@ -227,7 +227,7 @@ class Drafts:
         if known := self._growing.get(conversation_id):
             self._growing[conversation_id] = replace(known, is_over=True)
 
-    def _of(self, row: Waiting) -> GrowingAnswer | None:
+    def _known(self, row: Waiting) -> GrowingAnswer | None:
         known = self._growing.get(row.conversation_id)
         return known if known and known.row.event_id == row.event_id else None
 

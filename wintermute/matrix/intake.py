@@ -280,9 +280,9 @@ class Intake:
         """Decrypt an event and return it with the trust level of its sender's device."""
         if raw["type"] == "m.room.encrypted":
             return await self._client.checked(tx, view.room_id, raw)
-        return Opened(raw), await self._verdict(tx, str(raw["sender"]), view)
+        return Opened(raw), await self._unencrypted_trust(tx, str(raw["sender"]), view)
 
-    async def _verdict(self, tx: Transaction, sender: str, view: RoomView) -> Verdict:
+    async def _unencrypted_trust(self, tx: Transaction, sender: str, view: RoomView) -> Verdict:
         """Return the trust level of an unencrypted event."""
         people = self._client.people
         if people.is_changed(sender):
@@ -323,20 +323,20 @@ class Intake:
         if (incoming := read_event(*asked, answers_us=answers_us)) is not None:
             return await self._message(tx, arrival, incoming)
         found = unread(*asked[:-1], answers_us=answers_us)
-        if found is None or self._worth(arrival) == "held":  # the sender may be forged
+        if found is None or self._acceptance(arrival) == "held":  # the sender may be forged
             return None
-        if not await self._refuses(tx, await self._home(tx, arrival), arrival):
+        if not await self._refuses(tx, await self._conversation_of(tx, arrival), arrival):
             await self._notify_unread(tx, arrival, found.kind, found.line)
         return None
 
     async def _notify_unread(self, tx: Transaction, arrival: Arrival, kind: str, line: str) -> None:
         """Send a notice that an event is not read: once per kind, room and hour (F-024)."""
         room_id = arrival.view.room_id
-        key, conversation = f"unread {kind} {room_id}", await self._home(tx, arrival)
+        key, conversation = f"unread {kind} {room_id}", await self._conversation_of(tx, arrival)
         await self._stores.notices.notice_once(tx, key, HOUR, conversation, line)
 
     async def _reacted(self, tx: Transaction, arrival: Arrival, reaction: Reaction) -> str | None:
-        decision = self._worth(arrival)
+        decision = self._acceptance(arrival)
         if decision == "held":
             return None
         if decision == "other" and arrival.encrypted:
@@ -344,13 +344,15 @@ class Intake:
         command = await self._relations.command(tx, reaction)
         if command is None:
             return None
-        return await self._keep(tx, arrival, await self._home(tx, arrival), command, "waiting")
+        return await self._keep(
+            tx, arrival, await self._conversation_of(tx, arrival), command, "waiting"
+        )
 
     async def _message(self, tx: Transaction, arrival: Arrival, incoming: Incoming) -> str | None:
-        decision, context = self._worth(arrival), incoming.kind == "context"
+        decision, context = self._acceptance(arrival), incoming.kind == "context"
         if decision == "refused" and context:
             return None
-        conversation = await self._home(tx, arrival)
+        conversation = await self._conversation_of(tx, arrival)
         if decision == "held":
             return await self._hold(tx, conversation, arrival, tell=not context)
         if decision == "other":
@@ -387,7 +389,7 @@ class Intake:
         known = arrival.locked is None and await self._stores.inbox.find(tx, edit.event_id)
         if original is None or known:
             return None
-        conversation, decision = await self._home(tx, arrival), self._worth(arrival)
+        conversation, decision = await self._conversation_of(tx, arrival), self._acceptance(arrival)
         if decision == "held":
             return await self._hold(tx, conversation, arrival, tell=True)
         if original.state in ("locked", "untrusted"):
@@ -415,7 +417,7 @@ class Intake:
         edit = replace(edit, replies_to=original.replies_to)
         return await self._keep(tx, arrival, conversation, edit, "waiting")
 
-    async def _home(self, tx: Transaction, arrival: Arrival) -> str:
+    async def _conversation_of(self, tx: Transaction, arrival: Arrival) -> str:
         if arrival.locked is not None:
             return arrival.locked.conversation_id
         return await self._conversation(tx, arrival.view, arrival.opened.event)
@@ -509,7 +511,7 @@ class Intake:
     def _has_moved(self, room_id: str) -> bool:
         return self._client.moves.home(room_id) != room_id
 
-    def _worth(self, arrival: Arrival) -> Worth:
+    def _acceptance(self, arrival: Arrival) -> Worth:
         return worth(arrival.verdict, encrypted=arrival.encrypted, accept=self._accepts)
 
     async def _hold(
@@ -533,7 +535,7 @@ class Intake:
 
     async def _refuses(self, tx: Transaction, conversation: str, arrival: Arrival) -> bool:
         """Check if an unencrypted event should have been encrypted, and send a notice (X-015, X-034)."""
-        unsigned = self._worth(arrival) == "refused"
+        unsigned = self._acceptance(arrival) == "refused"
         if arrival.encrypted or not (unsigned or self._settings.encryption == "required"):
             return False
         # Also in an encrypted room: whoever runs the homeserver could have written it.

@@ -98,19 +98,19 @@ class Keys:
         self._clock = clock
         self._refuse_unsigned = refuse_unsigned
         self.store = KeyStore(nio, keep_before_upload)
-        self._turn = asyncio.Lock()
+        self._query_lock = asyncio.Lock()
         self._claiming = asyncio.Lock()
         self._sharing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._shared: dict[str, Shared] = {}
         self._claimed: dict[Device, float] = {}
         self._uploaded: KeysUploadResponse | None = None
-        self._own: Json = {}
-        self._watched = people.allowed
+        self._own_answer: Json = {}
+        self._changed_users = people.allowed
         self._unanswered: frozenset[str] = frozenset()
-        self._ask_again = 0.0
-        self._upload_again = 0.0
+        self._retry_query_at = 0.0
+        self._retry_upload_at = 0.0
         self._counted_until = 0.0
-        self._look_again = self._offer_again = 0.0
+        self._query_self_at = self._retry_device_at = 0.0
         self._served: DeviceServed = "ours"
         self._dropped = 0
         self._trouble = ""
@@ -156,7 +156,7 @@ class Keys:
 
     def changed(self, users: Collection[str]) -> None:
         """Note that users have changed their devices or identity."""
-        self._watched |= frozenset(users)
+        self._changed_users |= frozenset(users)
 
     def doubt_devices(self) -> None:
         """Treat every device list as changed, as changes may have been missed."""
@@ -183,18 +183,18 @@ class Keys:
         if await self.renewal.run():
             self.fallback.outdate()
         await self.fallback.offer()  # first: the answer to an upload counts all keys
-        if self._nio.should_upload_keys and self._clock.monotonic() >= self._upload_again:
+        if self._nio.should_upload_keys and self._clock.monotonic() >= self._retry_upload_at:
             await self._upload()
             await self.fallback.offer()
-        self._nio.olm.users_for_key_query |= self._watched & self._followed
-        self._watched = frozenset()
-        if self.identity.wants() or self._clock.monotonic() >= self._look_again:
+        self._nio.olm.users_for_key_query |= self._changed_users & self._followed
+        self._changed_users = frozenset()
+        if self.identity.wants() or self._clock.monotonic() >= self._query_self_at:
             self._nio.olm.users_for_key_query.add(self._nio.user_id)
         await self._query()
-        if self._own and self._nio.olm.account.shared:
+        if self._own_answer and self._nio.olm.account.shared:
             await self._offer_device()
-            await self.identity.settle(self._own, lambda: self.ask({self._nio.user_id}))
-            self._own = {}
+            await self.identity.settle(self._own_answer, lambda: self.ask({self._nio.user_id}))
+            self._own_answer = {}
         async with self._claiming:
             if self._nio.should_claim_keys:
                 await self._claim(self._nio.get_users_for_key_claiming())
@@ -206,9 +206,9 @@ class Keys:
     async def _offer_device(self) -> None:
         """Upload the keys of our device again if they are missing; others are not replaced (F-070)."""
         us, device, now = self._nio.user_id, self.identity.device(), self._clock.monotonic()
-        self._served = served_device(self._own, us, device)
-        if self._served == "missing" and now >= self._offer_again:
-            self._offer_again = now + UPLOAD_AGAIN_SECONDS
+        self._served = served_device(self._own_answer, us, device)
+        if self._served == "missing" and now >= self._retry_device_at:
+            self._retry_device_at = now + UPLOAD_AGAIN_SECONDS
             self._nio.olm.account.shared = False  # so that nio uploads the device keys, too
             log.warning("device keys missing at the homeserver; offered again")
             if not await self._upload():
@@ -247,7 +247,7 @@ class Keys:
             if (missing or self._unanswered & set(everyone)) and not self._reaches_anybody(reached):
                 raise HomeserverUnavailable("nobody in the room can be given our key yet")
             if apart or not self._is_shared_with(room_id, reached.keys()):
-                await self._give(room_id, reached)
+                await self._send_key(room_id, reached)
             await self._withhold(room_id, refused)
 
     def end_session(self, room_id: str) -> None:
@@ -296,7 +296,7 @@ class Keys:
             return False
         return shared.session_id == session.id and shared.given == frozenset(devices)
 
-    def _begin(self, room_id: str, devices: Collection[Device]) -> Shared:
+    def _unused_session(self, room_id: str, devices: Collection[Device]) -> Shared:
         """Return an unused session of a room for exactly these devices.
 
         The last one is used again if it fits: nio keeps every session, and sharing may fail often.
@@ -338,9 +338,9 @@ class Keys:
         session = self.renewal.session
         return {device for device in devices if session(device.curve25519) is None}
 
-    async def _give(self, room_id: str, devices: Mapping[Device, OlmDevice]) -> None:
+    async def _send_key(self, room_id: str, devices: Mapping[Device, OlmDevice]) -> None:
         """Send the key of a room's session to each device. `shared_history` is never set."""
-        olm, shared = self._nio.olm, self._begin(room_id, devices)
+        olm, shared = self._nio.olm, self._unused_session(room_id, devices)
         session = olm.outbound_group_sessions[room_id]
         key = {
             "algorithm": MEGOLM,
@@ -412,7 +412,7 @@ class Keys:
                 with self.store.writing():
                     self._nio.olm.mark_keys_as_published()
                     self._nio.olm.save_account()
-        self._upload_again = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
+        self._retry_upload_at = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
         return False
 
     async def _upload_once(self) -> None:
@@ -440,9 +440,9 @@ class Keys:
         Only one query runs at a time; other callers wait for its answer.
         """
         olm = self._nio.olm
-        async with self._turn:
+        async with self._query_lock:
             wanted = set(filter(is_token, olm.users_for_key_query | self._unanswered))
-            if self._clock.monotonic() < self._ask_again:
+            if self._clock.monotonic() < self._retry_query_at:
                 wanted -= self._unanswered
             if not wanted:
                 return
@@ -458,7 +458,7 @@ class Keys:
 
     async def ask(self, users: set[str]) -> Json:
         """Query the devices of users now; return the whole answer."""
-        async with self._turn:
+        async with self._query_lock:
             return await self._ask(users)
 
     async def _ask(self, wanted: set[str]) -> Json:
@@ -471,8 +471,8 @@ class Keys:
         self.drop(dropped)
         covered = told_of(answer, found)
         if self._nio.user_id in covered:
-            self._own = answer
-            self._look_again = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
+            self._own_answer = answer
+            self._query_self_at = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
             self.identity.learn(answer["device_keys"][self._nio.user_id])
         found = {user: self.replaced.sift(answer, user, found[user]) for user in covered}
         changed_meanwhile = set(olm.users_for_key_query)
@@ -483,7 +483,7 @@ class Keys:
         self.people.learn(answer, found)
         self._unanswered = (self._unanswered - covered) | (wanted - covered)
         if wanted - covered:
-            self._ask_again = self._clock.monotonic() + ASK_AGAIN_SECONDS
+            self._retry_query_at = self._clock.monotonic() + ASK_AGAIN_SECONDS
             log.warning("device keys missing users=%s", len(self._unanswered))
         return answer
 
@@ -562,7 +562,7 @@ class FallbackKey:
         self._clock = clock
         self._lacks: bool | None = None
         self._signed: Json = {}
-        self._again = 0.0
+        self._retry_at = 0.0
         self.trouble = ""
         """The reason why the homeserver has none of ours; "" if it has one or needs none."""
 
@@ -584,21 +584,21 @@ class FallbackKey:
             if (
                 account._account.fallback_key or self._signed
             ):  # it was uploaded, but the answer was lost
-                self._published()
+                self._mark_published()
             self.trouble = ""
             return
-        if self._clock.monotonic() < self._again:
+        if self._clock.monotonic() < self._retry_at:
             return
         try:
             await call(self._nio, "POST", path("keys", "upload"), {"fallback_keys": self._key()})
         except (SendRefused, HomeserverUnavailable) as error:
             refused = isinstance(error, SendRefused)
             pause = REFUSED_SECONDS if refused else UNAVAILABLE_SECONDS
-            self._again = self._clock.monotonic() + pause
+            self._retry_at = self._clock.monotonic() + pause
             self.trouble = f"fallback key: {error}"
             log.warning("fallback key not uploaded reason=%s", error)
         else:
-            self._published()
+            self._mark_published()
             self.trouble = ""
 
     def _key(self) -> Json:
@@ -621,7 +621,7 @@ class FallbackKey:
             self._signed = {f"signed_curve25519:{name}": content}
         return self._signed
 
-    def _published(self) -> None:
+    def _mark_published(self) -> None:
         with self._store.writing():
             self._nio.olm.mark_keys_as_published()
             self._nio.olm.save_account()

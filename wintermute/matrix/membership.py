@@ -110,7 +110,7 @@ class RoomMoves:
         """Store what rooms say about successor and predecessor; return all known links."""
         known = self._stores.known
         links = await known.links()
-        said = [room for room in rooms if _is_news(room, links)]
+        said = [room for room in rooms if _names_unknown_room(room, links)]
         if not said:
             return links
         async with self._stores.database.transaction() as tx:
@@ -146,13 +146,13 @@ class RoomMoves:
         await self._stores.memories.text(was)  # reads changes that were made by hand
         async with self._stores.database.transaction() as tx:
             await self._stores.known.moved(tx, move, name)
-            woken = await self._moved(tx, move, name, was)
+            woken = await self._move_rows(tx, move, name, was)
         log.info("room moved from=%s to=%s scope=%s", move.old, move.new, name)
         for scope in (was, name):
             await self._stores.memories.text(scope)
         return woken
 
-    async def _moved(self, tx: Transaction, move: Move, name: str, was: str) -> set[str]:
+    async def _move_rows(self, tx: Transaction, move: Move, name: str, was: str) -> set[str]:
         stores = self._stores
         there = await stores.conversations.of_room(tx, move.new)
         over = await stores.conversations.move(tx, *move)
@@ -172,7 +172,7 @@ class RoomMoves:
         return {*over, *(each.id for each in (target, there) if each)}
 
 
-def _is_news(room: RoomBatch, links: Sequence[Link]) -> bool:
+def _names_unknown_room(room: RoomBatch, links: Sequence[Link]) -> bool:
     """Check if a room names a successor or predecessor that is not stored yet."""
     known = next((link for link in links if link.room_id == room.room_id), Link("", False, False))
     follows = room.predecessor not in (None, known.predecessor)

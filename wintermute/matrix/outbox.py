@@ -244,8 +244,8 @@ class Sender:
                 held = self._client.is_held(row.room_id) and not row.apart
                 if held:
                     return
-                if pause := self._pause(row):
-                    await self._pause_for(where, pause, row)
+                if pause := self._delay(row):
+                    await self._pause(where, pause, row)
                     continue
                 try:
                     await self._deliver(row)
@@ -255,7 +255,7 @@ class Sender:
                     continue
                 except HomeserverUnavailable as error:
                     wait = error.retry_after or min(wait * 2, LONGEST_WAIT)
-                    await self._failed(where, row, error, wait)
+                    await self._after_failure(where, row, error, wait)
         finally:
             del self._busy[where]
             if not self._closing and not held:
@@ -328,7 +328,7 @@ class Sender:
         if is_new:
             self._drafts.went_out(where[0], answer)
 
-    def _pause(self, row: Outgoing) -> float:
+    def _delay(self, row: Outgoing) -> float:
         """Return the seconds that a row has to wait; a reaction that need not wait is counted as sent."""
         if row.reacts_to is not None:
             return self._pace.sign(self._now())
@@ -339,7 +339,7 @@ class Sender:
         """Check if the answer of this draft is still being streamed; later its answer goes before all else."""
         return self._drafts.at((row.conversation_id, row.room_id)) is not None
 
-    async def _failed(
+    async def _after_failure(
         self, where: tuple[str, str], row: Outgoing, error: HomeserverUnavailable, wait: float
     ) -> None:
         """Wait until the next attempt, and until a sync has shown changes of the room's members (F-002)."""
@@ -351,7 +351,7 @@ class Sender:
             self._pace.slowed(self._now())
         failed_in = self._client.poll.begun
         if row.reacts_to or (row.live and where not in self._unconfirmed):
-            await self._pause_for(where, wait, row)
+            await self._pause(where, wait, row)
         else:
             await self._clock.sleep(wait)
         await self._client.poll.heard_since(failed_in)
@@ -373,7 +373,7 @@ class Sender:
         self._logged = {reason: now}
         return True
 
-    async def _pause_for(self, where: tuple[str, str], seconds: float, row: Outgoing) -> None:
+    async def _pause(self, where: tuple[str, str], seconds: float, row: Outgoing) -> None:
         """Wait with a reaction or draft, until another message of this conversation is to be sent.
 
         Every sync ends the pause, too, also the one that a failed reaction has asked for.
@@ -461,7 +461,7 @@ class Sender:
             if await continued(tx) != event_id:
                 return False
             if event_id is None:
-                await self._close(tx, row, words.BELOW)
+                await self._close_draft(tx, row, words.BELOW)
             return True
 
         if len(row.body) <= SHORT:
@@ -473,7 +473,7 @@ class Sender:
         device_id = self._client.account.device_id
         return await stores.outbox.store_parts(row.id, events, device_id, still)
 
-    async def _close(self, tx: Transaction, row: Outgoing, body: str) -> None:
+    async def _close_draft(self, tx: Transaction, row: Outgoing, body: str) -> None:
         """Replace the text of a draft by `body`: its answer is a message of its own."""
         if row.continues is not None:
             await self._stores.outbox.close_draft(tx, row.continues, body)
@@ -532,7 +532,7 @@ class Sender:
         events = await asyncio.to_thread(events_of, there)
         async with self._stores.database.transaction() as tx:
             await self._stores.outbox.follow(tx, row.id, target, events)
-            await self._close(tx, row, words.ELSEWHERE)
+            await self._close_draft(tx, row, words.ELSEWHERE)
         log.info("message moved room=%s to=%s outbox=%s", row.room_id, target, row.id)
         self.wake()
 
@@ -576,7 +576,7 @@ class Sender:
             else:
                 target = await self._stores.conversations.in_room(tx, other, scope)
                 await self._stores.outbox.move(tx, row.id, target, ELSEWHERE)
-            await self._close(tx, row, words.WITHHELD)
+            await self._close_draft(tx, row, words.WITHHELD)
             await self._notify_kept_back(tx, row.room_id)
         self.wake()
 
@@ -682,11 +682,11 @@ class Sender:
                 return None
             if event["sender"] != self._client.account.user_id:
                 continue
-            if self._is_of(room_id, event, part):
+            if self._is_part(room_id, event, part):
                 return str(event["event_id"])
         return None
 
-    def _is_of(self, room_id: str, event: Json, part: OutboxPart) -> bool:
+    def _is_part(self, room_id: str, event: Json, part: OutboxPart) -> bool:
         """Check if an event of ours is this part; a reaction is recognised by its relation.
 
         Events from before message tags have the transaction id instead, inside the ciphertext.

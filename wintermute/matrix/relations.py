@@ -196,7 +196,7 @@ class Relations:
             tell = await self._direct_conversation(tx, room_id)
             await owe_forgetting(self._stores, tx, gone, texts, tell=tell, asks=asks)
         originals = {row.edits for row in found if row.edits}
-        return conversations | await self._unquote(tx, room_id, originals.union(events))
+        return conversations | await self._remove_quotes(tx, room_id, originals.union(events))
 
     async def _direct_conversation(self, tx: Transaction, room_id: str) -> str | None:
         """Return the conversation of a room if it is a direct chat."""
@@ -233,7 +233,9 @@ class Relations:
         await self._rooms.take_back(tx, found.conversation_id, ended)
         return {*await self._stores.casts.of_events(tx, ended)}
 
-    async def _unquote(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
+    async def _remove_quotes(
+        self, tx: Transaction, room_id: str, events: Collection[str]
+    ) -> set[str]:
         """Remove the text of these events from messages that quoted them. Returns the changed conversations."""
         casts, changed = self._stores.casts, dict[str, list[str]]()
         for conversation_id, cast_id, said in await casts.quoting(tx, room_id, events):
@@ -266,7 +268,10 @@ class Relations:
     async def _ask_anew(
         self, tx: Transaction, conversation_id: str, casts: Sequence[str]
     ) -> set[str]:
-        """Erase recordings that contain these casts. Returns the conversations whose context changes."""
+        """Erase recordings that contain these casts, and have the model asked again with less context.
+
+        Returns the conversations of the room whose context changes.
+        """
         beside = await self._stores.threads.beside(tx, conversation_id) if casts else set[str]()
         for each in beside:
             self._rooms.ask_anew(each)

@@ -181,7 +181,7 @@ def receive(
     read, text = _read(content)
     if kind == "cancel":
         code = _text(read, "code")
-        return _over(verification, code if len(code) <= MOST_CODE_CHARS else ""), ()
+        return _cancelled(verification, code if len(code) <= MOST_CODE_CHARS else ""), ()
     if not text:
         return cancel(verification, "m.invalid_message")
     if kind in verification.received:
@@ -202,7 +202,9 @@ def cancel(verification: Verification, code: str) -> SasStep:
     if verification.is_over:
         return verification, ()
     reason = REASONS.get(code, "The verification failed.")
-    return _over(verification, code), (_message(verification, "cancel", code=code, reason=reason),)
+    return _cancelled(verification, code), (
+        _message(verification, "cancel", code=code, reason=reason),
+    )
 
 
 def expired(verification: Verification, now: datetime) -> SasStep:
@@ -262,7 +264,7 @@ def _start(verification: Verification, content: Json, keys: Mapping[str, str]) -
         **chosen,
     )
     verification = replace(verification, we_started=False, start=start)
-    return _agreed(verification, shown, chosen), (accept,)
+    return _accepted(verification, shown, chosen), (accept,)
 
 
 def _accept(verification: Verification, content: Json, keys: Mapping[str, str]) -> SasStep:
@@ -275,10 +277,10 @@ def _accept(verification: Verification, content: Json, keys: Mapping[str, str]) 
     if not shown or any(word not in CHOICES[name] for name, word in chosen.items()):
         return cancel(verification, "m.unknown_method")
     verification = replace(verification, commitment=commitment)
-    return _agreed(verification, shown, chosen), (_key_message(verification),)
+    return _accepted(verification, shown, chosen), (_key_message(verification),)
 
 
-def _agreed(
+def _accepted(
     verification: Verification, shown: tuple[str, ...], chosen: Mapping[str, str]
 ) -> Verification:
     method = chosen["message_authentication_code"]
@@ -405,7 +407,7 @@ def _commitment(key: Curve25519PublicKey, start: str) -> str:
     return digest((key.to_base64() + start).encode())
 
 
-def _over(verification: Verification, code: str) -> Verification:
+def _cancelled(verification: Verification, code: str) -> Verification:
     return replace(verification, phase="cancelled", code=code, verified_keys=())
 
 

@@ -155,7 +155,7 @@ def load_seeds(
     try:
         found = json.loads(file.read_text("utf-8"))
         pairs = (Pair(**found[usage]) for usage in USAGES)
-        seeds = Seeds(found["user_id"], *(_sound(pair, proven=proven) for pair in pairs))
+        seeds = Seeds(found["user_id"], *(_checked(pair, proven=proven) for pair in pairs))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -169,7 +169,7 @@ def load_seeds(
     return seeds
 
 
-def _sound(pair: Pair, *, proven: bool) -> Pair:
+def _checked(pair: Pair, *, proven: bool) -> Pair:
     seed = base64.b64decode(pair.seed, validate=True)
     if len(seed) != SEED_BYTES or not is_key(Ed25519PublicKey, pair.public):
         raise ValueError("not a key")

@@ -79,7 +79,7 @@ class Sync:
         self._progress = progress
         self._clock = clock
         self._keys_wait = self._keys_again = 0.0
-        self._refused: Counter[str] = Counter()
+        self._page_refusals: Counter[str] = Counter()
         self._token_refusals = 0
         self.caught_up = asyncio.Event()
         """Set when the first sync is stored: messages sent while we were offline are known."""
@@ -115,9 +115,9 @@ class Sync:
                     log.info("in sync again")
                 wait, trouble = 0.0, ""
                 await self._stores.health.note("homeserver", "ok", "in sync")
-                await self._keep_keys()
+                await self._upkeep()
 
-    async def _keep_keys(self) -> None:
+    async def _upkeep(self) -> None:
         """Do the upkeep of encryption; its problems do not delay messages that need none."""
         if self._clock.monotonic() < self._keys_again:
             return
@@ -169,7 +169,7 @@ class Sync:
     async def _round(self, token: str | None, wait_s: float) -> str:
         first = not self.ready.is_set()
         fresh = self._token_refusals >= MOST_TOKEN_REFUSALS
-        batch = await self._hear(token, wait_s, first=first, fresh=fresh)
+        batch = await self._fetch(token, wait_s, first=first, fresh=fresh)
         # First, as device queries and filling gaps may fail for a long time.
         if narrowed := await self._intake.narrow(batch):
             self._wake_all(narrowed)
@@ -198,7 +198,7 @@ class Sync:
             await self._copies.overheard(await self._restored.unknown(said))
         return batch.next_batch
 
-    async def _hear(
+    async def _fetch(
         self, token: str | None, wait_s: float, *, first: bool, fresh: bool
     ) -> SyncBatch:
         """Sync from a token, or without one if the homeserver has refused it repeatedly.
@@ -244,8 +244,8 @@ class Sync:
                 older, start = await self._client.page(room.room_id, start, end)
                 self._progress.page()
             except SendRefused as error:
-                self._refused[room.room_id] += 1
-                patient = self._refused[room.room_id] < MOST_REFUSALS
+                self._page_refusals[room.room_id] += 1
+                patient = self._page_refusals[room.room_id] < MOST_REFUSALS
                 if patient and error.code not in OUT_OF_THE_ROOM:
                     raise  # try again before the gap is skipped
                 log.warning("gap not filled room=%s reason=%s", room.room_id, error.code)
@@ -253,7 +253,7 @@ class Sync:
             events = older + events
             if not older:
                 break
-        self._refused.pop(room.room_id, None)
+        self._page_refusals.pop(room.room_id, None)
         return tuple(since_invitation(since_known(events, seen), us))
 
 

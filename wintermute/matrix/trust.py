@@ -221,16 +221,16 @@ class Trust:
             user, key = person.user_id, person.changed_to or NOBODY
             text = CHANGED if key else GONE
             notice = text.format(person=user, user=user, key=fingerprint(key))
-            await self._notice(tx, views[0], notice, apart=True)
+            await self._enqueue(tx, views[0], notice, apart=True)
             owner = self._policy.owner.user_id
             owners = [v for v in await self._rooms_with(tx, owner) if self._is_direct(v)]
             if owners and owner != person.user_id:
-                await self._notice(tx, owners[0], notice)
+                await self._enqueue(tx, owners[0], notice)
             await self._store.told(tx, person)
         self._client.people.told(person)
         log.warning("identity changed user=%s", person.user_id)
 
-    async def _notice(
+    async def _enqueue(
         self, tx: Transaction, view: RoomView, text: str, *, apart: bool = False
     ) -> None:
         conversation = await self._conversation(tx, view)

@@ -264,7 +264,7 @@ class Verifications:
         if exchange is not None:
             exchange.take(message)
         elif message.kind == "request":
-            return await self._requested(tx, message)
+            return await self._on_request(tx, message)
         elif not message.room_id and message.kind not in ("cancel", "done"):
             await self._unknown_transaction(tx, message)
         return ""
@@ -289,7 +289,7 @@ class Verifications:
         if self._is_full(row.sender):
             return TOO_MANY
         name = f"{COMMAND}{row.event_id}"
-        asked = sas.ask(name, row.room_id, self._ours(), row.sender, self._clock.now())
+        asked = sas.ask(name, row.room_id, self._our_party(), row.sender, self._clock.now())
         await self._start(tx, Exchange(asked, command=name))
         return ASKED
 
@@ -319,7 +319,7 @@ class Verifications:
                 if first or message.kind == "start":
                     exchange.give_up("m.accepted")
 
-    async def _requested(self, tx: Transaction, message: VerificationMessage) -> str:
+    async def _on_request(self, tx: Transaction, message: VerificationMessage) -> str:
         user, transaction_id, room_id = message.sender, message.transaction_id, message.room_id
         if not self._concerns_us(message) or await self._rows.knows(tx, user, transaction_id):
             return ""
@@ -335,7 +335,7 @@ class Verifications:
             return ""
         if self._is_full(user):
             return TOO_MANY
-        step = sas.asked(transaction_id, room_id, self._ours(), user, message.content, now)
+        step = sas.asked(transaction_id, room_id, self._our_party(), user, message.content, now)
         await self._start(tx, Exchange(*step))
         return ""
 
@@ -357,7 +357,7 @@ class Verifications:
         verification = Verification(
             message.transaction_id,
             message.room_id,
-            self._ours(),
+            self._our_party(),
             message.sender,
             device if isinstance(device, str) and 0 < len(device) <= 255 else "",
             False,
@@ -379,7 +379,7 @@ class Verifications:
     def _is_full(self, user: str) -> bool:
         return sum(e.now.their_user == user for e in self._open) >= MOST_OF_ONE
 
-    def _ours(self) -> Party:
+    def _our_party(self) -> Party:
         account = self._client.account
         keys = (self._client.device_key, self._client.keys.identity.master)
         return Party(account.user_id, account.device_id, *keys)
@@ -399,7 +399,7 @@ class Verifications:
 
     async def _resume(self) -> None:
         """Cancel the verifications of an earlier run: their secrets are lost."""
-        left = await self._rows.unfinished(self._ours())
+        left = await self._rows.unfinished(self._our_party())
         begun = {(e.now.their_user, e.now.transaction_id) for e in self._open}
         for verification in left:
             name = verification.transaction_id
@@ -420,7 +420,7 @@ class Verifications:
             if exchange.out:
                 await self._apply(exchange, (exchange.now, exchange.out))
             while not exchange.now.is_over:
-                await self._apply(exchange, await self._next(exchange))
+                await self._apply(exchange, await self._next_step(exchange))
         except (HomeserverUnavailable, SendRefused) as error:
             log.warning("verification given up user=%s reason=%s", exchange.now.their_user, error)
             code = "m.user" if isinstance(error, SendRefused) else "m.timeout"
@@ -446,7 +446,7 @@ class Verifications:
             await self._rows.rename(tx, now.their_user, name, event_id)
         exchange.now = replace(exchange.now, transaction_id=event_id)
 
-    async def _next(self, exchange: Exchange) -> SasStep:
+    async def _next_step(self, exchange: Exchange) -> SasStep:
         """Wait for the next step of a verification, and return it."""
         while True:
             exchange.wakeup.clear()
@@ -497,7 +497,7 @@ class Verifications:
             if notice:
                 await self._notify(tx, verification, notice)
             if verification.phase == "done":
-                await self._verified(tx, verification)
+                await self._store_verified(tx, verification)
         who = (verification.their_user, verification.their_device)
         if comparing:
             log.info("verification user=%s device=%s compare=%s", *who, shown(verification))
@@ -519,7 +519,7 @@ class Verifications:
                 await notices.notice_once(tx, key, DAY, conversation, notice)
                 return
 
-    async def _verified(self, tx: Transaction, verification: Verification) -> None:
+    async def _store_verified(self, tx: Transaction, verification: Verification) -> None:
         """Store that they have verified the identity that we trust; another one is ignored (X-035)."""
         person = self._client.people.person(verification.their_user)
         if person is None or person.changed_to is not None:

@@ -35,9 +35,9 @@ class BackendNotices:
                     await self._notify(f"backend {name}: {cause}", detail)
                 elif answered.get(name) != detail:
                     answered[name] = detail
-                    await self._answered(f"backend {name}", detail)
+                    await self._note_answer(f"backend {name}", detail)
 
-    async def _answered(self, part: str, options: str) -> None:
+    async def _note_answer(self, part: str, options: str) -> None:
         if options or await self._stores.health.part(part):
             detail = f"answers, asked {options}" if options else "answers"
             state: HealthState = "warn" if CUTS in options else "ok"

@@ -46,7 +46,7 @@ class EditedNotices:
         self._files = EditedLook(stores.places, stores.prompts)
         self._speaker = speaker
         self._clock = clock
-        self._before: Mapping[str, str] = {}
+        self._last_problems: Mapping[str, str] = {}
 
     async def run(self) -> None:
         """Check the files, until cancelled."""
@@ -113,7 +113,7 @@ class EditedNotices:
         for part in await self._stores.health.parts():
             if part.part.endswith(MEMORIES) and part.state == "warn":  # M-092
                 problems[f"{part.part}{TOO_LONG}"] = f"{part.part}: {part.detail}"
-        before, self._before = self._before, problems
+        before, self._last_problems = self._last_problems, problems
         return problems, {name for name, _ in before.items() & problems.items()}
 
 
