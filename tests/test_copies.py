@@ -165,7 +165,7 @@ async def test_a_second_foreign_value_ends_the_daemon_and_the_next_start_goes_on
     await talk(ann, chat, "one")
     before = value_in(served(homeserver, daemon))
     serve(homeserver, daemon, {"epoch": OURS})
-    await daemon.logged("copy noticed")
+    await daemon.logged("restore or second copy detected")
     await talk(ann, chat, "two")
     assert value_in(served(homeserver, daemon)) not in (before, OURS)
     assert "make sure that only one runs" in (await daemon.command("status", "--all"))[1]
@@ -197,7 +197,7 @@ async def test_a_copy_that_starts_at_the_same_time_is_noticed_by_the_first_sync(
 
     proxy.before = put_between
     await daemon.start()
-    await daemon.logged("copy noticed")
+    await daemon.logged("restore or second copy detected")
     assert value_in(served(homeserver, daemon)) != OTHER
     await talk(ann, chat, "two")
 
@@ -262,7 +262,7 @@ async def test_another_copy_shows_in_the_rooms_where_no_value_can_be_kept(
     shutil.copytree(daemon.config.parent, twin)
     async with Bot(twin / "config.yaml", python):
         await talk(ann, chat, "two")
-        await daemon.logged("copy noticed")
+        await daemon.logged("restore or second copy detected")
     await talk(ann, chat, "three")
     assert noticed(daemon) == 1
     assert "make sure that only one runs" in (await daemon.command("status", "--all"))[1]

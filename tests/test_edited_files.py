@@ -230,7 +230,7 @@ async def test_the_owner_hears_once_of_each_file_until_it_is_good_again(watched:
     assert await watched.look() == []  # it may be just being saved
     assert await watched.look(4) == [
         "data/core.md is not UTF-8 at byte 1: save it as UTF-8."
-        " Until then I do not change it, and go on with its last good text."
+        " Until that is fixed, I do not change it and use its last good text."
     ]
     seed.write_bytes(LATIN)
     assert len(await watched.look(4)) == 2

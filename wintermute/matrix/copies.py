@@ -245,7 +245,10 @@ class Copies:
         self._client.renew_keys()
         async with self._database.transaction() as tx:
             await self._store.notice(tx, sign, since, settled=since is None)
-        log.warning("copy noticed since=%s", since.isoformat() if since else "another runs")
+        log.warning(
+            "restore or second copy detected since=%s",
+            since.isoformat() if since else "another runs",
+        )
 
     async def _record_foreign(self, value: str, since: datetime | None) -> None:
         await self._store_evidence(value, since)
@@ -421,7 +424,7 @@ class Restored:
         """Store that these data are a backup: a message with our tag was never enqueued here."""
         since = await self._stores.inbox.last_sync(self._client.account.user_id)
         known = since.isoformat() if since else "never"
-        log.warning("copy noticed since=%s event=%s", known, said.event_id)
+        log.warning("restore or second copy detected since=%s event=%s", known, said.event_id)
         self._client.renew_keys()
         await self._copies.notice(tx, said.mark.txn_id, since, settled=False)
         return await self._copies.unsettled(tx)

@@ -90,7 +90,7 @@ NOT_SERVED = {
         "admin; or run `wintermute matrix logout` and start again, for a new session"
     ),
 }
-WAITS = "waits until the homeserver serves the keys of this device as they are"
+WAITS = "waits until the homeserver serves the keys of this device unchanged"
 UNAVAILABLE = (
     "the homeserver does not accept the bot's identity now: {} -> Wintermute tries again by"
     " itself; if that does not help, ask the homeserver's admin for a version with"
@@ -285,7 +285,7 @@ class CrossSigning:
         if step == "make":
             keep_seeds(self._folder, new_seeds(self._user_id, self._drawn))
             self._made = True
-            log.info("identity made")
+            log.info("identity created")
         # Only seeds that are on disk are used.
         self.seeds = load_seeds(self._folder, self._user_id, proven=True)
         if self.seeds is not None and step == "sign":

@@ -179,24 +179,26 @@ class Intake:
             await self._stores.known.settled(tx, room.room_id)
         if room.retry:
             await self._stores.outbox.release(tx, room.room_id)
-        gone = redacted(room.events)  # a redaction may come before its message
+        redacted_ids = redacted(room.events)  # a redaction may come before its message
         own = ("", self._stores.owner.user_id)
-        other = redacted(event for event in room.events if redactor(event) not in own)
-        woken = await self._relations.redact(tx, room.room_id, gone - other)
-        woken |= await self._relations.redact(tx, room.room_id, gone & other, asks=True)
+        not_by_owner = redacted(event for event in room.events if redactor(event) not in own)
+        woken = await self._relations.redact(tx, room.room_id, redacted_ids - not_by_owner)
+        woken |= await self._relations.redact(
+            tx, room.room_id, redacted_ids & not_by_owner, asks=True
+        )
         us, last = self._client.account.user_id, None
-        theirs = redacted(event for event in room.events if redactor(event) != us)
-        woken |= await self._relations.unsay(tx, room.room_id, theirs)
-        for event, then in zip(room.events, views(room.events, view, us), strict=True):
+        by_others = redacted(event for event in room.events if redactor(event) != us)
+        woken |= await self._relations.unsay(tx, room.room_id, by_others)
+        for event, view_then in zip(room.events, views(room.events, view, us), strict=True):
             # A new member can read, even without having written (F-001).
-            if then is not last:
-                woken |= await self._rescope(tx, then)
-            last = then
+            if view_then is not last:
+                woken |= await self._rescope(tx, view_then)
+            last = view_then
             if event["sender"] == us:
                 await self._recognise(tx, event, room.room_id)
                 await self._record_own_message(tx, event, room.room_id)
-            elif event["event_id"] not in gone:
-                conversation = await self._event(tx, event, then)
+            elif event["event_id"] not in redacted_ids:
+                conversation = await self._event(tx, event, view_then)
                 woken |= {conversation} if conversation else set()
         if view is not last:
             woken |= await self._rescope(tx, view)
@@ -454,7 +456,7 @@ class Intake:
         if now != before:
             await self.exchanges.store_exchange(tx, room_id, now)
         if now.paced not in ("", before.paced):
-            log.info("paced room=%s sender=%s", room_id, sender)
+            log.info("sender rate-limited room=%s sender=%s", room_id, sender)
             notice = PACED.format(sender=plain(sender))
             await self._stores.outbox.enqueue(
                 tx, conversation_id, notice, kind="notice", meant_for=ANYBODY

@@ -28,7 +28,7 @@ IN_CLEAR = (
     "This room replaces an encrypted one but is not encrypted itself, so I do not continue that"
     " conversation here. Please turn on encryption in this room's settings; then I do."
 )
-MERGED = "what was remembered in a room before it was known which one it follows"
+MERGED = "memories of the new room, merged with those of the room that it replaces"
 
 
 class Invitations:
@@ -131,7 +131,9 @@ class RoomMoves:
         if move.old not in encrypted or view.encrypted or move.new in encrypted:
             return True
         if any(move.new == room.room_id for room in batch.joined):
-            log.warning("room held room=%s follows=%s reason=not encrypted", move.new, move.old)
+            log.warning(
+                "room move refused room=%s follows=%s reason=not encrypted", move.new, move.old
+            )
             scope = scope_of(view, self._client.account, self._policy)
             async with self._stores.database.transaction() as tx:
                 # Its members can turn on encryption; the notice contains nothing of the old room.

@@ -191,10 +191,10 @@ class Relations:
             log.info("redacted conversation=%s messages=%d", conversation_id, len(rows))
             conversations |= await self._erase(tx, conversation_id, rows)
         texts = [*edits.values(), *(row.body for row in found if row.body)]
-        gone = {*edits, *(row.event_id for row in found)}
-        if gone:  # the text may be erased already, but not the memories from it
+        erased_ids = {*edits, *(row.event_id for row in found)}
+        if erased_ids:  # the text may be erased already, but not the memories from it
             tell = await self._direct_conversation(tx, room_id)
-            await owe_forgetting(self._stores, tx, gone, texts, tell=tell, asks=asks)
+            await owe_forgetting(self._stores, tx, erased_ids, texts, tell=tell, asks=asks)
         originals = {row.edits for row in found if row.edits}
         return conversations | await self._remove_quotes(tx, room_id, originals.union(events))
 

@@ -108,14 +108,14 @@ class Sessions:
         encrypted = megolm(event) if event["type"] == "m.room.encrypted" else None
         if encrypted is None or self._nio.olm is None or any(each.is_of(sender) for each in found):
             return found
-        said, olm = encrypted["content"], self._nio.olm
+        content, olm = encrypted["content"], self._nio.olm
         devices = olm.device_store.active_user_devices(sender)
-        asked = [each for each in devices if said.get("device_id") in (None, each.id)]
-        if not asked or any(each.device is None for each in found):
+        candidates = [each for each in devices if content.get("device_id") in (None, each.id)]
+        if not candidates or any(each.device is None for each in found):
             olm.users_for_key_query.add(sender)
-        for device in asked:  # in the same way as nio when it decrypts
+        for device in candidates:  # in the same way as nio when it decrypts
             named = {"device_id": device.id, "sender_key": device.curve25519}
-            parsed = MegolmEvent.from_dict({**encrypted, "content": {**said, **named}})
+            parsed = MegolmEvent.from_dict({**encrypted, "content": {**content, **named}})
             if isinstance(parsed, MegolmEvent):
                 parsed.room_id = room_id
                 olm.check_if_wedged(parsed)
@@ -127,10 +127,10 @@ class Sessions:
             return [Opened(event)]
         if (encrypted := megolm(event)) is None:
             return []
-        said, found = encrypted["content"], list[Opened]()
-        for session in self.copies(room_id, said["session_id"]).values():
+        content, found = encrypted["content"], list[Opened]()
+        for session in self.copies(room_id, content["session_id"]).values():
             try:
-                text, index = session.decrypt(said["ciphertext"])
+                text, index = session.decrypt(content["ciphertext"])
                 clear = unsealed(json.loads(text), room_id, event)
             except UNREADABLE:
                 continue

@@ -19,8 +19,8 @@ from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 
 PAUSE = 5.0  # seconds
-UNUSABLE = "{problem}. Until then I do not change it, and go on with its last good text."
-NO_SKILL = "{problem}. Until then I do not change it, and go on without it."
+UNUSABLE = "{problem}. Until that is fixed, I do not change it and use its last good text."
+NO_SKILL = "{problem}. Until that is fixed, I do not change it and go on without it."
 TOO_LONG = " is too long"
 SAID = {SKILLS: NO_SKILL, TOO_LONG: "{problem}.", "": UNUSABLE}
 KEPT = (

@@ -153,7 +153,7 @@ class Promises:
         async with self._stores.database.transaction() as tx:
             counted = await self._stores.tasks.recount(tx)
         if counted:
-            log.info("schedules counted anew tasks=%s", counted)
+            log.info("schedules recomputed tasks=%s", counted)
         self._ahead, self._recounted, self._recorded_at = self._offset(), True, -math.inf
 
     async def _record_clock(self) -> None:
