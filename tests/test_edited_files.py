@@ -197,7 +197,7 @@ class Watched:
             looked = await self._asleep()
             await self.clock.move(PAUSE)
             await self._asleep(looked + 1)
-        return [text for text in await self.house.spoken() if "Until then" in text]
+        return [text for text in await self.house.spoken() if "Until that" in text]
 
     async def _asleep(self, times: int = 1) -> int:
         """Wait until it has looked so often; how often it has."""
@@ -424,7 +424,7 @@ async def test_broken_files_are_told_and_change_no_answer_over_a_restart(
     await ann.wait_for(chat, lambda heard: heard.body == "echo: two")
     asked = str(model.requests[-1].body)
     assert all(text in asked for text in ("Ann is a vegan", "likes tea", "personal AI assistant"))
-    notices = [text for text in await said(ann, chat, daemon.user_id) if "Until then" in text]
+    notices = [text for text in await said(ann, chat, daemon.user_id) if "Until that" in text]
     assert [text.split()[0] for text in sorted(notices)][:2] == [
         "data/MEMORIES.txt",
         "data/core.md",
