@@ -1,4 +1,4 @@
-"""Vectors are made while nobody waits."""
+"""The job that makes missing vectors in the background."""
 
 import logging
 
@@ -14,9 +14,7 @@ log = logging.getLogger(__name__)
 
 
 async def embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
-    """Bring files up to the facts, and make the vectors that are owed; who makes or keeps those
-    may be away for a while (M-023).
-    """
+    """Refresh memory files, and make missing vectors; embedder or index may be away for a while (M-023)."""
     await stores.memories.refresh()
     if stores.meaning is not None:
         try:

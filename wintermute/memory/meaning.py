@@ -146,9 +146,9 @@ class Meaning:
     async def alike(
         self, texts: Sequence[str], others: Sequence[str], distance: float
     ) -> list[list[bool]] | None:
-        """Which of the `others` lie within the distance of each text, in one call (M-038).
+        """Return for each text which of the `others` lie within the distance, in one call (M-038).
 
-        None: this model tells no texts apart. Raises: MemoryUnavailable.
+        None: this model cannot separate texts. Raises: MemoryUnavailable.
         """
         least = self._least(await self._spaces.latest_of(self._embedder.name), distance)
         if least is None:

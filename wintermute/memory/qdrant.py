@@ -114,7 +114,7 @@ class QdrantVectors:
     async def put(
         self, tx: Transaction, space: Space, scope: str, entries: Sequence[Embedded]
     ) -> None:
-        """The server has these. What was lost since they were sent has to leave it again."""
+        """Confirm the points. A point whose fact was deleted meanwhile is queued for deletion."""
         points = await asyncio.to_thread(_points, space, entries)
         rows = [point.recorded(space, scope) for point in points]
         await tx.execute_many(
@@ -179,7 +179,7 @@ class QdrantVectors:
     async def missing(
         self, space: Space, limit: int, before: int | None = None
     ) -> list[Unembedded]:
-        """Those that are not known to be there."""
+        """Return the facts without confirmed points."""
         return await are_missing(self._database, HAVE, space, limit, before)
 
     async def complete(self, tx: Transaction, space: Space) -> bool:
@@ -364,9 +364,9 @@ def _points(space: Space, entries: Iterable[Embedded]) -> list[_Point]:
 async def _announce(
     tx: Transaction, space: Space, scope: str, points: Sequence[_Point]
 ) -> set[str]:
-    """Have on record that the server may have these soon, and no other pieces of their facts.
+    """Record that the server may have these points soon, and no other parts of their facts.
 
-    The ids of those whose facts are live.
+    Return the ids of the points whose facts are live.
     """
     rows = [point.recorded(space, scope) for point in points]
     await tx.execute_many("DELETE FROM qdrant_points WHERE seq = :seq", rows)
