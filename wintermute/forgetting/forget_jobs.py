@@ -179,7 +179,7 @@ async def forget_owed(
 async def _report(
     stores: Stores, tx: Transaction, tell: str | None, done: Sequence[Forgotten]
 ) -> None:
-    """What still says it is told once, to who asked, if they are alone there by now."""
+    """Report once what still contains it to the person who asked, if the chat is still private."""
     held = await stores.conversations.get(tell) if tell else None
     if held is None or not held.scope.startswith(PERSON):
         return
