@@ -20,6 +20,27 @@ Cause = Literal[UnaskedCause, "undo", "import", "edit", "tool", "command"]
 ItemKind = Literal["fact", "task", "skill", "core", "page"]
 FILES: frozenset[ItemKind] = frozenset({"skill", "core", "page"})
 
+KEPT = timedelta(days=30)
+"""Time for which a change can be undone (M-065, T-007)."""
+LATELY = timedelta(hours=1)
+"""Age up to which a bare undo reverts the last change without a question (M-091)."""
+STATES = ("before", "after")
+CHANGES = Kept(
+    *("changes", STATES, "change_set_id, n"),
+    where="kind <> 'fact'",
+    cuts="json",  # the rest of an item can still be undone
+    # Skills belong to everybody, but are recorded in one scope.
+    of="kind = 'skill' OR"
+    f" (SELECT s.scope FROM change_sets s WHERE s.id = change_set_id) IN {SCOPES}",
+)
+SUMMARIES = Kept(
+    *("change_sets", ("summary",)),
+    where="summary <> ''",
+    of=f"scope IN {SCOPES}",
+    ours=OURS_SINCE,
+)
+"""Descriptions of changes, such as the lines that a page would lose."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -109,26 +130,6 @@ class Unplaced:
     is_wanted: bool
 
 
-KEPT = timedelta(days=30)
-"""Time for which a change can be undone (M-065, T-007)."""
-LATELY = timedelta(hours=1)
-"""Age up to which a bare undo reverts the last change without a question (M-091)."""
-STATES = ("before", "after")
-CHANGES = Kept(
-    *("changes", STATES, "change_set_id, n"),
-    where="kind <> 'fact'",
-    cuts="json",  # the rest of an item can still be undone
-    # Skills belong to everybody, but are recorded in one scope.
-    of="kind = 'skill' OR"
-    f" (SELECT s.scope FROM change_sets s WHERE s.id = change_set_id) IN {SCOPES}",
-)
-SUMMARIES = Kept(
-    *("change_sets", ("summary",)),
-    where="summary <> ''",
-    of=f"scope IN {SCOPES}",
-    ours=OURS_SINCE,
-)
-"""Descriptions of changes, such as the lines that a page would lose."""
 _change = reader(Change)
 _set = reader(ChangeSet, "changes", "undone")
 _version = reader(ItemVersion)

@@ -39,6 +39,17 @@ NOT_YET = datetime.min.replace(tzinfo=UTC)
 FORGOTTEN = "forgotten"
 """Reason of a decision whose words were forgotten."""
 
+DECISIONS = Kept(
+    "decisions",
+    ("before", "after", "reason", "plan"),
+    of=f"scope IN {SCOPES}",
+    ours=OURS_SINCE.replace("created_at", "at"),
+    empties=(
+        *("before = '[]'", "after = ''", f"reason = '{FORGOTTEN}'", "plan = '{}'"),
+        "state = iif(state IN ('open', 'planned'), 'outdated', state)",
+    ),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -133,16 +144,6 @@ def text_wish(kind: ItemKind, item: str, text: str | None, reason: str) -> Decis
     )
 
 
-DECISIONS = Kept(
-    "decisions",
-    ("before", "after", "reason", "plan"),
-    of=f"scope IN {SCOPES}",
-    ours=OURS_SINCE.replace("created_at", "at"),
-    empties=(
-        *("before = '[]'", "after = ''", f"reason = '{FORGOTTEN}'", "plan = '{}'"),
-        "state = iif(state IN ('open', 'planned'), 'outdated', state)",
-    ),
-)
 _decision = reader(Decision)
 
 

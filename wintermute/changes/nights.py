@@ -23,6 +23,31 @@ PhaseStatus = Literal["running", "ok", "failed", "left"]
 JUDGED = timedelta(days=365)
 """Time for which asked questions are remembered."""
 
+NOTES = Kept(
+    "night_phases",
+    ("note",),
+    where="note <> ''",
+    of=f"(scope = '' OR scope IN {SCOPES})",
+    ours="EXISTS (SELECT 1 FROM nights WHERE id = night"
+    f" AND {OURS_SINCE.replace('created_at', 'began_at')})",
+    empties=(f"note = '{FORGOTTEN}'",),
+)
+"""Notes of phases, which may quote unusable answers."""
+_ERASED_UNSENT = f"(SELECT id FROM outbox WHERE state = 'waiting' AND seq {GONE})"
+TOLD_AGAIN = (  # a report that is erased before it is sent is made anew
+    "UPDATE nights SET reported_at = NULL WHERE id IN"
+    f" (SELECT night FROM night_reports_sent WHERE outbox_id IN {_ERASED_UNSENT})",
+    "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
+    f" WHERE outbox_id IN {_ERASED_UNSENT}",
+)
+WHOLE = (
+    "SELECT n.*, (SELECT json_group_array(json_object('scope', scope, 'name', name, 'status', status,"
+    " 'before', before, 'after', after, 'note', note, 'tries', tries, 'calls', calls))"
+    " FROM (SELECT * FROM night_phases WHERE night = n.id ORDER BY seq)) AS phases FROM nights n"
+)
+
+ONCE = ("schedule", "late")
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseTally:
@@ -74,33 +99,10 @@ class PastTurn:
     calls: int
 
 
-NOTES = Kept(
-    "night_phases",
-    ("note",),
-    where="note <> ''",
-    of=f"(scope = '' OR scope IN {SCOPES})",
-    ours="EXISTS (SELECT 1 FROM nights WHERE id = night"
-    f" AND {OURS_SINCE.replace('created_at', 'began_at')})",
-    empties=(f"note = '{FORGOTTEN}'",),
-)
-"""Notes of phases, which may quote unusable answers."""
-_ERASED_UNSENT = f"(SELECT id FROM outbox WHERE state = 'waiting' AND seq {GONE})"
-TOLD_AGAIN = (  # a report that is erased before it is sent is made anew
-    "UPDATE nights SET reported_at = NULL WHERE id IN"
-    f" (SELECT night FROM night_reports_sent WHERE outbox_id IN {_ERASED_UNSENT})",
-    "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
-    f" WHERE outbox_id IN {_ERASED_UNSENT}",
-)
-WHOLE = (
-    "SELECT n.*, (SELECT json_group_array(json_object('scope', scope, 'name', name, 'status', status,"
-    " 'before', before, 'after', after, 'note', note, 'tries', tries, 'calls', calls))"
-    " FROM (SELECT * FROM night_phases WHERE night = n.id ORDER BY seq)) AS phases FROM nights n"
-)
 _night = reader(Night)
 _tally = reader(PhaseTally)
 _turn = reader(PastTurn)
 _decision = reader(Decision)
-ONCE = ("schedule", "late")
 
 
 class Nights:

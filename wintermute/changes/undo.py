@@ -30,7 +30,6 @@ FORGETTING = (
     " done, which `/status all` shows"
 )
 
-
 MOST_UNASKED = 3
 """Items that a bare undo changes without a question (M-091)."""
 

@@ -49,6 +49,11 @@ ONLY_THEIRS = f"(SELECT id FROM branches WHERE scope IN {SCOPES})"
 
 log = logging.getLogger(__name__)
 
+RowKeys = Sequence[Sequence[Any]]
+"""Keys of rows: each as the columns of its key."""
+FoundRows = tuple[RowKeys, Sequence[Any] | None]
+"""The matching rows, and the last row that was read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -135,12 +140,6 @@ class Kept:
 
     def _changes(self) -> Sequence[str]:
         return self.empties or [f"{column} = ''" for column in self.columns]
-
-
-RowKeys = Sequence[Sequence[Any]]
-"""Keys of rows: each as the columns of its key."""
-FoundRows = tuple[RowKeys, Sequence[Any] | None]
-"""The matching rows, and the last row that was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,8 @@ Instead = str | Callable[[re.Match[str]], str]
 Rewrite = tuple[re.Pattern[str], Instead]
 Span = tuple[int, int]
 
+BARE: tuple[Rewrite, ...] = ((CELL, " "), (MARK, ""), (LONE, ""), (UNSEEN, ""))
+
 
 def _unescaped(found: re.Match[str]) -> str:
     if found["high"]:
@@ -123,7 +125,6 @@ def _character(found: re.Match[str]) -> str:
 
 
 READ: tuple[Rewrite, ...] = ((ESCAPE, _unescaped), (ENTITY, _character))
-BARE: tuple[Rewrite, ...] = ((CELL, " "), (MARK, ""), (LONE, ""), (UNSEEN, ""))
 
 
 @dataclass(frozen=True, slots=True)

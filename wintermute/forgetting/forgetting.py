@@ -112,6 +112,9 @@ BY_WORDS: Sequence[Kept] = (
 OURS = {"matrix", "skills"}
 """Folders of the data folder that hold keys, or are checked separately."""
 
+Note = Callable[[Sequence[str]], Awaitable[None]]
+"""Stores the searched texts until all is done; a run after a crash gets them as `known`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
@@ -158,10 +161,6 @@ class _Gone:
 
 def _is_recognisable(text: str) -> bool:
     return len(text) >= RECOGNISABLE
-
-
-Note = Callable[[Sequence[str]], Awaitable[None]]
-"""Stores the searched texts until all is done; a run after a crash gets them as `known`."""
 
 
 async def _nothing(_: Sequence[str]) -> None: ...

@@ -72,6 +72,75 @@ PAGE_ENDS = re.compile(r"</[a-z]+>", re.IGNORECASE)
 
 log = logging.getLogger(__name__)
 
+NO_ADDRESS = str.maketrans("", "", "@:()<>[]")
+
+# Nothing is read past a message that is still to be answered.
+BLOCKED = """(SELECT min(w.seq) FROM inbox w WHERE w.conversation_id = i.conversation_id
+    AND w.kind = 'message' AND w.state IN ('waiting', 'casting'))"""
+BACKLOGS = f"""
+SELECT c.id AS conversation_id, c.scope, coalesce(h.upto, 0) AS upto, count(*) AS messages,
+       max(i.received_at) AS newest, 0 AS again
+FROM conversations c LEFT JOIN harvests h ON h.conversation_id = c.id
+CROSS JOIN inbox i ON i.conversation_id = c.id AND i.seq > coalesce(h.upto, 0)
+WHERE c.room_id > '' AND i.kind = 'message' AND i.state = 'answered' AND i.body <> '' AND NOT i.by_bot
+AND i.seq < coalesce({BLOCKED}, 9223372036854775807)
+GROUP BY c.id
+UNION ALL SELECT conversation_id, c.scope, 0, 0, NULL, max(a.seq) FROM harvest_repeats a
+JOIN conversations c ON c.id = conversation_id GROUP BY conversation_id
+"""
+# A message decrypted or trusted late keeps its row; if the cursor had passed it, its cast shows
+# that. An edited message is placed at its last version; a deleted one is blank. The answer to an
+# older version that was read before is not shown.
+EDITED = """(SELECT max(n.seq) FROM edits n WHERE n.edited = coalesce(i.edits, i.event_id)
+    AND n.seq > :edits AND n.text <> '')"""
+READ = """
+SELECT i.seq, i.event_id, i.sender, i.sender_name, i.direct, i.by_bot, i.sent_at, i.edits,
+       iif(i.state = 'ignored' OR k.reason IN {refused}, '',
+           coalesce(e.text, i.body)) AS body, e.event_id AS worded,
+       coalesce(b.scope, (SELECT n.scope FROM branches n WHERE n.created_at <= i.received_at
+                AND n.conversation_id = i.conversation_id ORDER BY n.seq DESC LIMIT 1)) AS scope,
+       coalesce(k.taint, 0) AS taint, {late} AS late, {again} AS again, {reworded} AS reworded,
+       (SELECT o.body FROM outbox o WHERE o.answers = i.event_id AND o.kind = 'reply'
+        AND o.body <> '' AND NOT {reworded} AND coalesce(k.reason, '') NOT IN {refused} ORDER BY o.seq DESC LIMIT 1) AS answer
+FROM inbox i
+LEFT JOIN edits e ON e.seq = (SELECT max(seq) FROM edits WHERE edited = coalesce(i.edits, i.event_id)
+    AND text <> '' AND created_at >= i.received_at AND i.body <> '')
+LEFT JOIN casts k ON k.seq = (SELECT max(seq) FROM casts WHERE event_id = i.event_id)
+LEFT JOIN branches b ON b.id = k.branch_id
+WHERE {which} AND i.state IN ('answered', 'ignored')
+AND NOT EXISTS (SELECT 1 FROM inbox l WHERE l.conversation_id = i.conversation_id
+    AND l.kind = 'message' AND l.seq > i.seq AND l.edits = coalesce(i.edits, i.event_id)
+    AND l.state = 'answered' AND l.body <> '')
+ORDER BY late = 0, late, reworded = 0, reworded, i.seq LIMIT :most
+"""
+IS_OLD = "i.seq <= :upto AND coalesce(k.seq, 0) <= :casts"
+SAID = READ.format(
+    refused=REFUSED,
+    late="iif(i.seq > :upto OR coalesce(k.seq, 0) <= :casts, 0, k.seq)",
+    again="0",
+    reworded=f"iif({IS_OLD}, {EDITED}, 0)",
+    which=f"""i.seq IN (
+    SELECT seq FROM inbox WHERE conversation_id = :conversation AND kind = 'message' AND seq > :upto
+    UNION SELECT m.seq FROM casts c JOIN inbox m ON m.event_id = c.event_id
+    WHERE c.seq > :casts AND m.conversation_id = :conversation AND m.kind = 'message'
+    UNION SELECT m.seq FROM edits d JOIN inbox m ON m.event_id = d.edited OR m.edits = d.edited
+    WHERE d.conversation_id = :conversation AND d.seq > :edits AND d.text <> '' AND m.kind = 'message')
+    AND i.seq < coalesce({BLOCKED}, 9223372036854775807)""",
+)
+NAMED = "(SELECT event_id FROM harvest_repeats WHERE conversation_id = :conversation)"
+SAID_AGAIN = READ.format(
+    refused=REFUSED,
+    late="0",
+    again="1",
+    reworded="0",
+    which=f"i.kind = 'message' AND (i.event_id IN {NAMED} OR i.edits IN {NAMED})",
+)
+MOST_ROWS = 400
+NEWEST = "(SELECT coalesce(max(seq), 0) FROM casts), (SELECT coalesce(max(seq), 0) FROM edits)"
+"""The newest cast and edit, up to which everything is read."""
+
+OFF = "harvest off since"
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -271,9 +340,6 @@ def _line(row: Wording, text: str) -> str:
     return f"{name} ({row.sender}): {_indented(text)}"
 
 
-NO_ADDRESS = str.maketrans("", "", "@:()<>[]")
-
-
 def _indented(text: str) -> str:
     """Indent continuation lines, so that no line can pass for another person's message."""
     return "\n  ".join(shortened(text.strip(), MOST_CHARACTERS).splitlines())
@@ -347,74 +413,6 @@ def learnt(chunk: Chunk, contents: Sequence[Judged]) -> list[NewFact]:
 _backlog = reader(Backlog)
 _wording = reader(Wording)
 _cursor = reader(Cursor)
-
-# Nothing is read past a message that is still to be answered.
-BLOCKED = """(SELECT min(w.seq) FROM inbox w WHERE w.conversation_id = i.conversation_id
-    AND w.kind = 'message' AND w.state IN ('waiting', 'casting'))"""
-BACKLOGS = f"""
-SELECT c.id AS conversation_id, c.scope, coalesce(h.upto, 0) AS upto, count(*) AS messages,
-       max(i.received_at) AS newest, 0 AS again
-FROM conversations c LEFT JOIN harvests h ON h.conversation_id = c.id
-CROSS JOIN inbox i ON i.conversation_id = c.id AND i.seq > coalesce(h.upto, 0)
-WHERE c.room_id > '' AND i.kind = 'message' AND i.state = 'answered' AND i.body <> '' AND NOT i.by_bot
-AND i.seq < coalesce({BLOCKED}, 9223372036854775807)
-GROUP BY c.id
-UNION ALL SELECT conversation_id, c.scope, 0, 0, NULL, max(a.seq) FROM harvest_repeats a
-JOIN conversations c ON c.id = conversation_id GROUP BY conversation_id
-"""
-# A message decrypted or trusted late keeps its row; if the cursor had passed it, its cast shows
-# that. An edited message is placed at its last version; a deleted one is blank. The answer to an
-# older version that was read before is not shown.
-EDITED = """(SELECT max(n.seq) FROM edits n WHERE n.edited = coalesce(i.edits, i.event_id)
-    AND n.seq > :edits AND n.text <> '')"""
-READ = """
-SELECT i.seq, i.event_id, i.sender, i.sender_name, i.direct, i.by_bot, i.sent_at, i.edits,
-       iif(i.state = 'ignored' OR k.reason IN {refused}, '',
-           coalesce(e.text, i.body)) AS body, e.event_id AS worded,
-       coalesce(b.scope, (SELECT n.scope FROM branches n WHERE n.created_at <= i.received_at
-                AND n.conversation_id = i.conversation_id ORDER BY n.seq DESC LIMIT 1)) AS scope,
-       coalesce(k.taint, 0) AS taint, {late} AS late, {again} AS again, {reworded} AS reworded,
-       (SELECT o.body FROM outbox o WHERE o.answers = i.event_id AND o.kind = 'reply'
-        AND o.body <> '' AND NOT {reworded} AND coalesce(k.reason, '') NOT IN {refused} ORDER BY o.seq DESC LIMIT 1) AS answer
-FROM inbox i
-LEFT JOIN edits e ON e.seq = (SELECT max(seq) FROM edits WHERE edited = coalesce(i.edits, i.event_id)
-    AND text <> '' AND created_at >= i.received_at AND i.body <> '')
-LEFT JOIN casts k ON k.seq = (SELECT max(seq) FROM casts WHERE event_id = i.event_id)
-LEFT JOIN branches b ON b.id = k.branch_id
-WHERE {which} AND i.state IN ('answered', 'ignored')
-AND NOT EXISTS (SELECT 1 FROM inbox l WHERE l.conversation_id = i.conversation_id
-    AND l.kind = 'message' AND l.seq > i.seq AND l.edits = coalesce(i.edits, i.event_id)
-    AND l.state = 'answered' AND l.body <> '')
-ORDER BY late = 0, late, reworded = 0, reworded, i.seq LIMIT :most
-"""
-IS_OLD = "i.seq <= :upto AND coalesce(k.seq, 0) <= :casts"
-SAID = READ.format(
-    refused=REFUSED,
-    late="iif(i.seq > :upto OR coalesce(k.seq, 0) <= :casts, 0, k.seq)",
-    again="0",
-    reworded=f"iif({IS_OLD}, {EDITED}, 0)",
-    which=f"""i.seq IN (
-    SELECT seq FROM inbox WHERE conversation_id = :conversation AND kind = 'message' AND seq > :upto
-    UNION SELECT m.seq FROM casts c JOIN inbox m ON m.event_id = c.event_id
-    WHERE c.seq > :casts AND m.conversation_id = :conversation AND m.kind = 'message'
-    UNION SELECT m.seq FROM edits d JOIN inbox m ON m.event_id = d.edited OR m.edits = d.edited
-    WHERE d.conversation_id = :conversation AND d.seq > :edits AND d.text <> '' AND m.kind = 'message')
-    AND i.seq < coalesce({BLOCKED}, 9223372036854775807)""",
-)
-NAMED = "(SELECT event_id FROM harvest_repeats WHERE conversation_id = :conversation)"
-SAID_AGAIN = READ.format(
-    refused=REFUSED,
-    late="0",
-    again="1",
-    reworded="0",
-    which=f"i.kind = 'message' AND (i.event_id IN {NAMED} OR i.edits IN {NAMED})",
-)
-MOST_ROWS = 400
-NEWEST = "(SELECT coalesce(max(seq), 0) FROM casts), (SELECT coalesce(max(seq), 0) FROM edits)"
-"""The newest cast and edit, up to which everything is read."""
-
-
-OFF = "harvest off since"
 
 
 class Harvests:

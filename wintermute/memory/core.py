@@ -30,6 +30,14 @@ HEADING = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
 DISGUISED = re.compile(r" {0,3}(?:=+|-{2,}|`{3,}.*|~{3,}.*|#.*|<[a-zA-Z/!].*)\s*")
 ITEM = re.compile(r"[ \t]*[-*+][ \t]+(?=\S)")
 
+MEMORIES = "MEMORIES.txt"
+CORE = "core.md"
+SCOPES = "scopes"
+MOST_BYTES = 200
+MOST_CORE_BYTES = 1_000_000
+
+log = logging.getLogger(__name__)
+
 
 def form_problem(text: str) -> str | None:
     """Return what is wrong with the form of a page that a person wrote, in words for them (M-052).
@@ -140,13 +148,6 @@ def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str
     return found
 
 
-MEMORIES = "MEMORIES.txt"
-CORE = "core.md"
-SCOPES = "scopes"
-MOST_BYTES = 200
-MOST_CORE_BYTES = 1_000_000
-
-
 class Places:
     """Paths of the memory files: the owner's in the data folder itself, all others in a folder per scope."""
 
@@ -232,9 +233,6 @@ class SaidOnce:
     def over(self, scope: str) -> None:
         """Note that all is well, so that the next problem is logged again."""
         self._last.pop(scope, None)
-
-
-log = logging.getLogger(__name__)
 
 
 class Core:

@@ -39,6 +39,9 @@ MOST_LINE = 1_000_000
 MOST_PROBLEMS = 1_000
 """Bad lines of an import that are kept; all are reported."""
 
+TellLine = Callable[[int, str], None]
+"""Takes the number of a bad line, and what is wrong with it."""
+
 
 class _Problem(Exception):
     """A bad line; its text says what is wrong."""
@@ -77,10 +80,6 @@ class Asked:
     text: str
     scope: str
     before: str = ""
-
-
-TellLine = Callable[[int, str], None]
-"""Takes the number of a bad line, and what is wrong with it."""
 
 
 def told_nobody(_number: int, _problem: str) -> None:

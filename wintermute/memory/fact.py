@@ -31,6 +31,34 @@ AddOutcome = Literal["stored", "known", "raised", "ended", "refused"]
 SOURCES: tuple[Source, ...] = get_args(Source)
 EXPLICIT: Source = "user_explicit"
 
+BESIDE = "said beside what was looked for"
+"""Note on a fact that does not match itself (M-096)."""
+
+LEAST = 3
+MOST = 2_000
+"""Characters of a fact that a conversation or a model adds (M-006)."""
+MOST_ORIGINS = 100
+"""Origins kept of a fact; further ones are dropped."""
+SHORTEST = 1
+LONGEST = 20_000
+"""Characters of a fact that comes from a file (M-067)."""
+
+# A mark before a blank or a word makes a heading or a list; a minus before a digit is a number.
+MARKS = re.compile(r"(?:[#>*\s\u200c\u200d]|-(?!\d)|[`~]{3,})+")
+DROPPED = {"Cc", "Cf", "Cs"}
+JOINERS = {"\u200c", "\u200d"}
+"""Invisible, but parts of words in Persian and of emoji."""
+# Between characters of these scripts, or beside one, a blank means nothing.
+SIGN = "[\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+IDLE_BLANK = re.compile(f"(?<={SIGN}) | (?={SIGN})")
+
+LEFT_OUT = re.compile(r"^\s*(?:\[truncated: \d|\[lines \d+-\d+ of |(?:\.{3,}|…)\s*$)", re.MULTILINE)
+SHOWN = 3
+"""Lines that a refusal quotes."""
+
+UPDATED = ("id", "source", "origins", "valid_to", "taint", "protected", "archived", "said_at")
+"""Columns that may change when an equal fact is stored again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fact:
@@ -58,7 +86,7 @@ class Fact:
 
     @property
     def last_said(self) -> datetime:
-        """Return the age of its evidence; for the person's own words that is their last mention."""
+        """Return the time of its newest evidence; the person's own words need a mention by them."""
         said = self.said_at or self.created_at
         return said if self.protected else max(said, self.created_at)
 
@@ -73,10 +101,6 @@ class Hit:
     fact: Fact
     score: float | None
     beside: bool = False
-
-
-BESIDE = "said beside what was looked for"
-"""Note on a fact that does not match itself (M-096)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,25 +194,6 @@ class FileLine:
     exported: bool
 
 
-LEAST = 3
-MOST = 2_000
-"""Characters of a fact that a conversation or a model adds (M-006)."""
-MOST_ORIGINS = 100
-"""Origins kept of a fact; further ones are dropped."""
-SHORTEST = 1
-LONGEST = 20_000
-"""Characters of a fact that comes from a file (M-067)."""
-
-# A mark before a blank or a word makes a heading or a list; a minus before a digit is a number.
-MARKS = re.compile(r"(?:[#>*\s\u200c\u200d]|-(?!\d)|[`~]{3,})+")
-DROPPED = {"Cc", "Cf", "Cs"}
-JOINERS = {"\u200c", "\u200d"}
-"""Invisible, but parts of words in Persian and of emoji."""
-# Between characters of these scripts, or beside one, a blank means nothing.
-SIGN = "[\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-IDLE_BLANK = re.compile(f"(?<={SIGN}) | (?={SIGN})")
-
-
 def entry(text: str, least: int = LEAST, most: int = MOST) -> str:
     """Return the text as one clean line (M-006).
 
@@ -232,11 +237,6 @@ def key(text: str) -> str:
     """Return the text without differences of case and spacing; equal facts have the same key (M-007)."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return IDLE_BLANK.sub("", " ".join(folded.split()))
-
-
-LEFT_OUT = re.compile(r"^\s*(?:\[truncated: \d|\[lines \d+-\d+ of |(?:\.{3,}|…)\s*$)", re.MULTILINE)
-SHOWN = 3
-"""Lines that a refusal quotes."""
 
 
 def listed(text: str) -> list[str]:
@@ -383,10 +383,6 @@ def wanted(new: Sequence[NewFact]) -> tuple[str, str]:
         json.dumps([fact.id for fact in new if fact.id]),
         json.dumps([(fact.scope, key(fact.text)) for fact in new]),
     )
-
-
-UPDATED = ("id", "source", "origins", "valid_to", "taint", "protected", "archived", "said_at")
-"""Columns that may change when an equal fact is stored again."""
 
 
 def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: NewId) -> Batch:

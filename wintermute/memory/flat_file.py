@@ -49,6 +49,20 @@ GENERATED = "# generated: edits here are ignored; use: wintermute memory import 
 MOST = 20
 """Versions of a file that are kept."""
 
+FEW, PART_LOST = 3, 0.2
+"""A person may remove this many lines, or this share of a long file, on purpose."""
+LINE_END = re.compile(r"\r\n|\r|\n")
+
+T = TypeVar("T")
+"""Result of a transaction; None: nothing was done."""
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+LINES_LOST = "{n} lines went from {file} all at once"
+MOMENT, SETTLES = 0.2, 2.0
+"""Seconds after a save in which the rest of it may come: of a small file, and of any."""
+
 
 @dataclass(frozen=True, slots=True)
 class LineLife:
@@ -188,11 +202,6 @@ def _spans(rows: Iterable[Row]) -> list[LineLife]:
     return [LineLife(row["key"], row["since"], row["until"], bool(row["ours"])) for row in rows]
 
 
-FEW, PART_LOST = 3, 0.2
-"""A person may remove this many lines, or this share of a long file, on purpose."""
-LINE_END = re.compile(r"\r\n|\r|\n")
-
-
 @dataclass(frozen=True, slots=True)
 class FileMerge:
     """The plan that makes file and facts equal."""
@@ -330,17 +339,6 @@ def _trimmed(lines: list[str]) -> tuple[str, ...]:
     while lines and not lines[-1].strip():
         lines.pop()
     return tuple(lines)
-
-
-T = TypeVar("T")
-"""Result of a transaction; None: nothing was done."""
-
-log = logging.getLogger(__name__)
-
-ATTEMPTS = 5
-LINES_LOST = "{n} lines went from {file} all at once"
-MOMENT, SETTLES = 0.2, 2.0
-"""Seconds after a save in which the rest of it may come: of a small file, and of any."""
 
 
 @dataclass(frozen=True, slots=True)

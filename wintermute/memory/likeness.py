@@ -35,6 +35,9 @@ UNMADE = "memories have no vectors yet, and a dry run makes none: a night may fi
 FactPair = tuple[str, str]
 log = logging.getLogger(__name__)
 
+Star = tuple[Fact, ...]
+"""A new fact, followed by its neighbours, the nearest first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -134,7 +137,7 @@ class Likeness:
 
     async def _by_meaning(
         self, scope: str, new: Sequence[Fact], began: datetime
-    ) -> "list[tuple[Star, dict[FactPair, float]]]":
+    ) -> list[tuple[Star, dict[FactPair, float]]]:
         """Return each new fact with its neighbours, or nothing while embeddings are unavailable."""
         if self._meaning is None:
             return []
@@ -163,7 +166,7 @@ class Likeness:
 
     async def _by_words(
         self, scope: str, new: Sequence[Fact], began: datetime
-    ) -> "list[tuple[Star, dict[FactPair, float]]]":
+    ) -> list[tuple[Star, dict[FactPair, float]]]:
         texts = [fact.text for fact in new]
         found = await self._words.sharing(scope, texts, NEAREST + BESIDE)
         stars = await self._stars(scope, new, found, began)
@@ -177,23 +180,19 @@ class Likeness:
         return self._least if hands_over(one.text, other.text) else 0.0
 
     def _compared_in(
-        self, stars: "Sequence[Star]", like: Callable[[Fact, Fact], float]
-    ) -> "list[tuple[Star, dict[FactPair, float]]]":
+        self, stars: Sequence[Star], like: Callable[[Fact, Fact], float]
+    ) -> list[tuple[Star, dict[FactPair, float]]]:
         return [(star, alike_in(star, like, self._least, self._same)) for star in stars]
 
     async def _stars(
         self, scope: str, new: Sequence[Fact], found: Sequence[Iterable[int]], began: datetime
-    ) -> "list[Star]":
+    ) -> list[Star]:
         seqs = {seq for near in found for seq in near}
         known = await comparable(self._database, scope, seqs, began)
         return [
             (fact, *_others(fact, [known[seq] for seq in near if seq in known]))
             for fact, near in zip(new, found, strict=True)
         ]
-
-
-Star = tuple[Fact, ...]
-"""A new fact, followed by its neighbours, the nearest first."""
 
 
 def alike_in(

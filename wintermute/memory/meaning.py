@@ -35,6 +35,14 @@ OWED = "embeddings"
 
 log = logging.getLogger(__name__)
 
+BEFORE = """
+SELECT f.seq, f.id, f.scope, f.text, f.speaker, (
+    SELECT p.seq FROM facts p WHERE p.scope = f.scope AND p.place = f.place - 1
+    AND p.retired_at IS NULL AND NOT p.ended) AS before,
+    (SELECT n.speaker FROM facts n WHERE n.scope = f.scope AND n.place = f.place + 1) AS next
+FROM facts f WHERE f.seq IN {}
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class _FactTexts:
@@ -309,12 +317,3 @@ def _fact_texts(row: Row, earlier: Row | None) -> _FactTexts:
         before = f"{earlier['speaker']}: {earlier['text']}"
     texts = embedded_text(row["text"], row["speaker"] or "", before, row["next"] or "")
     return _FactTexts(int(row["seq"]), row["id"], row["scope"], texts)
-
-
-BEFORE = """
-SELECT f.seq, f.id, f.scope, f.text, f.speaker, (
-    SELECT p.seq FROM facts p WHERE p.scope = f.scope AND p.place = f.place - 1
-    AND p.retired_at IS NULL AND NOT p.ended) AS before,
-    (SELECT n.speaker FROM facts n WHERE n.scope = f.scope AND n.place = f.place + 1) AS next
-FROM facts f WHERE f.seq IN {}
-"""

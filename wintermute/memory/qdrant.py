@@ -43,6 +43,10 @@ MARKED = "qdrant mark"
 
 T = TypeVar("T")
 
+IN_LIST = "IN (SELECT value FROM json_each(?))"
+HAVE = "SELECT 1 FROM qdrant_points v WHERE v.seq = f.seq AND v.space = :space AND v.sent > 0"
+COUNT = "SELECT count(*) FROM qdrant_points WHERE space = ?"
+
 
 @dataclass(frozen=True, slots=True)
 class _Point:
@@ -315,11 +319,6 @@ class _Qdrant:
             f"the collection {COLLECTION} at {self.where} {why}: nothing is written there; "
             "give Wintermute a server of its own"
         )
-
-
-IN_LIST = "IN (SELECT value FROM json_each(?))"
-HAVE = "SELECT 1 FROM qdrant_points v WHERE v.seq = f.seq AND v.space = :space AND v.sent > 0"
-COUNT = "SELECT count(*) FROM qdrant_points WHERE space = ?"
 
 
 def _open(where: str, api_key: Secret | None) -> _Qdrant:

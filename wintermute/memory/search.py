@@ -45,6 +45,18 @@ MOST_ASLEEP = 1_000
 EQUALS = 4
 """Factor of hits to read, as equal ones are dropped."""
 
+POSTINGS = """
+SELECT key AS word, (SELECT json_group_array(rowid) FROM (
+    SELECT rowid FROM facts_fts WHERE facts_fts MATCH value ORDER BY rowid DESC LIMIT :most)) AS seqs
+FROM json_each(:terms)
+"""
+BESIDE = """
+SELECT DISTINCT f.seq, f.place, f.speaker, length(f.text) AS length
+FROM json_each(:found) CROSS JOIN facts hit ON hit.seq = value
+CROSS JOIN facts f ON f.scope = hit.scope AND f.place BETWEEN hit.place - :near AND hit.place + :near
+WHERE hit.scope = :scope AND {hit} AND {true}
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Truth:
@@ -247,16 +259,3 @@ class Search:
         hits.sort(key=lambda hit: -(hit.score or 0.0))
         apart = distinct(hits, lambda hit: (hit.fact.speaker, hit.fact.text))
         return list(islice(apart, most))
-
-
-POSTINGS = """
-SELECT key AS word, (SELECT json_group_array(rowid) FROM (
-    SELECT rowid FROM facts_fts WHERE facts_fts MATCH value ORDER BY rowid DESC LIMIT :most)) AS seqs
-FROM json_each(:terms)
-"""
-BESIDE = """
-SELECT DISTINCT f.seq, f.place, f.speaker, length(f.text) AS length
-FROM json_each(:found) CROSS JOIN facts hit ON hit.seq = value
-CROSS JOIN facts f ON f.scope = hit.scope AND f.place BETWEEN hit.place - :near AND hit.place + :near
-WHERE hit.scope = :scope AND {hit} AND {true}
-"""

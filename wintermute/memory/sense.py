@@ -7,12 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-
-def says_something(line: str) -> bool:
-    """Check that a line has a letter or a digit; decoration alone is no memory."""
-    return any(mark.isalnum() for mark in line)
-
-
 TOKENS = re.compile(r"[^\W_]+")
 # Scripts that write without blanks between words; pairs of characters stand in for words.
 SIGNS = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+")
@@ -33,6 +27,36 @@ NEGATIONS = frozenset(NEGATION_WORDS.split())
 SIGNS_OF_NEGATION = frozenset("不没未无非無ない")
 OWNERS_S = re.compile(r"['\u2019]s\b")
 SHORT_NOT = re.compile(r"n['\u2019]t\b")
+
+SAME_BEGINNING = 5
+"""Letters that make two words equal: "sings" and "singing"."""
+LEAST_BEGINNING = 3
+MOST_ADDED = 0.25
+"""Share of a merged text's words that may be new: words that join sentences."""
+ENDING_WORDS = (
+    "until till formerly previously bis früher ehemals jusqu jusque autrefois anciennement hasta"
+    " antes fino finché prima até tot"
+)
+ENDINGS = frozenset(ENDING_WORDS.split())
+ENDING_PHRASES = re.compile(
+    r"no longer|not \w+ any ?more|used to\b|nicht mehr|kein\w* \w+ mehr|ne \w+ plus\b|n['\u2019]\w+ plus\b"
+    r"|ya no\b|non \w+ più|\u307e\u3067|\u76f4\u5230|\u4e0d\u518d|\u4ee5\u524d|\uae4c\uc9c0"
+)
+DENIED = "not"
+# Where one statement ends and another begins; it splits too often rather than too seldom.
+CLAUSE_END = re.compile(
+    r"(?:[,;:!?)]|(?<=\w\w\w)\.)(?:\s+|$)|\s[(\u2013\u2014-]\s*|[\n\u3001\u3002\uff0c\uff1b\uff01\uff1f]"
+    r"|\b(?:and|but|or|though|although|while|whereas|because|who|which|where|when|if|und|aber|oder|sondern"
+    r"|doch|denn|et|mais|ou|parce|tandis|qui|quand|y|pero|sino|porque|aunque|e|ma|per\u00f2|mentre)\b"
+)
+
+SHORT = 2
+"""Texts with at most this many main words often share only the name of a person."""
+
+
+def says_something(line: str) -> bool:
+    """Check that a line has a letter or a digit; decoration alone is no memory."""
+    return any(mark.isalnum() for mark in line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,29 +147,6 @@ def successors(old: Sequence[str], new: Sequence[str]) -> list[int | None]:
         shared = [len(mine.words & word_sets[n].words) for n in fit]
         found.append(fit[shared.index(max(shared))] if fit else None)
     return found
-
-
-SAME_BEGINNING = 5
-"""Letters that make two words equal: "sings" and "singing"."""
-LEAST_BEGINNING = 3
-MOST_ADDED = 0.25
-"""Share of a merged text's words that may be new: words that join sentences."""
-ENDING_WORDS = (
-    "until till formerly previously bis früher ehemals jusqu jusque autrefois anciennement hasta"
-    " antes fino finché prima até tot"
-)
-ENDINGS = frozenset(ENDING_WORDS.split())
-ENDING_PHRASES = re.compile(
-    r"no longer|not \w+ any ?more|used to\b|nicht mehr|kein\w* \w+ mehr|ne \w+ plus\b|n['\u2019]\w+ plus\b"
-    r"|ya no\b|non \w+ più|\u307e\u3067|\u76f4\u5230|\u4e0d\u518d|\u4ee5\u524d|\uae4c\uc9c0"
-)
-DENIED = "not"
-# Where one statement ends and another begins; it splits too often rather than too seldom.
-CLAUSE_END = re.compile(
-    r"(?:[,;:!?)]|(?<=\w\w\w)\.)(?:\s+|$)|\s[(\u2013\u2014-]\s*|[\n\u3001\u3002\uff0c\uff1b\uff01\uff1f]"
-    r"|\b(?:and|but|or|though|although|while|whereas|because|who|which|where|when|if|und|aber|oder|sondern"
-    r"|doch|denn|et|mais|ou|parce|tandis|qui|quand|y|pero|sino|porque|aunque|e|ma|per\u00f2|mentre)\b"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +286,6 @@ def shared_words(texts: Sequence[str], others: Sequence[str]) -> list[list[float
     """
     theirs = [_word_set(text) for text in others]
     return [[_shared(mine, other) for other in theirs] for mine in map(_word_set, texts)]
-
-
-SHORT = 2
-"""Texts with at most this many main words often share only the name of a person."""
 
 
 def alike_in_words(one: str, other: str) -> float:

@@ -30,6 +30,8 @@ LIST_TOO_LONG = (
 """Warning that a model misses memories of a `flat_file`, with the remedy (M-092)."""
 RELOAD = "then set memory.backend: local_vector in config.yaml"
 
+PARTS: Collection[str] = (PART, NAME)
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -153,6 +155,3 @@ class MemoryStatus:
 def with_memory(findings: Iterable[Finding], memory: Finding) -> tuple[Finding, ...]:
     """Return the lines of a status with that of memory in place of its parts."""
     return (memory, *(each for each in findings if each.name not in PARTS))
-
-
-PARTS: Collection[str] = (PART, NAME)

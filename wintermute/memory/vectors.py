@@ -33,6 +33,35 @@ LARGEST = 8_192
 
 log = logging.getLogger(__name__)
 
+SPACE = "SELECT id, model, dimension, same, related, floor FROM embedding_spaces"
+
+SIGNS = "vec_quantize_binary(vec_int8({}))"
+FACTS_VEC = "CREATE INDEX facts_vec ON fact_vectors (space, scope, seq, bits)"
+NEAREST = f"""
+WITH first AS MATERIALIZED (
+    SELECT id FROM fact_vectors INDEXED BY facts_vec
+    WHERE space = :space AND scope = :scope AND bits IS NOT NULL
+    ORDER BY vec_distance_hamming(vec_bit(bits), {SIGNS.format(":vector")})
+    LIMIT (SELECT min({MOST_RESCORED}, 100 + 10 * :k, max({LEAST_RESCORED}, count(*) / 10)) FROM (
+        SELECT 1 FROM fact_vectors INDEXED BY facts_vec
+        WHERE space = :space AND scope = :scope LIMIT {10 * MOST_RESCORED}))
+)
+SELECT v.seq, max(1 - vec_distance_cosine(vec_int8(v.vector), vec_int8(:vector))) AS likeness
+FROM first CROSS JOIN fact_vectors v ON v.id = first.id
+WHERE EXISTS (SELECT 1 FROM embedding_spaces WHERE id = :space AND local)
+GROUP BY v.seq ORDER BY likeness DESC, v.seq DESC LIMIT :k
+"""
+HAVE_LOCAL = "SELECT 1 FROM fact_vectors v WHERE v.seq = f.seq AND v.space = :space"
+NOT_LIVE = (
+    f"NOT EXISTS (SELECT 1 FROM facts f WHERE f.seq = v.seq AND f.scope = v.scope AND {LIVE})"
+)
+WRONG = (
+    "(v.vector IS NULL) <> (v.bits IS NULL) OR v.vector IS NOT NULL AND"
+    f" iif(length(v.vector) <> :size, 1, v.bits IS NOT {SIGNS.format('v.vector')})"
+)
+
+Place = Literal["local", "qdrant"]
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -138,7 +167,6 @@ class VectorIndex(Protocol):
 
 
 _space = reader(Space)
-SPACE = "SELECT id, model, dimension, same, related, floor FROM embedding_spaces"
 
 
 class Spaces:
@@ -327,34 +355,6 @@ def _rows(space: Space, scope: str, entries: Iterable[Embedded]) -> list[dict[st
         for entry in entries
         for chunk, vector in enumerate(entry.vectors or (None,))
     ]
-
-
-SIGNS = "vec_quantize_binary(vec_int8({}))"
-FACTS_VEC = "CREATE INDEX facts_vec ON fact_vectors (space, scope, seq, bits)"
-NEAREST = f"""
-WITH first AS MATERIALIZED (
-    SELECT id FROM fact_vectors INDEXED BY facts_vec
-    WHERE space = :space AND scope = :scope AND bits IS NOT NULL
-    ORDER BY vec_distance_hamming(vec_bit(bits), {SIGNS.format(":vector")})
-    LIMIT (SELECT min({MOST_RESCORED}, 100 + 10 * :k, max({LEAST_RESCORED}, count(*) / 10)) FROM (
-        SELECT 1 FROM fact_vectors INDEXED BY facts_vec
-        WHERE space = :space AND scope = :scope LIMIT {10 * MOST_RESCORED}))
-)
-SELECT v.seq, max(1 - vec_distance_cosine(vec_int8(v.vector), vec_int8(:vector))) AS likeness
-FROM first CROSS JOIN fact_vectors v ON v.id = first.id
-WHERE EXISTS (SELECT 1 FROM embedding_spaces WHERE id = :space AND local)
-GROUP BY v.seq ORDER BY likeness DESC, v.seq DESC LIMIT :k
-"""
-HAVE_LOCAL = "SELECT 1 FROM fact_vectors v WHERE v.seq = f.seq AND v.space = :space"
-NOT_LIVE = (
-    f"NOT EXISTS (SELECT 1 FROM facts f WHERE f.seq = v.seq AND f.scope = v.scope AND {LIVE})"
-)
-WRONG = (
-    "(v.vector IS NULL) <> (v.bits IS NULL) OR v.vector IS NOT NULL AND"
-    f" iif(length(v.vector) <> :size, 1, v.bits IS NOT {SIGNS.format('v.vector')})"
-)
-
-Place = Literal["local", "qdrant"]
 
 
 async def prove_complete(database: Database, space: Space, place: Place) -> None:
