@@ -303,14 +303,14 @@ class ChangeSets:
         return [_version(row) for row in rows]
 
     async def ended_for(
-        self, tx: Transaction, kind: ItemKind, heirs: Collection[str]
+        self, tx: Transaction, kind: ItemKind, successors: Collection[str]
     ) -> dict[str, str]:
         """Return the items that change sets ended in favour of one of these, with that one."""
         rows = await tx.rows(
             "SELECT DISTINCT c.item, c.after ->> '$.replaced_by' AS heir FROM changes c"
             " JOIN change_sets s ON s.id = c.change_set_id WHERE c.kind = ? AND s.created_at > ?"
             " AND c.after ->> '$.replaced_by' IN (SELECT value FROM json_each(?))",
-            (kind, self._oldest(), json.dumps([*heirs])),
+            (kind, self._oldest(), json.dumps([*successors])),
         )
         return {row["item"]: row["heir"] for row in rows}
 

@@ -185,7 +185,7 @@ class TextSearch:
         self._path = path
         self._child = child
 
-    async def seek(self, sought: Sequence[Sought], since: Traces = NOWHERE) -> Traces:
+    async def seek(self, queries: Sequence[Sought], since: Traces = NOWHERE) -> Traces:
         """Return the rows that contain these texts, in whatever form (F-034).
 
         With `since`: only rows that are new or changed since that search.
@@ -201,12 +201,12 @@ class TextSearch:
                     for kept in each.kept
                 ],
             }
-            for each in sought
+            for each in queries
             if each.texts or each.every
         ]
         found = await self._found(asked)
         return Traces(
-            tuple(dict.fromkeys(text for each in sought for text in each.texts)),
+            tuple(dict.fromkeys(text for each in queries for text in each.texts)),
             {name: rows for name, (rows, _) in found.items()},
             {name: upto for name, (_, upto) in found.items() if upto},
         )

@@ -63,8 +63,8 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
     """Find everything with all of these words for the sender of `row`; messages up to row `before`."""
     words = AllWords(said)
     scopes = await stores.conversations.scopes_of(stores.database, (), [scope])
-    async with stores.database.looking() as look:
-        found = await look.seek([Sought(PLACES, (), scopes, every=said)])
+    async with stores.database.looking() as search:
+        found = await search.seek([Sought(PLACES, (), scopes, every=said)])
     rows = [*await stores.inbox.saying((), found), *await stores.edits.saying(found)]
     rows = [each for each in rows if each["seq"] <= before and _is_here(each, scope)]
     asked = {each["event_id"] for each in rows if each["body"].lower().startswith(QUESTIONS)}

@@ -183,16 +183,16 @@ async def forget(
 
     Raises: MemoryFileUnusable when a memories file cannot be rewritten.
     """
-    async with stores.database.looking() as look:
-        facts = await _related_versions(stores, look, wanted)
+    async with stores.database.looking() as search:
+        facts = await _related_versions(stores, search, wanted)
         texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
         async with stores.database.transaction() as tx:
             events = await with_reports(stores, tx, await _messages_of(stores, tx, facts, by))
             scopes = await stores.conversations.scopes_of(tx, (), {fact.scope for fact in facts})
         if by is not None:
-            texts = await _only_there(stores, look, events, scopes, texts, but=by)
+            texts = await _only_there(stores, search, events, scopes, texts, but=by)
         gone = _Gone(tuple(facts), frozenset(texts), tuple(events), tuple(scopes))
-        done = await _erase(stores, look, gone, known, note)
+        done = await _erase(stores, search, gone, known, note)
     short = tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE)
     scrubbed = await stores.database.scrub() if scrub else False
     return replace(done, short=short, scrubbed=scrubbed)
@@ -218,19 +218,19 @@ async def forget_messages(
     searched for. With `harvests`, the other messages of the lost memories are read again. `words`: everything of
     ours that has all of them goes too (M-084).
     """
-    async with stores.database.looking() as look:
+    async with stores.database.looking() as search:
         async with stores.database.transaction() as tx:
             events = await with_reports(stores, tx, set(events))
         facts = await _delete_derived(stores, harvests, set(events))
         texts = {fact.text for fact in facts} | await _wordings(stores, {f.id for f in facts})
         whose = {*whose, *(fact.scope for fact in facts)}
         scopes = await stores.conversations.scopes_of(stores.database, events, whose)
-        texts = await _only_there(stores, look, events, scopes, texts.union(said))
+        texts = await _only_there(stores, search, events, scopes, texts.union(said))
         gone = _Gone(
             *(tuple(facts), frozenset(texts), tuple(events), tuple(scopes)),
             *(frozenset(said), words, frozenset(lines), asks),
         )
-        return await _erase(stores, look, gone, known, note)
+        return await _erase(stores, search, gone, known, note)
 
 
 async def forget_answers(
@@ -244,14 +244,16 @@ async def forget_answers(
 
     The answers themselves are gone already; the same words in another answer stay.
     """
-    async with stores.database.looking() as look:
+    async with stores.database.looking() as search:
         whose = await stores.conversations.scopes_of(stores.database, (), [scope])
-        only = await _only_there(stores, look, (), whose, set(texts))
+        only = await _only_there(stores, search, (), whose, set(texts))
         gone = _Gone((), frozenset(only), (), tuple(whose))
-        return await _erase(stores, look, gone, known, note, REPEATED)
+        return await _erase(stores, search, gone, known, note, REPEATED)
 
 
-async def _related_versions(stores: Stores, look: TextSearch, wanted: Sequence[Fact]) -> list[Fact]:
+async def _related_versions(
+    stores: Stores, search: TextSearch, wanted: Sequence[Fact]
+) -> list[Fact]:
     """Return these facts, their versions and duplicates, and retired facts of the scope that contain them."""
     facts, known = await stores.facts.lineage(fact.id for fact in wanted), 0
     while len(facts) > known:
@@ -259,7 +261,7 @@ async def _related_versions(stores: Stores, look: TextSearch, wanted: Sequence[F
         for scope in sorted({fact.scope for fact in facts}):
             texts = [fact.text for fact in facts if fact.scope == scope]
             named = sorted(filter(_is_recognisable, texts))
-            said = await look.seek([Sought([FACTS], named, [scope])])
+            said = await search.seek([Sought([FACTS], named, [scope])])
             ids += [fact.id for fact in await stores.facts.saying(said) if fact.retired_at]
         facts = await stores.facts.lineage(ids)
     return facts
@@ -311,7 +313,7 @@ async def _delete_derived(
 
 async def _only_there(
     stores: Stores,
-    look: TextSearch,
+    search: TextSearch,
     events: Sequence[str],
     scopes: Sequence[str],
     texts: set[str],
@@ -319,7 +321,7 @@ async def _only_there(
 ) -> set[str]:
     """Return those texts that nobody said there in another message, quotes aside."""
     named = sorted(filter(_is_recognisable, texts))
-    said = await look.seek([Sought([SAID], named, scopes)])
+    said = await search.seek([Sought([SAID], named, scopes)])
     others = await stores.inbox.saying(events, said, but)
     bodies = [row["body"].splitlines() for row in others]
     own = ["\n".join(line for line in lines if not line.startswith(">")) for lines in bodies]
@@ -330,7 +332,7 @@ async def _only_there(
 
 async def _erase(
     stores: Stores,
-    look: TextSearch,
+    search: TextSearch,
     gone: _Gone,
     known: Sequence[str] = (),
     note: Note = _nothing,
@@ -344,36 +346,41 @@ async def _erase(
     cut = [line for _, _, _, cut in await _cores(stores, gone, made) for line in cut]
     lines = [*made, *cut, *ours, *worded]
     lost = await _lost_lines(stores, gone)
-    own = await _only_there(stores, look, gone.events, gone.scopes, {*lost.texts})
-    told = {*gone.traces(), *filter(_is_recognisable, lines), *known, *(OF_PAGE + o for o in own)}
-    telling = sorted(told.union(fact.id for fact in gone.facts))
+    own = await _only_there(stores, search, gone.events, gone.scopes, {*lost.texts})
+    searched_texts = {
+        *gone.traces(),
+        *filter(_is_recognisable, lines),
+        *known,
+        *(OF_PAGE + o for o in own),
+    }
+    searched = sorted(searched_texts.union(fact.id for fact in gone.facts))
     known = [text for text in known if not text.startswith(OF_PAGE)]
     # Stored first: the sources of these texts are erased soon, and a run after a crash needs them.
-    await note(telling)
+    await note(searched)
     said = list(filter(_is_recognisable, await stores.inbox.bodies(gone.events)))
     words = await _own_words(stores, gone, known) if places is SPOKEN else []
-    by_us, prompts = (words, await _since(stores, gone)), [*gone.texts, *telling]
-    wanted = dict.fromkeys(places, telling) | dict.fromkeys(casts.PROMPTS, prompts)
-    wanted[RECORDED] = [*telling, *gone.said, *said]
-    sought = [
+    by_us, prompts = (words, await _since(stores, gone)), [*gone.texts, *searched]
+    wanted = dict.fromkeys(places, searched) | dict.fromkeys(casts.PROMPTS, prompts)
+    wanted[RECORDED] = [*searched, *gone.said, *said]
+    queries = [
         Sought([kept], sorted({*texts, *_also(kept, lost)}), gone.scopes, *by_us)
         for kept, texts in wanted.items()
     ]
-    sought.append(Sought(BY_WORDS, (), gone.scopes, every=gone.words))
-    found = await look.seek(sought)
+    queries.append(Sought(BY_WORDS, (), gone.scopes, every=gone.words))
+    found = await search.seek(queries)
     # First: pages may repeat messages, whose text is unknown once they are erased.
-    pages = await _cut_pages(stores, gone, [*telling, *worded, *said], lost)
+    pages = await _cut_pages(stores, gone, [*searched, *worded, *said], lost)
     erased = await _erase_found(stores, gone, found)
     await _cut_cores(stores, gone, [*lines, *known])
     purged = 0 if (waiting := erased.waiting) else await _purge(stores, gone.facts)
     for file in stores.places.files():
         await asyncio.to_thread(file.drop_parts)
     if not waiting:  # written meanwhile, by a model call that still had it in view
-        late = await _erase_found(stores, gone, await look.seek(sought, since=found))
+        late = await _erase_found(stores, gone, await search.seek(queries, since=found))
         erased, waiting = erased | late, late.waiting
-    quoted = (*await _quoted(stores, look, gone, telling), *pages.named)
+    quoted = (*await _quoted(stores, search, gone, searched), *pages.named)
     # Last: reading a file stores its text again.
-    edited = await look.seek([Sought([EDITED], sorted({*gone.texts, *telling}))])
+    edited = await search.seek([Sought([EDITED], sorted({*gone.texts, *searched}))])
     async with stores.database.transaction() as tx:
         await erase(tx, [EDITED], edited)
         await drop_lines(tx, lost.known)
@@ -446,7 +453,7 @@ def _also(kept: Kept, lost: LostLines) -> list[str]:
 
 
 async def _cut_pages(
-    stores: Stores, gone: _Gone, telling: Sequence[str], lost: LostLines
+    stores: Stores, gone: _Gone, searched: Sequence[str], lost: LostLines
 ) -> CutPages:
     """Erase it from the wiki, if it belongs to the owner."""
     if stores.owner.scope not in gone.scopes:
@@ -456,11 +463,11 @@ async def _cut_pages(
             stores.database.transaction() as tx
         ):  # cut like the pages, so that an undo still fits
             await stores.changes.reword(tx, "page", lost.cut)
-    telling = [text for text in telling if not text.startswith(OF_PAGE)]
-    at = hashlib.sha256("\n".join([*gone.events, *telling]).encode()).hexdigest()[:16]
+    searched = [text for text in searched if not text.startswith(OF_PAGE)]
+    at = hashlib.sha256("\n".join([*gone.events, *searched]).encode()).hexdigest()[:16]
     facts = [fact.text for fact in gone.facts]
     files = await raw_files(stores.database, gone.events)
-    return await forget_in_pages(stores, Unsaid(telling, facts, files, lost), at=at)
+    return await forget_in_pages(stores, Unsaid(searched, facts, files, lost), at=at)
 
 
 async def _cut_cores(stores: Stores, gone: _Gone, lines: Sequence[str]) -> None:
@@ -559,10 +566,10 @@ def leftover(done: Sequence[Forgotten], zone: ZoneInfo) -> str:
     parts = [told_of(name) for name in named[:MOST_NAMED]]
     if len(named) > MOST_NAMED:
         parts.append(f"and {len(named) - MOST_NAMED} more")
-    told = [STILL_SAID.format(", ".join(parts))] if parts else []
-    told += [SHORT] if any(each.short for each in done) else []
+    sentences = [STILL_SAID.format(", ".join(parts))] if parts else []
+    sentences += [SHORT] if any(each.short for each in done) else []
     copies = {copy.path: copy for each in done for copy in each.copies}.values()
-    return " ".join([*told, *(copy_told(copy, zone) for copy in copies)])
+    return " ".join([*sentences, *(copy_told(copy, zone) for copy in copies)])
 
 
 def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
@@ -640,36 +647,39 @@ async def _purge(stores: Stores, facts: Sequence[Fact]) -> int:
 
 
 async def _quoted(
-    stores: Stores, look: TextSearch, gone: _Gone, telling: Sequence[str]
+    stores: Stores, search: TextSearch, gone: _Gone, searched: Sequence[str]
 ) -> tuple[str, ...]:
     """Return tasks, skills, files and other facts of these scopes that contain it, or replaced it."""
     ids = {fact.id for fact in gone.facts}
     successors = {fact.replaced_by for fact in gone.facts if fact.replaced_by}
-    wanted, words = Wanted(telling), AllWords(gone.words)
+    wanted, words = Wanted(searched), AllWords(gone.words)
 
-    def say(text: str) -> bool:
+    def contains(text: str) -> bool:
         return wanted.is_in(text) or words.are_in(text)
 
-    said = await look.seek([Sought([FACTS], telling, gone.scopes)])
+    said = await search.seek([Sought([FACTS], searched, gone.scopes)])
     alike = [fact.id for fact in await stores.facts.saying(said)]
     alike = [*dict.fromkeys([*alike, *sorted(successors)])]
     return (
         *[fact for fact in alike if fact not in ids and await stores.facts.get(fact)],
-        *await tasks_and_skills(stores, gone.scopes, say),
+        *await tasks_and_skills(stores, gone.scopes, contains),
         *await asyncio.to_thread(_files, stores, gone.scopes, wanted),
     )
 
 
 async def tasks_and_skills(
-    stores: Stores, scopes: Sequence[str], say: Callable[[str], bool]
+    stores: Stores, scopes: Sequence[str], contains: Callable[[str], bool]
 ) -> list[str]:
     """Return the tasks of these scopes, and the skills, that contain it, as `told_of` names them."""
     seen = [await stores.tasks.listed(scope, "all") for scope in scopes]
     tasks = {task.id: task for each in seen for task in each}.values()
     names = [skill.name for skill in await stores.skills.listed()]
-    skills = [f"skill {name}" for name in names if say(await stores.skills.read(name))]
+    skills = [f"skill {name}" for name in names if contains(await stores.skills.read(name))]
     said = {f"{t.id} (number {t.number})": (t.content, t.reason, t.plan.ai_prompt) for t in tasks}
-    return [*(task for task, texts in said.items() if say("\n".join(map(str, texts)))), *skills]
+    return [
+        *(task for task, texts in said.items() if contains("\n".join(map(str, texts)))),
+        *skills,
+    ]
 
 
 def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:

@@ -283,10 +283,10 @@ def chunk(rows: Sequence[Wording], room: int) -> Chunk:
             break
         room -= cost
         taken.append(row)
-    kept = tuple(row for row in taken if row.body.strip())
+    with_text = tuple(row for row in taken if row.body.strip())
     upto = max(row.seq for row in taken)
     again = tuple(row.message for row in taken if row.again)
-    return Chunk(upto, scope if kept else None, kept, taken[-1].place, again)
+    return Chunk(upto, scope if with_text else None, with_text, taken[-1].place, again)
 
 
 def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
@@ -550,8 +550,8 @@ class Harvest:
             if at is not None and at > now:
                 later.append(at)
             elif at is not None:
-                owed = NAME, backlog.key, backlog.scope, backlog.args
-                await self._stores.jobs.enqueue(tx, *owed)
+                job = NAME, backlog.key, backlog.scope, backlog.args
+                await self._stores.jobs.enqueue(tx, *job)
         return min(later, default=None)
 
     async def harvest(self, job: Job) -> JobDone | JobPutOff:

@@ -171,17 +171,17 @@ def planned(
     return Rewriting(tuple(fresh), retired, ended)
 
 
-def _sources(shared: Sequence[set[str]], born: Sequence[int]) -> list[int]:
+def _sources(shared: Sequence[set[str]], parents: Sequence[int]) -> list[int]:
     """Return the old facts that a memory may partly come from, and must be forgotten with (M-030).
 
     `shared`: its words in common with each old fact. Words count that at most half of the old facts have, and words
-    that none of its parents (`born`) has.
+    that none of its `parents` has.
     """
-    known = {word for n in born for word in shared[n]}
+    known = {word for n in parents for word in shared[n]}
     often = Counter(word for words in shared for word in words)
     rare = {word for word, n in often.items() if word != DENIED and 2 * n <= len(shared)}
-    telling = rare | (often.keys() - known)
-    return [n for n, words in enumerate(shared) if words & telling]
+    decisive = rare | (often.keys() - known)
+    return [n for n, words in enumerate(shared) if words & decisive]
 
 
 def _new_fact(

@@ -202,9 +202,9 @@ def chunks(text: str) -> list[str]:
     """Split a text into parts of whole paragraphs, as far as they fit; none for a text without a word."""
     parts: list[str] = []
     for paragraph in text.split("\n\n"):
-        for piece in wrap(paragraph, CHUNK, replace_whitespace=False) or [""]:
-            if parts and len(parts[-1]) + len(piece) + 2 <= CHUNK:
-                parts[-1] = f"{parts[-1]}\n\n{piece}"
+        for part in wrap(paragraph, CHUNK, replace_whitespace=False) or [""]:
+            if parts and len(parts[-1]) + len(part) + 2 <= CHUNK:
+                parts[-1] = f"{parts[-1]}\n\n{part}"
             else:
-                parts.append(piece)
+                parts.append(part)
     return [part.strip() for part in parts if entries(part)]

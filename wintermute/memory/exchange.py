@@ -272,8 +272,8 @@ def moment_of(text: str, zone: tzinfo) -> datetime | None:
     A day means its beginning. `zone`: for a time that names none.
     """
     try:
-        found = datetime.fromisoformat(text)
-        aware = found if found.tzinfo else found.replace(tzinfo=zone)
+        moment = datetime.fromisoformat(text)
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
         stamp(aware)  # the first and the last day of the calendar have no moment elsewhere
     except (ValueError, OverflowError):
         return None

@@ -229,8 +229,8 @@ def cleaned(text: str) -> str:
         dropped = {mark for mark in text if unicodedata.category(mark) in DROPPED} - JOINERS
         text = "".join(mark for mark in text if mark.isspace() or mark not in dropped)
     line = " ".join(text.split())
-    marks = MARKS.match(line)
-    return line[marks.end() :] if marks else line
+    markup = MARKS.match(line)
+    return line[markup.end() :] if markup else line
 
 
 def key(text: str) -> str:
@@ -318,8 +318,8 @@ def state_of(fact: Fact) -> Json:
 
 def protection(fact: Fact) -> Json:
     """Return the flags of a fact for its state: protected, unless its source says so, and archived."""
-    found: Json = {"protected": True} if fact.protected and fact.source != EXPLICIT else {}
-    return found | ({"resting": True} if fact.archived else {})
+    flags: Json = {"protected": True} if fact.protected and fact.source != EXPLICIT else {}
+    return flags | ({"resting": True} if fact.archived else {})
 
 
 def is_protected(state: Json) -> bool:
@@ -441,15 +441,15 @@ def succession(
     living = {key(fact.text): fact for fact in live}
     kept = set(names)
     old = [fact for name, fact in living.items() if fact.id in ids and name not in kept]
-    heirs = successors([fact.text for fact in old], texts)
+    successor_of = successors([fact.text for fact in old], texts)
     if len(texts) == 1:
-        heirs = [0] * len(old)
-    pairs = list(zip(old, heirs, strict=True))
-    lost = [fact for fact, heir in pairs if heir is None and fact.protected]
+        successor_of = [0] * len(old)
+    pairs = list(zip(old, successor_of, strict=True))
+    lost = [fact for fact, successor in pairs if successor is None and fact.protected]
     replaced: dict[int, list[Fact]] = defaultdict(list)
-    for fact, heir in pairs:
-        if heir is not None:
-            replaced[heir].append(fact)
+    for fact, successor in pairs:
+        if successor is not None:
+            replaced[successor].append(fact)
     fresh = []
     for n, (text, (_, source)) in enumerate(zip(texts, new, strict=True)):
         past = [*replaced[n], *lost]
@@ -459,14 +459,19 @@ def succession(
             origins |= dict.fromkeys(evidence)
         same = [living[names[n]]] if names[n] in living else []
         taint = any(fact.taint for fact in (*past, *same))
-        kind = EXPLICIT if own else source
+        new_source = EXPLICIT if own else source
         said = last_said([*past, *same], own=own) if same else None  # nobody says it again
-        fresh.append(NewFact(scope, text, kind, origins=tuple(origins), taint=taint, said_at=said))
+        fresh.append(
+            NewFact(scope, text, new_source, origins=tuple(origins), taint=taint, said_at=said)
+        )
     anywhere = 0 if texts else None
     return Succession(
         old=tuple(old),
         fresh=tuple(fresh),
-        heirs=tuple(anywhere if heir is None and fact.protected else heir for fact, heir in pairs),
+        heirs=tuple(
+            anywhere if successor is None and fact.protected else successor
+            for fact, successor in pairs
+        ),
     )
 
 

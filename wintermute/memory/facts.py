@@ -272,16 +272,21 @@ class Facts:
         return taken.fact, taken.outcome
 
     async def end(
-        self, tx: Transaction, why: Reason, fact_id: str, until: datetime, heir: str | None = None
+        self,
+        tx: Transaction,
+        why: Reason,
+        fact_id: str,
+        until: datetime,
+        successor: str | None = None,
     ) -> Fact | None:
-        """End a live fact of `why.scope` at a time; `heir`: id of the fact that is true since (M-074)."""
+        """End a live fact of `why.scope` at a time; `successor`: id of the fact that is true since (M-074)."""
         row = await tx.row(
             f"SELECT * FROM facts WHERE id = ? AND scope = ? AND {LIVE}", (fact_id, why.scope)
         )
         if row is None:
             return None
         was = fact_of(row)
-        now = replace(was, valid_to=until, replaced_by=heir)
+        now = replace(was, valid_to=until, replaced_by=successor)
         await self._put_state(tx, now.id, state_of(now))
         await self._changes.record(
             tx, why, [Change("fact", was.id, state_of(was), state_of(now), tuple(why.evidence))]
@@ -311,8 +316,10 @@ class Facts:
         )
         live = await asyncio.to_thread(facts_of, rows)
         planned = await asyncio.to_thread(succession, live, set(ids), scope, new, why.evidence)
-        heirs = {fact.id: heir for fact, heir in zip(planned.old, planned.heirs, strict=True)}
-        return await self.supersede(tx, why, planned.fresh, heirs)
+        successor_of = {
+            fact.id: successor for fact, successor in zip(planned.old, planned.heirs, strict=True)
+        }
+        return await self.supersede(tx, why, planned.fresh, successor_of)
 
     async def supersede(
         self,
@@ -332,9 +339,9 @@ class Facts:
         ended = {old: n for old, n in ended.items() if taken[n].outcome != "refused"}
         stay = {done.fact.id for done in taken}
         places = {
-            old: taken[heir].fact.id
-            for old, heir in heirs.items()
-            if heir is not None and old not in stay
+            old: taken[successor].fact.id
+            for old, successor in heirs.items()
+            if successor is not None and old not in stay
         }
         over = await self._overtake(
             tx, why.scope, {old: taken[n].fact.id for old, n in ended.items() if old not in stay}
@@ -353,12 +360,12 @@ class Facts:
         )
 
     async def _overtake(
-        self, tx: Transaction, scope: str, heirs: Mapping[str, str]
+        self, tx: Transaction, scope: str, successor_of: Mapping[str, str]
     ) -> list[Change]:
         """End facts now, each in favour of its successor; return the changes to record."""
         now, changes = self._clock.now(), []
-        for was in await self.living(tx, scope, list(heirs)):
-            then = replace(was, valid_to=now, replaced_by=heirs[was.id])
+        for was in await self.living(tx, scope, list(successor_of)):
+            then = replace(was, valid_to=now, replaced_by=successor_of[was.id])
             await self._put_state(tx, was.id, state_of(then))
             changes.append(Change("fact", was.id, state_of(was), state_of(then)))
         return changes
@@ -387,8 +394,8 @@ class Facts:
         if not old:
             return
         taken = await self.take(tx, [renamed(fact, why.scope) for fact in old])
-        heirs = {fact.id: done.fact.id for fact, done in zip(old, taken, strict=True)}
-        gone = await self.retire_unrecorded(tx, was, list(heirs), why.cause, heirs)
+        new_ids = {fact.id: done.fact.id for fact, done in zip(old, taken, strict=True)}
+        gone = await self.retire_unrecorded(tx, was, list(new_ids), why.cause, new_ids)
         changes = [done.change for done in taken if done.change]
         await self._changes.record(tx, why, [*changes, *retirements(gone)])
 

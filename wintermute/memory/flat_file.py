@@ -530,7 +530,7 @@ class FlatFile:
             found = await self._read(scope)
             rows = await self._facts.for_file(tx, scope)
             asked = await self._decisions.waiting(scope, LINES, tx)
-            known = {each for wish in asked for each in wish.plan["ids"]}
+            known = {fact_id for question in asked for fact_id in question.plan["ids"]}
             planned = await asyncio.to_thread(plan, found.lines, rows, (), known)
             if planned.removed or not known.issuperset(planned.held):
                 # Otherwise the version it was saved from does not matter.

@@ -88,7 +88,7 @@ class Line:
 class Judged:
     """The verdict on a fact: the lines that ground it, or the reason why none does.
 
-    With neither `told` nor a reason the words differ: embeddings decide if `fact` means one of `said`.
+    Without such lines and without a reason it is undecided: embeddings compare `fact` with the texts in `said`.
     """
 
     text: str
@@ -111,8 +111,8 @@ class Judged:
             return self
         if like is None:
             return replace(self, reason="worded otherwise (no embedder)")
-        told = any(like(places[self.fact], places[each]) >= LEAST_ALIKE for each in self.said)
-        return replace(self, told=told, reason=None if told else "not said")
+        is_told = any(like(places[self.fact], places[each]) >= LEAST_ALIKE for each in self.said)
+        return replace(self, told=is_told, reason=None if is_told else "not said")
 
 
 def confirmed(question: str, answer: str) -> str:
@@ -141,13 +141,13 @@ class Grounding:
         words = [*WORD.findall(bare), *NUMBER.findall(bare)]
         score = [sum(len(w) for w in words if covered(w, each) >= SAME) for each in self._folded]
         best = sorted(range(len(score)), key=lambda n: (-score[n], -n))[:LIKELIEST]
-        found = [self._by(fact, (n,)) for n in best]
-        if not any(each.told for each in found):
-            found += [self._by(fact, pair) for n in best for pair in self._pairs(n, words)]
-        ranked = [each for each in found if each.told] or [
-            each for each in found if each.is_undecided
+        candidates = [self._by(fact, (n,)) for n in best]
+        if not any(each.told for each in candidates):
+            candidates += [self._by(fact, pair) for n in best for pair in self._pairs(n, words)]
+        ranked = [each for each in candidates if each.told] or [
+            each for each in candidates if each.is_undecided
         ]
-        return (ranked or found or [Judged(fact, (), "not said")])[0]
+        return (ranked or candidates or [Judged(fact, (), "not said")])[0]
 
     def _pairs(self, n: int, words: Sequence[str]) -> Iterator[tuple[int, int]]:
         """Yield a line with another of the same person: adjacent, or with two words of the fact."""
@@ -172,8 +172,8 @@ class Grounding:
         reason, share = compared.contradiction(), compared.share()
         if not (reason or share) and language.name in UNKNOWN:
             reason = "not said"
-        told = not reason and share >= MOST_WORDS
-        return Judged(fact, which, reason, told, bare.strip(" .,"), (text, *parts))
+        is_told = not reason and share >= MOST_WORDS
+        return Judged(fact, which, reason, is_told, bare.strip(" .,"), (text, *parts))
 
 
 class _Compared:
@@ -197,8 +197,8 @@ class _Compared:
 
     def share(self) -> float:
         """Return the part of the fact's words that was said; of two words, one is too little."""
-        told = len(self._words) - len(self._new)
-        return told / max(len(self._words), 3 if self._new else 1)
+        covered_words = len(self._words) - len(self._new)
+        return covered_words / max(len(self._words), 3 if self._new else 1)
 
     def contradiction(self) -> DropReason | None:
         """Return the first contradiction between the fact and the words it was taken from, single words aside."""
@@ -244,8 +244,8 @@ class _Compared:
         pairs = [(clause, self._shared(clause)) for clause in clauses]
         if denies(mine) or averse(mine):
             shuns = [(denies(c) or averse(c) or soft(c)) for c in clauses]
-            told = [each for (_, each), shun in zip(pairs, shuns, strict=True) if shun]
-            return not any(shuns) or (not any(told) and any(each for _, each in pairs))
+            shunned = [each for (_, each), shun in zip(pairs, shuns, strict=True) if shun]
+            return not any(shuns) or (not any(shunned) and any(each for _, each in pairs))
         if soft(mine):
             return any(denies(c) and soft(c) and each for c, each in pairs)
         pairs = [(c, each) for c, each in pairs if not soft(c)]
@@ -326,9 +326,9 @@ class _Compared:
         if ours or not theirs:
             return bool(ours and theirs) and not ours & language.which("kin", self._said)
         begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._sentence)]
-        piece = 1 if language.name in UNSPACED else PIECE
-        told = [self._sentence.find(w[:piece]) for w in self._words if w not in self._new]
-        return min(begins) < min((at for at in told if at >= 0), default=len(self._sentence))
+        least = 1 if language.name in UNSPACED else PIECE
+        places = [self._sentence.find(w[:least]) for w in self._words if w not in self._new]
+        return min(begins) < min((at for at in places if at >= 0), default=len(self._sentence))
 
 
 def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
@@ -387,7 +387,9 @@ def covered(word: str, known: str) -> float:
     at = found = 0
     while at <= len(word) - least:
         sizes = range(len(word) - at, least - 1, -1)
-        pieces = ((n, word[at : at + n]) for n in sizes)
-        size = next((n for n, each in pieces if (each if n > PIECE else begins + each) in known), 0)
+        candidates = ((n, word[at : at + n]) for n in sizes)
+        size = next(
+            (n for n, each in candidates if (each if n > PIECE else begins + each) in known), 0
+        )
         found, at = found + size, at + (size or 1)
     return found / len(word)

@@ -115,7 +115,7 @@ class Unlearnt:
 
 
 def unlearnt(
-    found: Sequence[Fact],
+    facts: Sequence[Fact],
     before: Sequence[Fact],
     events: Collection[str],
     kept: Mapping[str, KeptWording],
@@ -125,18 +125,18 @@ def unlearnt(
     `before`: facts that they replaced. `kept`: their other origins that are messages. An imported fact did not come
     from a message and stays. A fact that a person had retracted does not come back, nor do its parts.
     """
-    ours = {fact.id: fact for fact in found}
+    ours = {fact.id: fact for fact in facts}
     stay, gone = list[Fact](), list[Fact]()
-    for fact in found:
+    for fact in facts:
         others = set(fact.origins) - set(events)
         merged = [
             each.text
             for each in before
             if each.replaced_by == fact.id and each.retired_at and each.id not in ours
         ]
-        told = [kept[name].body for name in others & kept.keys() if kept[name].body] + merged
+        texts = [kept[name].body for name in others & kept.keys() if kept[name].body] + merged
         elsewhere = not merged and not others <= kept.keys()
-        stays = elsewhere or (bool(told) and is_said_in(fact.text, told))
+        stays = elsewhere or (bool(texts) and is_said_in(fact.text, texts))
         (stay if stays else gone).append(fact)
     gone_by_id = {fact.id: fact for fact in gone}
     believed = {fact.id for fact in gone if _is_believed(fact, gone_by_id)}

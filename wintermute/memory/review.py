@@ -95,7 +95,7 @@ async def looked_at(
         )
 
 
-async def take_place(tx: Transaction, heir: str, ids: Collection[str]) -> None:
+async def take_place(tx: Transaction, new_id: str, ids: Collection[str]) -> None:
     """Give a merged fact the place of its newest part, so that its neighbours stay its neighbours.
 
     A search also scores the neighbours of a hit. The two facts swap places until the part comes back.
@@ -103,18 +103,18 @@ async def take_place(tx: Transaction, heir: str, ids: Collection[str]) -> None:
     rows = await tx.rows(
         "SELECT id, place FROM facts WHERE id IN (SELECT value FROM json_each(?))"
         " AND scope = (SELECT scope FROM facts WHERE id = ?) ORDER BY created_at DESC, seq LIMIT 1",
-        (json.dumps([*ids]), heir),
+        (json.dumps([*ids]), new_id),
     )
-    for row in [each for each in rows if each["id"] != heir]:
-        mine = await tx.scalars("SELECT place FROM facts WHERE id = ?", (heir,))
-        for name, place in ((row["id"], -1), (heir, row["place"]), (row["id"], mine[0])):
+    for row in [row for row in rows if row["id"] != new_id]:
+        mine = await tx.scalars("SELECT place FROM facts WHERE id = ?", (new_id,))
+        for name, place in ((row["id"], -1), (new_id, row["place"]), (row["id"], mine[0])):
             await tx.execute("UPDATE facts SET place = ? WHERE id = ?", (place, name))
         await tx.execute(
             "UPDATE facts SET place_before = ? WHERE id = ?", (row["place"], row["id"])
         )
 
 
-async def hand_down_use(tx: Transaction, heir: str, ids: Collection[str]) -> None:
+async def hand_down_use(tx: Transaction, new_id: str, ids: Collection[str]) -> None:
     """Add the uses of these facts to the one that replaced them."""
     await tx.execute(
         "UPDATE facts SET accesses = accesses + found.n,"
@@ -122,7 +122,7 @@ async def hand_down_use(tx: Transaction, heir: str, ids: Collection[str]) -> Non
         " FROM (SELECT coalesce(sum(accesses), 0) AS n, max(accessed_at) AS at FROM facts"
         "  WHERE id IN (SELECT value FROM json_each(:ids)) AND id <> :heir) AS found"
         " WHERE facts.id = :heir",
-        {"ids": json.dumps([*ids]), "heir": heir},
+        {"ids": json.dumps([*ids]), "heir": new_id},
     )
 
 

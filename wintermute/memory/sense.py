@@ -222,10 +222,10 @@ class Heirs:
         """
         mine, theirs, length = self._of_older(old), self._clauses[n], len(_clauses(old))
         runs = [theirs[k : k + length] for k in range(max(1, len(theirs) - length + 1))]
-        telling = [run for run in runs if _cover(run, old)]
-        over = not _ends(old) and all(any(c.is_over(mine) for c in run) for run in telling)
-        denied = all(any(c.denies(mine) for c in run) for run in telling)
-        return bool(telling) and (over or denied)
+        covering = [run for run in runs if _cover(run, old)]
+        over = not _ends(old) and all(any(c.is_over(mine) for c in run) for run in covering)
+        denied = all(any(c.denies(mine) for c in run) for run in covering)
+        return bool(covering) and (over or denied)
 
     def shared(self, other: str) -> list[set[str]]:
         """Return for each text the main words it shares with another text, and DENIED if both are negated."""
