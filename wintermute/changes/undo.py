@@ -26,8 +26,8 @@ from wintermute.messages import Json
 
 ALL_OF_IT = "all of it"
 FORGETTING = (
-    "something is being forgotten for good, and nothing of it may come back: take it back when that is"
-    " done, which `/status all` shows"
+    "something is being forgotten for good, and an undo could bring it back: try again when"
+    " `/status all` shows that it is done"
 )
 
 MOST_UNASKED = 3

@@ -183,7 +183,7 @@ class Database:
         """Make all statements of the block durable together, or none.
 
         Do not nest it within one task: the inner one would wait for the outer for ever. `late`: it begins with its
-        first statement, so nothing read before is protected from commands.
+        first statement, so the block must read nothing before that which a command could change.
 
         Raises: StorageBlocked, and then nothing is changed.
         """

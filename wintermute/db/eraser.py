@@ -13,7 +13,7 @@ from wintermute.db.traces import ERASED, Wanted
 class Came:
     """Messages, casts, and sources of recordings: rows derived from them go, whatever their text.
 
-    So do requests to servers that `scopes` had in view `since` then.
+    So do the opaque provider fields of turns that these `scopes` made `since` then.
     """
 
     events: Collection[str] = ()

@@ -499,9 +499,8 @@ def _words(text: str) -> list[bytes]:
     text = _caseless(text)
     parts = (text[start:end] for start, end in _letters(text))
     plain = "".join(part if len(part) == 1 else " " for part in parts)
-    return [
-        word.encode() for word in WORD.findall(plain.replace("ss", " "))
-    ]  # "ss" may be written ß
+    # "ss" may be written ß.
+    return [word.encode() for word in WORD.findall(plain.replace("ss", " "))]
 
 
 def _words_of_any_script(text: str) -> list[bytes]:

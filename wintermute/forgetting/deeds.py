@@ -128,9 +128,8 @@ class Deeds:
         except _DecidedMeanwhile:
             return await stores.decisions.is_done(item)
         except WintermuteError:
-            if await stores.decisions.is_done(
-                item
-            ):  # somebody else applied it, or crashed while doing so
+            # Somebody else may have applied it, or crashed while doing so.
+            if await stores.decisions.is_done(item):
                 return True
             if not await stores.placing.are_edited(changes):
                 raise

@@ -38,7 +38,7 @@ from wintermute.wiki.store import WikiStore
 CONSOLIDATE_AGAIN = "page again"
 """Jobs of a night: a page is made anew from the conversations that it still cites."""
 GONE = "[this message was erased]"
-UNSOURCED = "nothing of what it was made of is left"
+UNSOURCED = "all its sources were erased"
 RECORDS = (RAW, CONVERSATIONS, JOBS)
 SAYS = "\n## What "
 """Heading before an agent's words in a report of its work."""
@@ -98,9 +98,8 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
     found = await asyncio.to_thread(_plan, stores.wiki, unsaid)
     await asyncio.to_thread(sweep_copies)
     scope = stores.owner.scope
-    async with (
-        stores.database.transaction() as tx
-    ):  # first: after the cut these pages could not be found again
+    # First: after the cut these pages could not be found again.
+    async with stores.database.transaction() as tx:
         for path in found.unsourced:
             await stores.decisions.propose(tx, scope, text_wish("page", path, None, UNSOURCED))
         for path in found.again:

@@ -68,8 +68,8 @@ LOOKED_UP = 60
 MOST_WORDS = 20
 """Distinctive words that are searched; `LOOKED_UP` candidates are checked."""
 
-STILL_SAID = "What I forgot is still said, for you to change, by {}."
-SHORT = "It is too short to be found where it was not learnt."
+STILL_SAID = "The text that I forgot is still in {}. Please change it there yourself."
+SHORT = "It is too short for me to search other messages for it."
 MOST_NAMED = 10
 
 EDITS = 3
@@ -459,9 +459,8 @@ async def _cut_pages(
     if stores.owner.scope not in gone.scopes:
         return CutPages()
     if lost.known or lost.anywhere:
-        async with (
-            stores.database.transaction() as tx
-        ):  # cut like the pages, so that an undo still fits
+        # The recorded pages are cut too, so that an undo still fits.
+        async with stores.database.transaction() as tx:
             await stores.changes.reword(tx, "page", lost.cut)
     searched = [text for text in searched if not text.startswith(OF_PAGE)]
     at = hashlib.sha256("\n".join([*gone.events, *searched]).encode()).hexdigest()[:16]

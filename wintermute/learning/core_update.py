@@ -39,7 +39,7 @@ MENDED = timedelta(hours=1)
 """Pause before an unusable page is tried again."""
 NOTHING = "- (none)"
 SHOWN = 200
-WOULD_GO = "a person wrote, or said, what it would take out: {bullets}"
+WOULD_GO = "it would remove what a person wrote or said: {bullets}"
 
 log = logging.getLogger(__name__)
 

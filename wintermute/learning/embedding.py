@@ -22,5 +22,5 @@ async def embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
         except MemoryUnavailable as problem:
             log.warning("vectors not made reason=%s", problem)
             await stores.health.note(PART, "warn", f"embeddings are missing: {problem}")
-            return JobPutOff(clock.now() + AGAIN, "what makes vectors is away")
+            return JobPutOff(clock.now() + AGAIN, "the embedder is unavailable")
     return JobDone()

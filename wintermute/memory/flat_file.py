@@ -59,7 +59,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-LINES_LOST = "{n} lines went from {file} all at once"
+LINES_LOST = "{n} lines disappeared from {file} at once"
 MOMENT, SETTLES = 0.2, 2.0
 """Seconds after a save in which the rest of it may come: of a small file, and of any."""
 

@@ -29,7 +29,7 @@ NEAREST = 10
 BESIDE = 10
 """Extra neighbours to read, as some are archived or differ in taint."""
 
-AWAY = "meanings cannot be told apart now"
+AWAY = "embeddings are unavailable now"
 UNMADE = "memories have no vectors yet, and a dry run makes none: a night may find more alike"
 
 FactPair = tuple[str, str]

@@ -269,7 +269,9 @@ class Meaning:
         async with self._database.transaction() as tx:
             space = await self._spaces.enter(tx, self._embedder.name, first.dimension)
             if means is None:
-                log.warning("model tells no texts apart, words alone model=%s", space.model)
+                log.warning(
+                    "model cannot separate texts, searching by words alone model=%s", space.model
+                )
                 return space
             await self._spaces.calibrate(tx, space, means.same, means.related, means.floor)
         return replace(space, same=means.same, related=means.related, floor=means.floor)

@@ -156,9 +156,8 @@ class QdrantVectors:
         if k < 1:
             return []
         server = self._opened
-        if (
-            server is None or self._space != space.id
-        ):  # otherwise a search need not wait for a running upload
+        # Otherwise a search need not wait for a running upload.
+        if server is None or self._space != space.id:
             async with self._lock:
                 server = await self._ready(space)
         with self._rechecked_on_failure():

@@ -40,8 +40,8 @@ MOST_TOKENS = 1_500
 """Tokens of the memories that come with one message; at most a twelfth of the window."""
 FEWEST = 50
 """Least assumed size of a scope: among three facts a shared word is not common yet."""
-MOST_ASLEEP = 1_000
-"""Archived facts that the search by embeddings skips in addition, at most."""
+MOST_ARCHIVED = 1_000
+"""Further facts compared by embeddings to make up for archived ones, at most."""
 EQUALS = 4
 """Factor of hits to read, as equal ones are dropped."""
 
@@ -147,10 +147,8 @@ class Search:
             async with asyncio.TaskGroup() as group:
                 looked_up = group.create_task(self._by_words(scope, query))
                 asks = says_something(query.text) or query.before
-                if (
-                    self._meaning is not None and asks
-                ):  # whose vector another process makes meanwhile
-                    most_alike = MOST_LEADING + min(archived, MOST_ASLEEP)
+                if self._meaning is not None and asks:  # another process embeds it meanwhile
+                    most_alike = MOST_LEADING + min(archived, MOST_ARCHIVED)
                     alike = await self._meaning.likest(scope, query, most_alike)
         words = await self._without_archived(looked_up.result()) if archived else looked_up.result()
         truth = Truth(TRUE) if when is None else Truth(WAS_TRUE, when)
