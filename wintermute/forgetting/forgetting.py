@@ -214,9 +214,8 @@ async def forget_messages(
     """Erase redacted messages, their texts (`said`), and everything derived only from them (M-030).
 
     `lines`: digests of page lines that go with them. `asks`: page lines are only asked about (M-082). `whose`: more
-    scopes to search for what is `known`. Text that others said as well, in their own words, is theirs and not
-    searched for. With `harvests`, the other messages of the lost memories are read again. `words`: everything of
-    ours that has all of them goes too (M-084).
+    scopes to search for what is `known`. Text that others said as well, in their own words, is not searched for.
+    With `harvests`, other messages of lost memories are read again. `words`: our texts with all of them go too (M-084).
     """
     async with stores.database.looking() as search:
         async with stores.database.transaction() as tx:
@@ -293,8 +292,7 @@ async def _delete_derived(
 ) -> Sequence[Fact]:
     """Remove facts that came only from these messages, and queue their other messages for the harvest.
 
-    A fact that its other origins cover stays, without these origins. Facts merged into a lost one are restored,
-    unless they came from these messages too.
+    A fact that its other origins cover stays. Facts merged into a lost one are restored, unless from these too.
     """
     origins = Origins(stores.facts)
     async with stores.database.transaction() as tx:
@@ -347,13 +345,8 @@ async def _erase(
     lines = [*made, *cut, *ours, *worded]
     lost = await _lost_lines(stores, gone)
     own = await _only_there(stores, search, gone.events, gone.scopes, {*lost.texts})
-    searched_texts = {
-        *gone.traces(),
-        *filter(_is_recognisable, lines),
-        *known,
-        *(OF_PAGE + o for o in own),
-    }
-    searched = sorted(searched_texts.union(fact.id for fact in gone.facts))
+    texts = {*filter(_is_recognisable, lines), *known, *(OF_PAGE + o for o in own)}
+    searched = sorted(texts.union(gone.traces(), (fact.id for fact in gone.facts)))
     known = [text for text in known if not text.startswith(OF_PAGE)]
     # Stored first: the sources of these texts are erased soon, and a run after a crash needs them.
     await note(searched)
@@ -487,8 +480,7 @@ async def _cores(
 ) -> list[tuple[str, bytes | None, str, list[str]]]:
     """Return for each core memory its scope, content, new text, and the bullets cut from it.
 
-    Bullets are cut that contain it, that a model wrote and a fact of that scope covers, that were made from it, and
-    these `lines`.
+    Cut are bullets that contain it, that a model wrote from it or that one of the facts covers, and these `lines`.
     """
     wanted, words, found = Wanted(gone.traces()), AllWords(gone.words), []
     named = {key(cleaned(line)) for line in lines}

@@ -303,8 +303,7 @@ class Facts:
     ) -> Replaced:
         """Replace old facts by new ones, which are stored before the old ones are retired (M-057).
 
-        An old fact that equals a new one stays. A text that replaces the person's own words counts as their own
-        words too (M-042).
+        An old fact that equals a new one stays. A text in place of the person's own words counts as such (M-042).
         """
         ids = list(old_ids)
         names = [key(entry(text, SHORTEST, LONGEST)) for text, _ in new]
@@ -331,8 +330,8 @@ class Facts:
     ) -> Replaced:
         """Store `fresh`, then retire the facts of `heirs`; those of `ended` were true until now.
 
-        `heirs`, `ended`: old id → index of the new fact that replaces it. An old fact that equals a new one stays,
-        and so does one whose successor was refused.
+        `heirs`, `ended`: old id → index of its successor. Old facts stay that equal a new one or whose successor was
+        refused.
         """
         taken = await self.take(tx, fresh)
         heirs = standing(heirs, taken)
