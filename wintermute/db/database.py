@@ -122,11 +122,11 @@ class Transaction:
         return cast("tuple[list[Row], int]", await self._unlocked(attempt, logged=True))
 
     @asynccontextmanager
-    async def kept_if(self, worth: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
-        """Keep the changes of the block only if `worth` returns True at its end."""
+    async def kept_if(self, condition: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+        """Keep the changes of the block only if `condition` returns True at its end."""
         await self.execute("SAVEPOINT tried")
         yield
-        if not await worth():
+        if not await condition():
             await self.execute("ROLLBACK TO tried")
         await self.execute("RELEASE tried")
 

@@ -110,7 +110,7 @@ def of_list(lines: Iterable[bytes]) -> Iterator[str | bytes]:
         yield json.dumps({"text": text}) if text and text != GENERATED else ""
 
 
-def questions(lines: Iterable[str | bytes], scope: str, told: TellLine) -> Iterator[Asked]:
+def questions(lines: Iterable[str | bytes], scope: str, report: TellLine) -> Iterator[Asked]:
     """Yield the questions of a file of JSON lines; a bad line is reported (M-069).
 
     `scope`: for lines that name none.
@@ -120,7 +120,7 @@ def questions(lines: Iterable[str | bytes], scope: str, told: TellLine) -> Itera
             try:
                 yield _asked(line, scope)
             except _Problem as problem:
-                told(number, str(problem))
+                report(number, str(problem))
 
 
 def _asked(line: str | bytes, scope: str) -> Asked:
@@ -188,11 +188,11 @@ class Import:
         batch: Sequence[tuple[int, str | bytes]],
         why: Reason,
         so_far: Imported,
-        told: TellLine,
+        report: TellLine,
     ) -> Imported:
         new, skipped, problems = self._read(batch)
         for problem in problems:
-            told(*problem)
+            report(*problem)
         async with self._database.transaction() as tx:
             taken = await self._facts.take(tx, new)
             changes = [done.change for done in taken if done.change]

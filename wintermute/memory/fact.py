@@ -397,7 +397,7 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
     for fact in new:
         at = (fact.scope, key(fact.text))
         known = by_id.get(fact.id or "")
-        over = fact.valid_to is not None and fact.valid_to <= now
+        has_ended = fact.valid_to is not None and fact.valid_to <= now
         if known:
             batch.taken.append(AddedFact(known, "known", None))
             continue
@@ -406,16 +406,16 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
             taken = _merged(before, fact, now)
             if taken.fact != before:
                 row = columns(taken.fact)
-                batch.updates.append({name: row[name] for name in UPDATED} | {"ended": over})
+                batch.updates.append({name: row[name] for name in UPDATED} | {"ended": has_ended})
         else:
             taken = _stored(fact, now, new_id)
             if not fact.theirs and secret_kind(fact.text):
                 batch.taken.append(AddedFact(taken.fact, "refused", None))
                 continue
             row = columns(taken.fact, "retired_at")
-            row |= {"key": at[1], "stored_at": now, "ended": over}
-            batch.inserts.append(row | {"queued": fact.queued and not over})
-        if over:
+            row |= {"key": at[1], "stored_at": now, "ended": has_ended}
+            batch.inserts.append(row | {"queued": fact.queued and not has_ended})
+        if has_ended:
             place.pop(at, None)
         else:
             place[at] = taken.fact.id

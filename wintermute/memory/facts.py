@@ -87,10 +87,10 @@ class Facts:
         changes: ChangeSets,
         clock: Clock,
         new_id: NewId,
-        owed: Owing | None = None,
+        on_new_texts: Owing | None = None,
         health: Health | None = None,
     ) -> None:
-        """`owed`: called when texts are new, in the same transaction.
+        """`on_new_texts`: called when texts are new, in the same transaction.
 
         `health`: gets a report when the index of words had to be repaired.
         """
@@ -98,7 +98,7 @@ class Facts:
         self._changes = changes
         self._clock = clock
         self._new_id = new_id
-        self._on_new_texts = owed
+        self._on_new_texts = on_new_texts
         self.words = WordIndex(health)
 
     # Reading
@@ -325,28 +325,28 @@ class Facts:
         tx: Transaction,
         why: Reason,
         fresh: Sequence[NewFact],
-        heirs: Mapping[str, int | None],
+        successor_of: Mapping[str, int | None],
         ended: Mapping[str, int] = NOBODY,
     ) -> Replaced:
-        """Store `fresh`, then retire the facts of `heirs`; those of `ended` were true until now.
+        """Store `fresh`, then retire the facts of `successor_of`; those of `ended` were true until now.
 
-        `heirs`, `ended`: old id → index of its successor. Old facts stay that equal a new one or whose successor was
-        refused.
+        `successor_of`, `ended`: old id → index of its successor. An old fact stays that equals a new one, or whose
+        successor was refused.
         """
         taken = await self.take(tx, fresh)
-        heirs = standing(heirs, taken)
+        successor_of = standing(successor_of, taken)
         ended = {old: n for old, n in ended.items() if taken[n].outcome != "refused"}
         stay = {done.fact.id for done in taken}
         places = {
             old: taken[successor].fact.id
-            for old, successor in heirs.items()
+            for old, successor in successor_of.items()
             if successor is not None and old not in stay
         }
         over = await self._overtake(
             tx, why.scope, {old: taken[n].fact.id for old, n in ended.items() if old not in stay}
         )
         retired = await self.retire_unrecorded(
-            tx, why.scope, [old for old in heirs if old not in stay], why.cause, places
+            tx, why.scope, [old for old in successor_of if old not in stay], why.cause, places
         )
         changes = [done.change for done in taken if done.change] + over
         changes += await asyncio.to_thread(retirements, retired)
