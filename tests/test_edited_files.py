@@ -310,7 +310,7 @@ async def test_a_file_that_loses_many_lines_at_once_asks_first(
         assert file.read_text() == ""
         assert all(f"“{text}”" in told[-1] for text in texts[:5])
         assert "thing 5" not in told[-1]
-        assert "8 lines went from data/MEMORIES.txt" in told[-1]
+        assert "8 lines disappeared from data/MEMORIES.txt" in told[-1]
         return told[-1].partition("`/night yes ")[2].partition("`")[0]
 
     await house.incoming(f"/night no {await emptied(1)}")

@@ -183,9 +183,9 @@ async def test_who_asked_is_told_what_still_says_it_and_what_to_do(
         (task,) = await house.stores.tasks.listed(None)
         told = (await house.spoken())[-1]
         assert told.startswith(
-            f"What I forgot is still said, for you to change, by the task {task.number}"
+            f"The text that I forgot is still in the task {task.number}"
             f" (`/tasks cancel {task.number}`), the skill `birds` (ask me to change it), the file"
-            " `notes.txt` (edit it). `wintermute.db.before-0001`, from before an upgrade, may hold it"
+            " `notes.txt` (edit it). Please change it there yourself. `wintermute.db.before-0001`, from before an upgrade, may hold it"
         )
         assert WORD not in told
         await house.incoming(f"/tasks cancel {task.number}")

@@ -178,7 +178,7 @@ async def test_what_lost_its_source_is_asked_and_what_lost_a_part_is_made_anew(
         await night.night("pages")
         asked = await night.items("open")
         assert [(item.kind, item.before, item.reason) for item in asked] == [
-            ("page removed", ("semantic/Bird.md",), "nothing of what it was made of is left")
+            ("page removed", ("semantic/Bird.md",), "all its sources were erased")
         ]
         assert "carp" in "".join(pages.shown)
         rows = await night.house.rows("SELECT state FROM jobs WHERE name = ?", CONSOLIDATE_AGAIN)

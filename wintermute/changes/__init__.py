@@ -1,1 +1,1 @@
-"""What was changed, item by item, with the way back."""
+"""The ledger: changes item by item, their undo, decisions and nights."""

@@ -1,4 +1,4 @@
-"""The record of changes: what an item was before and what it became, in the transaction that makes it so."""
+"""The record of changes: an item before and after, stored in the transaction that changes it."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,15 +15,36 @@ from wintermute.ids import NewId
 from wintermute.messages import Json
 
 UnaskedCause = Literal["night", "consolidation", "harvest", "reconstruction"]
-"""What nobody asked for at that moment: it is taken back by its own name only (M-076)."""
+"""Causes that nobody asked for at that moment: a change by them is undone only by its own name (M-076)."""
 Cause = Literal[UnaskedCause, "undo", "import", "edit", "tool", "command"]
 ItemKind = Literal["fact", "task", "skill", "core", "page"]
 FILES: frozenset[ItemKind] = frozenset({"skill", "core", "page"})
 
+KEPT = timedelta(days=30)
+"""Time for which a change can be undone (M-065, T-007)."""
+LATELY = timedelta(hours=1)
+"""Age up to which a bare undo reverts the last change without a question (M-091)."""
+STATES = ("before", "after")
+CHANGES = Kept(
+    *("changes", STATES, "change_set_id, n"),
+    where="kind <> 'fact'",
+    cuts="json",  # the rest of an item can still be undone
+    # Skills belong to everybody, but are recorded in one scope.
+    of="kind = 'skill' OR"
+    f" (SELECT s.scope FROM change_sets s WHERE s.id = change_set_id) IN {SCOPES}",
+)
+SUMMARIES = Kept(
+    *("change_sets", ("summary",)),
+    where="summary <> ''",
+    of=f"scope IN {SCOPES}",
+    ours=OURS_SINCE,
+)
+"""Descriptions of changes, such as the lines that a page would lose."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One item. `before` None: it did not exist; `after` None: it is gone."""
+    """One changed item. `before` None: it did not exist; `after` None: it is gone."""
 
     kind: ItemKind
     item: str
@@ -45,7 +66,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class ItemVersion:
-    """A change of an item without its texts. `is_new`: it did not exist; `is_gone`: it was removed."""
+    """A change of an item without its texts. `is_new`: it did not exist before; `is_gone`: it was removed."""
 
     seq: int
     set_id: str
@@ -60,9 +81,9 @@ class ItemVersion:
 class Reason:
     """The reason for a change and the person behind it; every write that can be undone names one.
 
-    `into`: the change set that it belongs to, where there is one already, as in a night.
-    `answers`: the question of a night that a person said yes to by it. `decision`: the `seq` of what
-    wanted it. `key`: the command that makes it, by which it is found again. `asked`: by a person.
+    `into`: the change set to extend, if there is one already, as in a night. `answers`: the question of a night that
+    a person said yes to. `decision`: the `seq` of the decision that is applied. `key`: the command, for finding its
+    change set again. `asked`: a person asked for it.
     """
 
     cause: Cause
@@ -78,15 +99,15 @@ class Reason:
 
     @property
     def is_unasked(self) -> bool:
-        """Say if nobody asked for it at that moment."""
+        """True if nobody asked for it at that moment."""
         return not self.asked or self.cause in get_args(UnaskedCause)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """What was changed together. `undone`: the items whose change was undone since.
+    """Changes made together. `undone`: the items whose change was undone since.
 
-    `seq`: the later the larger, also of two of one moment.
+    `seq`: increases, also between two sets of the same moment.
     """
 
     seq: int
@@ -102,33 +123,13 @@ class ChangeSet:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """Changes of files of one set that may be half in place. `is_wanted`: nobody decided otherwise."""
+    """Changes of files in one set that may be half in place. `is_wanted`: the decision was not withdrawn."""
 
     set_id: str
     changes: tuple[Change, ...]
     is_wanted: bool
 
 
-KEPT = timedelta(days=30)
-"""How long a change can be undone (M-065, T-007)."""
-LATELY = timedelta(hours=1)
-"""Age up to which a bare undo takes back the last change without a question (M-091)."""
-STATES = ("before", "after")
-CHANGES = Kept(
-    *("changes", STATES, "change_set_id, n"),
-    where="kind <> 'fact'",
-    cuts="json",  # what else an item said can still be undone
-    # Skills are everybody's, though in one history.
-    of="kind = 'skill' OR"
-    f" (SELECT s.scope FROM change_sets s WHERE s.id = change_set_id) IN {SCOPES}",
-)
-SUMMARIES = Kept(
-    *("change_sets", ("summary",)),
-    where="summary <> ''",
-    of=f"scope IN {SCOPES}",
-    ours=OURS_SINCE,
-)
-"""Words of what was changed, such as the lines that a page would lose."""
 _change = reader(Change)
 _set = reader(ChangeSet, "changes", "undone")
 _version = reader(ItemVersion)
@@ -151,9 +152,9 @@ class ChangeSets:
         *,
         placed: bool = True,
     ) -> str:
-        """Keep what is changed in this transaction; the id of its change set, which may be new.
+        """Record the changes of this transaction; return the id of their change set, which may be new.
 
-        `placed`: nothing of it is a file that is put in place only then.
+        `placed` False: files among them are put in place later.
         """
         set_id = why.into or self._new_id("set")
         if why.into is None:
@@ -185,24 +186,24 @@ class ChangeSets:
         await tx.execute_many(*insert_many("changes", rows))
 
     async def first(self, tx: Transaction) -> datetime | None:
-        """The time of the oldest that is kept."""
+        """Return the time of the oldest change set."""
         (at,) = await tx.scalars("SELECT min(created_at) FROM change_sets")
         return datetime.fromisoformat(at) if at else None
 
     async def get(self, set_id: str) -> ChangeSet | None:
-        """One change set, while it can be undone."""
+        """Return one change set, while it can be undone."""
         query = "SELECT * FROM change_sets WHERE id = ? AND created_at > ?"
         found = await self._whole(await self._database.rows(query, (set_id, self._oldest())))
         return found[0] if found else None
 
     async def by_key(self, key: str) -> ChangeSet | None:
-        """The change set that a command made before it was killed; None: it made none."""
+        """Return the change set that a command made before a crash, if it made one."""
         query = "SELECT * FROM change_sets WHERE key = ?"
         found = await self._whole(await self._database.rows(query, (key,)))
         return found[0] if found else None
 
     async def asked_by(self, tx: Transaction, events: Collection[str]) -> list[str]:
-        """The change sets of the commands of these events, newest first."""
+        """Return the change sets of the commands of these events, newest first."""
         return await tx.scalars(
             "SELECT id FROM change_sets s WHERE cause = 'command' AND created_at > ? AND EXISTS"
             " (SELECT 1 FROM changes c, json_each(c.evidence) e WHERE c.change_set_id = s.id"
@@ -213,7 +214,7 @@ class ChangeSets:
     async def history(
         self, kinds: Sequence[ItemKind], scope: str | None = None, limit: int = 20
     ) -> tuple[ChangeSet, ...]:
-        """The newest change sets that touch such items, newest first; of one scope or of all."""
+        """Return the newest change sets with items of these kinds, newest first; of one scope or of all."""
         rows = await self._database.rows(
             "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
             " AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
@@ -235,10 +236,10 @@ class ChangeSets:
         *,
         asked: bool = False,
     ) -> ChangeSet | None:
-        """The newest change set that is neither an undo nor undone: the next one to undo.
+        """Return the newest change set that is neither an undo nor undone: the next one to undo.
 
-        `asked`: of what a person did, or the assistant as it answered them; work in the background,
-        and what a night asked for, is undone by its own name (M-076).
+        `asked`: only changes by a person, or by the assistant in an answer; background work, and changes that a
+        night asked for, are undone by their own names (M-076).
         """
         rows = await self._database.rows(
             "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
@@ -260,7 +261,7 @@ class ChangeSets:
         return found[0] if found else None
 
     async def is_lately(self, wanted: ChangeSet, by: str | None = None) -> bool:
-        """Check that it is a change of the last hour, and with `by` this person's."""
+        """Check that a change set is from the last hour, and with `by` from this person."""
         if wanted.created_at <= self._clock.now() - LATELY:
             return False
         return by is None or await self._database.exists(
@@ -273,7 +274,7 @@ class ChangeSets:
     async def steps(
         self, source: Transaction | Database, items: Iterable[tuple[ItemKind, str]]
     ) -> dict[tuple[ItemKind, str], list[HistoryEntry]]:
-        """The history of each of these items, newest first, undos and what they undid as well."""
+        """Return the history of each of these items, newest first, with undos and what they undid."""
         found: dict[tuple[ItemKind, str], list[HistoryEntry]] = {item: [] for item in items}
         rows = await source.rows(
             "SELECT c.*, s.cause, s.undoes FROM changes c"
@@ -290,7 +291,7 @@ class ChangeSets:
     async def versions(
         self, kind: ItemKind, item: str, scope: str, most: int, before: int | None = None
     ) -> list[ItemVersion]:
-        """The newest changes of an item; `before`: those older than the one of this number."""
+        """Return the newest changes of an item; `before`: those older than the one with this number."""
         rows = await self._database.rows(
             "SELECT s.seq, s.id AS set_id, s.cause, s.summary, s.created_at,"
             " c.before IS NULL AS is_new, c.after IS NULL AS is_gone FROM changes c"
@@ -302,24 +303,24 @@ class ChangeSets:
         return [_version(row) for row in rows]
 
     async def ended_for(
-        self, tx: Transaction, kind: ItemKind, heirs: Collection[str]
+        self, tx: Transaction, kind: ItemKind, successors: Collection[str]
     ) -> dict[str, str]:
-        """Which items change sets ended in favour of one of these, and which one that is."""
+        """Return the items that change sets ended in favour of one of these, with that one."""
         rows = await tx.rows(
             "SELECT DISTINCT c.item, c.after ->> '$.replaced_by' AS heir FROM changes c"
             " JOIN change_sets s ON s.id = c.change_set_id WHERE c.kind = ? AND s.created_at > ?"
             " AND c.after ->> '$.replaced_by' IN (SELECT value FROM json_each(?))",
-            (kind, self._oldest(), json.dumps([*heirs])),
+            (kind, self._oldest(), json.dumps([*successors])),
         )
         return {row["item"]: row["heir"] for row in rows}
 
     async def withdraw(self, tx: Transaction, set_id: str) -> None:
-        """Remove a change set that came to nothing."""
+        """Remove a change set without effect."""
         await tx.execute("DELETE FROM changes WHERE change_set_id = ?", (set_id,))
         await tx.execute("DELETE FROM change_sets WHERE id = ?", (set_id,))
 
     async def unplaced(self, sets: Collection[str] = ()) -> list[Unplaced]:
-        """List what is on record, in these sets or in any, and may not be in place."""
+        """List changes on record, in these sets or in any, that may not be in place."""
         rows = await self._database.rows(
             "SELECT c.*, coalesce(d.state IN ('planned', 'open'), TRUE) AS is_wanted FROM changes c"
             " LEFT JOIN decisions d ON d.seq = c.decision WHERE NOT c.placed"
@@ -334,7 +335,7 @@ class ChangeSets:
         ]
 
     async def mark_placed(self, tx: Transaction, set_id: str) -> None:
-        """Keep that all of a set is in place, and what wanted it done."""
+        """Record that all files of a set are in place, and that its decision is done."""
         await tx.execute(
             "UPDATE decisions SET state = 'done' WHERE state IN ('planned', 'open') AND seq IN"
             " (SELECT decision FROM changes WHERE change_set_id = ? AND NOT placed)",
@@ -344,9 +345,9 @@ class ChangeSets:
         await tx.execute(query, (set_id,))
 
     async def revoke(self, tx: Transaction, set_id: str, *, edited: bool = False) -> None:
-        """Take out of a change set what was recorded but is not in place, and a set that is empty then.
+        """Remove changes that are not in place from a change set, and the set if it is empty then.
 
-        `edited`: somebody saved one of its files, so what wanted it is out of date.
+        `edited`: somebody saved one of its files, so its decision is outdated.
         """
         await tx.execute(
             "UPDATE decisions SET change_set = NULL,"
@@ -362,14 +363,14 @@ class ChangeSets:
         )
 
     async def drop(self, tx: Transaction, kind: ItemKind, items: Sequence[str]) -> None:
-        """Remove every trace of these items: they were asked to be forgotten (M-030)."""
+        """Remove every trace of these items, which were forgotten (M-030)."""
         await tx.execute(
             "DELETE FROM changes WHERE kind = ? AND item IN (SELECT value FROM json_each(?))",
             (kind, json.dumps(list(items))),
         )
 
     async def reword(self, tx: Transaction, kind: ItemKind, cut: Callable[[str, str], str]) -> None:
-        """Say the texts of a kind otherwise, each by its item: so that no undo brings back the rest."""
+        """Edit the recorded texts of a kind of item with `cut`, so that no undo restores the rest."""
         query = "SELECT change_set_id, n, item, before, after FROM changes WHERE kind = ?"
         for row in await tx.rows(query, (kind,)):
             states = [json.loads(row[name]) if row[name] else None for name in STATES]
@@ -381,7 +382,7 @@ class ChangeSets:
                 )
 
     async def expire(self, tx: Transaction) -> int:
-        """Remove what can no longer be undone; how many changes that were."""
+        """Remove changes that can no longer be undone; return their number."""
         gone = await tx.execute(
             "DELETE FROM changes WHERE change_set_id IN"
             " (SELECT id FROM change_sets WHERE created_at <= ?)",

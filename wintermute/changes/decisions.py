@@ -1,12 +1,12 @@
-"""Decisions: what is wanted, with all that it takes to do it, until it is done or is no question any more.
+"""Decisions: wanted changes with their exact arguments, from plan or question to result.
 
-    planned ─┬─▶ done ──▶ undone: an undo has all that it changed
+    planned ─┬─▶ done ──▶ undone: all its changes were undone
              ╰─▶ open ─┬▶ done (a person said yes)
-                       ├▶ refused ─▶ open (they think better of it)
-                       ╰▶ outdated: what it was about is another by now, or nobody answered
+                       ├▶ refused ─▶ open (the person changes their mind)
+                       ╰▶ outdated: its subject changed, or nobody answered
 
-A night numbers what it wants over all scopes, `NIGHT#N`; what else is wanted has no number until a
-night asks about it. Whoever reads sees those of one scope.
+A night numbers its decisions over all scopes, `NIGHT#N`; others have no number until a night asks
+about them. People see those of one scope.
 """
 
 import json
@@ -30,24 +30,35 @@ DecisionState = Literal["planned", "done", "open", "refused", "outdated", "undon
 OPEN: tuple[DecisionState, ...] = ("open",)
 PLANNED: tuple[DecisionState, ...] = ("planned",)
 WAITS = timedelta(days=14)
-"""How long a question waits for an answer (M-079)."""
+"""Time for which a question waits for an answer (M-079)."""
 WEEK = timedelta(days=7)
 MERGED, LIST, PAGE_LINES = "merged", "list", "page lines"
 LINES = "lines"
-"""The kind of question about memories whose lines went all at once (M-090)."""
+"""Kind of a question about memories whose lines were removed all at once (M-090)."""
 NOT_YET = datetime.min.replace(tzinfo=UTC)
 FORGOTTEN = "forgotten"
-"""The reason of one whose words somebody asked to be forgotten."""
+"""Reason of a decision whose words were forgotten."""
+
+DECISIONS = Kept(
+    "decisions",
+    ("before", "after", "reason", "plan"),
+    of=f"scope IN {SCOPES}",
+    ours=OURS_SINCE.replace("created_at", "at"),
+    empties=(
+        *("before = '[]'", "after = ''", f"reason = '{FORGOTTEN}'", "plan = '{}'"),
+        "state = iif(state IN ('open', 'planned'), 'outdated', state)",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A change that is wanted, or was made. `names`: what it changed, each as kind and id.
+    """A change that is wanted, or was made. `names`: the changed items, each as kind and id.
 
-    `plan`: what its kind does it with, or the `files` that get another text; `outside`: its words may
-    come from a page, a file, a stranger. `loses`: how many facts of the scope go by it. `state`: what is
-    `open` waits for a person's yes. `digest`: what is not to be asked again. `night`, `n`: the number
-    under which a night asks; "" and 0 where none does yet.
+    `plan`: the arguments of its kind, or the `files` to change; `outside`: its words may come from a page, a file, a
+    stranger. `loses`: number of facts that the scope loses. `state`: an `open` one waits for a person's yes.
+    `digest`: equal questions have the same one. `night`, `n`: the number under which a night asks; "" and 0 before
+    that.
     """
 
     kind: str
@@ -70,21 +81,21 @@ class Decision:
 
     @property
     def id(self) -> str:
-        """The name of it for people; what no night asks about has none, and programs its `seq`."""
+        """Return its name for people; outside of nights it has none, and programs use its `seq`."""
         return f"{self.night}#{self.n}" if self.night else str(self.seq)
 
     @property
     def from_outside(self) -> bool:
-        """Tell if its words may come from outside: no model is told them (L-037)."""
+        """True if its words may come from outside: no model may see them (L-037)."""
         return bool(self.plan.get("outside"))
 
     @property
     def file(self) -> Json | None:
-        """The first file that it gives another text: its kind, its item, and the text."""
+        """Return the first file that it changes: its kind, its item, and the new text."""
         return next(iter(self.plan.get("files", ())), None)
 
     def file_changes(self) -> list[Change]:
-        """The changes of files that a plan names; what is to go comes last, when the rest is in place."""
+        """Return the changes of files in its plan; removals come last, when the rest is in place."""
         found = [
             Change(f["kind"], f["item"], state_of(f["was"]), state_of(f["text"]), self.evidence)
             for f in self.plan.get("files", ())
@@ -94,20 +105,20 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What people of a scope are asked, or have answered. `wishes`: each as kind and plan.
+    """The questions of a scope, open or answered. `wishes`: each as kind and plan.
 
-    `kept`: facts of which somebody said that they stay as they are, or put them back.
+    `kept`: facts that somebody wanted to keep as they are, or restored.
     """
 
     wishes: frozenset[str]
     kept: frozenset[str]
 
     def knows(self, wanted: Decision) -> bool:
-        """Tell if just this is asked, or was answered."""
+        """Check that the same question is open, or was answered."""
         return _wish(wanted.kind, wanted.plan) in self.wishes
 
     def disputes(self, wanted: Decision) -> bool:
-        """Tell if it is about what somebody wanted to keep: a night does not decide that alone."""
+        """Check that it is about a fact that somebody wanted to keep: a night must ask then."""
         return any(each["id"] in self.kept for each in wanted.plan.get("members", ()))
 
 
@@ -116,12 +127,12 @@ def _wish(kind: str, plan: Json) -> str:
 
 
 def digest_of(*shown: str) -> str:
-    """A digest of what was asked about, in which order does not matter."""
+    """Return a digest of the shown texts, which does not depend on their order."""
     return blake2b("\0".join(sorted(shown)).encode(), digest_size=16).hexdigest()
 
 
 def text_wish(kind: ItemKind, item: str, text: str | None, reason: str) -> Decision:
-    """A file that would get another text, or go: a person says yes to it."""
+    """Return a proposal to change or remove a file, which a person has to accept."""
     return Decision(
         f"{kind} removed" if text is None else f"{kind} changed",
         (item if kind == "page" else "core memory",),
@@ -133,16 +144,6 @@ def text_wish(kind: ItemKind, item: str, text: str | None, reason: str) -> Decis
     )
 
 
-DECISIONS = Kept(
-    "decisions",
-    ("before", "after", "reason", "plan"),
-    of=f"scope IN {SCOPES}",
-    ours=OURS_SINCE.replace("created_at", "at"),
-    empties=(
-        *("before = '[]'", "after = ''", f"reason = '{FORGOTTEN}'", "plan = '{}'"),
-        "state = iif(state IN ('open', 'planned'), 'outdated', state)",
-    ),
-)
 _decision = reader(Decision)
 
 
@@ -160,19 +161,19 @@ class Decisions:
         wanted: Sequence[Decision],
         at: datetime | None = None,
     ) -> list[Decision]:
-        """Keep and number what a step of a night wants, or what waits already, as it is now.
+        """Store and number the decisions of a night's step, and update those that were waiting.
 
-        `where`: the night, the scope, and the phase. People answer under the number.
+        `where`: the night, the scope, and the phase. People answer with the number.
         """
         night, scope, phase = where
         found, now = list[Decision](), at or self._clock.now()
-        for each in filter(None, map(_safe, wanted)):
-            named = replace(each, night=night, n=await self._free(tx, night), phase=phase)
-            found.append(await self._kept(tx, replace(named, scope=scope, at=now)))
+        for each in filter(None, map(_without_secrets, wanted)):
+            named = replace(each, night=night, n=await self._next_number(tx, night), phase=phase)
+            found.append(await self._store(tx, replace(named, scope=scope, at=now)))
         return found
 
     async def propose(self, tx: Transaction, scope: str, wanted: Decision) -> None:
-        """Keep what a person has to decide, unless the same waits, or was refused lately."""
+        """Store a question for a person, unless the same one is open, or was refused lately."""
         query = (
             "SELECT 1 FROM decisions WHERE scope = ? AND digest = ? AND at > ?"
             " AND state IN ('open', 'refused') AND digest <> ''"
@@ -180,7 +181,7 @@ class Decisions:
         if await tx.exists(query, (scope, wanted.digest, self._before(WAITS))):
             return
         made = replace(wanted, scope=scope, state="open", at=self._clock.now())
-        await self._kept(tx, made)
+        await self._store(tx, made)
 
     async def waiting(
         self, scope: str | None, about: str, source: Transaction | Database | None = None
@@ -197,7 +198,7 @@ class Decisions:
     async def outdate_text(
         self, tx: Transaction, scope: str, kind: ItemKind, item: str, but: str | None = None
     ) -> None:
-        """What would become of a file, `but` for this text, was about one that is another by now."""
+        """Close the open proposals for a file, `but` the one with this text: the file has changed."""
         await tx.execute(
             "UPDATE decisions SET state = 'outdated' WHERE state = 'open' AND scope = ?"
             " AND plan ->> '$.files[0].kind' = ? AND plan ->> '$.files[0].item' = ?"
@@ -206,7 +207,7 @@ class Decisions:
         )
 
     async def outdate_citing(self, tx: Transaction, scope: str, source: str) -> None:
-        """Pages that would name a source that came to nothing wait no more."""
+        """Close the open proposals of pages that cite a source without result."""
         await tx.execute(
             "UPDATE decisions SET state = 'outdated' WHERE state = 'open' AND scope = ?"
             " AND plan ->> '$.files[0].kind' = 'page' AND instr(after, ?)",
@@ -220,7 +221,7 @@ class Decisions:
         scope: str | None = None,
         states: Collection[DecisionState] = (),
     ) -> list[Decision]:
-        """The numbered ones of a night or of all, of a scope or of all, in these states or in any."""
+        """List numbered decisions of a night or of all, of a scope or of all, in these states or in any."""
         rows = await source.rows(
             "SELECT * FROM answered_decisions WHERE night <> ''"
             " AND (:night IS NULL OR night = :night) AND (:scope IS NULL OR scope = :scope)"
@@ -231,7 +232,7 @@ class Decisions:
         return [_decision(row) for row in rows]
 
     async def answered(self, scope: str) -> Answers:
-        """What people were asked, or said to what nights did, as long as it is kept (M-079)."""
+        """Return the questions of a scope and the answers to nights, as long as they are kept (M-079)."""
         states: tuple[DecisionState, ...] = ("open", "refused", "undone")
         found = await self.listed(self._database, scope=scope, states=states)
         members = [
@@ -244,7 +245,7 @@ class Decisions:
         return Answers(frozenset(wishes), frozenset(members))
 
     async def current(self, source: Transaction | Database, known: Decision) -> Decision | None:
-        """One as it is by now; None: it was answered or forgotten since it was read."""
+        """Return a decision as stored now; None: it was answered or forgotten since it was read."""
         rows = await source.rows(
             "SELECT * FROM answered_decisions WHERE seq = ? AND state = ? AND plan = ?",
             (known.seq, known.state, json.dumps(known.plan)),
@@ -252,12 +253,12 @@ class Decisions:
         return _decision(rows[0]) if rows else None
 
     async def is_done(self, item: Decision) -> bool:
-        """Tell if it was done meanwhile, as after a kill."""
+        """Check that it was applied meanwhile, as before a crash."""
         query = "SELECT 1 FROM decisions WHERE seq = ? AND state = 'done'"
         return await self._database.exists(query, (item.seq,))
 
     async def turn(self, tx: Transaction, item: Decision) -> None:
-        """Keep a question as it was answered: see `turned`."""
+        """Store a question as it was answered: see `turned`."""
         await tx.execute(
             "UPDATE decisions SET plan = :plan, before = :before, after = :after"
             " WHERE seq = :seq AND state = :state",
@@ -267,7 +268,7 @@ class Decisions:
     async def move(
         self, tx: Transaction, item: Decision, state: DecisionState, change_set: str | None = None
     ) -> bool:
-        """Put one into another state, if it is still as it is known here."""
+        """Change the state of a decision, unless its state changed meanwhile."""
         query = (
             "UPDATE decisions SET state = ?, change_set = coalesce(?, change_set)"
             " WHERE seq = ? AND state = ?"
@@ -275,7 +276,7 @@ class Decisions:
         return await tx.execute(query, (state, change_set, item.seq, item.state)) == 1
 
     async def set_of(self, source: Transaction | Database, night: str, scope: str) -> str | None:
-        """The change set of a scope in a night, once there is one."""
+        """Return the change set of a scope in a night, if there is one already."""
         found = await source.rows(
             "SELECT s.id FROM decisions d JOIN change_sets s ON s.id = d.change_set"
             " WHERE d.night = ? AND d.scope = ? AND s.cause = 'night' ORDER BY d.n LIMIT 1",
@@ -284,7 +285,7 @@ class Decisions:
         return str(found[0]["id"]) if found else None
 
     async def lost(self, tx: Transaction, scope: str) -> int:
-        """The number of facts of a scope that went by nights of the last seven days."""
+        """Count the facts that a scope lost by nights of the last seven days."""
         (count,) = await tx.scalars(
             "SELECT coalesce(sum(loses), 0) FROM answered_decisions"
             " WHERE scope = ? AND state = 'done' AND at > ?",
@@ -293,9 +294,9 @@ class Decisions:
         return int(count)
 
     async def outdate(self, tx: Transaction) -> int:
-        """Close what nobody answered in time; how many were asked about (M-079).
+        """Close questions that nobody answered in time; return their number (M-079).
 
-        It waits from the end of its night on: nobody is asked before.
+        The time starts at the end of the night, as nobody is asked before.
         """
         return await tx.execute(
             "UPDATE decisions SET state = 'outdated' WHERE state = 'open'"
@@ -304,9 +305,9 @@ class Decisions:
         )
 
     async def expire(self, tx: Transaction) -> None:
-        """Remove those of which nothing can be undone any more, and what no night has asked in time.
+        """Remove decisions that can no longer be undone, and proposals that no night has asked in time.
 
-        What a person said yes to later can be undone for as long after that.
+        After a late yes the time for an undo starts with the yes.
         """
         await tx.execute(
             "DELETE FROM decisions WHERE state = 'open' AND night IS NULL AND at <= ?",
@@ -318,12 +319,12 @@ class Decisions:
             (self._before(KEPT),),
         )
 
-    async def _free(self, tx: Transaction, night: str) -> int:
+    async def _next_number(self, tx: Transaction, night: str) -> int:
         query = "SELECT coalesce(max(n), 0) + 1 FROM decisions WHERE night = ?"
         (first,) = await tx.scalars(query, (night,))
         return int(first)
 
-    async def _kept(self, tx: Transaction, made: Decision) -> Decision:
+    async def _store(self, tx: Transaction, made: Decision) -> Decision:
         if made.seq:
             await tx.execute(
                 "UPDATE decisions SET night = :night, n = :n, phase = :phase, before = :before,"
@@ -343,7 +344,7 @@ class Decisions:
 
 
 def turned(item: Decision, *, neither: bool) -> Decision:
-    """Turn a question which of two is true to the older one, or to neither of them (M-087)."""
+    """Turn a question about two facts, so that the older one is true, or neither (M-087)."""
     [older], newer = item.plan["members"], item.plan["winner"]
     members = [older, newer] if neither else [newer]
     return replace(
@@ -354,8 +355,8 @@ def turned(item: Decision, *, neither: bool) -> Decision:
     )
 
 
-def _safe(wanted: Decision) -> Decision | None:
-    """The same without a secret that was not there before; None: a fact would hold it (M-083)."""
+def _without_secrets(wanted: Decision) -> Decision | None:
+    """Return the decision without new secrets; None: a fact would hold one (M-083)."""
     plan, files = wanted.plan, wanted.plan.get("files", ())
     theirs = [*wanted.before, *plan.get("old", {}).values(), *(each["was"] or "" for each in files)]
     if wanted.kind in (MERGED, LIST):

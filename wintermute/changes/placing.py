@@ -1,9 +1,9 @@
-"""Changes of files: on record first, then in place; all of a change set, or none of it.
+"""Changes of files: recorded first, then put in place; a whole change set, or nothing of it.
 
-    prepared ─▶ recorded, `placed = 0` ─▶ in place ─▶ `placed = 1`, and its question is done
-                        ╰▶ that fails, or a file was saved meanwhile: all back, off record
+    prepared ─▶ recorded, `placed = 0` ─▶ in place ─▶ `placed = 1`, and its decision is done
+                        ╰▶ on failure, or if a file was saved meanwhile: restored, record removed
 
-A kill in between is found by `placed = 0`, and gone on with by whoever places next.
+After a crash in between, the next caller finds `placed = 0` and completes the change.
 """
 
 import asyncio
@@ -25,35 +25,35 @@ PATIENCE = 60.0
 BUSY = "another wintermute command has been changing files for a minute: end it, then try again"
 PutInPlace = Callable[[], Awaitable[None]]
 Also = Callable[[Transaction, str], Awaitable[None]]
-"""Stores more together with a change set of this id; what it raises leaves all as it was."""
+"""Stores more together with a change set of this id; an exception in it cancels the change."""
 
 log = logging.getLogger(__name__)
 
 
 class FileItems(Protocol):
-    """Items that are files: prepared before the way back is on record, put in place after."""
+    """Items that are files: prepared before the change is recorded, put in place after."""
 
     async def state(self, item: str) -> Json | None:
-        """Give the item as it is now; None: it does not exist."""
+        """Return the present state of an item; None: it does not exist."""
         ...
 
     async def mend(self) -> None:
-        """Finish what a kill left half in place, which they know themselves.
+        """Finish what a crash left half in place, as far as the items know.
 
-        Raises: WintermuteError where nobody can tell what they are now.
+        Raises: WintermuteError if their present state is unknown.
         """
         ...
 
     def prepared(self, changes: Sequence[Change]) -> AbstractAsyncContextManager[PutInPlace]:
-        """Do all that may fail on a full disk; what is given then makes the items what they become.
+        """Do everything that can fail on a full disk; the returned function puts the items in place.
 
-        Raises: WintermuteError for one that is another than it was `before`: somebody saved it.
+        Raises: WintermuteError if an item is no longer in its `before` state, as somebody saved it.
         """
         ...
 
 
 class Placing:
-    """Puts changes of files in place, one change set at a time, whatever process wants it."""
+    """Puts changes of files in place, one change set at a time across all processes."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Placing:
         data_dir: Path,
         patience: float = PATIENCE,
     ) -> None:
-        """`patience`: seconds for which another process may be at it."""
+        """`patience`: seconds to wait for another process."""
         self._database = database
         self._changes = changes
         self.files = files
@@ -72,7 +72,7 @@ class Placing:
         self._patience = patience
 
     async def write(self, why: Reason, changes: Sequence[Change], also: Also | None = None) -> str:
-        """Record these changes and make them; the id of their change set.
+        """Record these changes and make them; return the id of their change set.
 
         Raises: WintermuteError, and nothing is changed: see `are_edited`.
         """
@@ -87,15 +87,15 @@ class Placing:
         return set_id
 
     async def are_edited(self, changes: Sequence[Change]) -> bool:
-        """Tell if somebody saved one of these meanwhile, which was why it failed."""
+        """Check whether somebody saved one of these files meanwhile, which explains a failure."""
         return any([await self.state(each) not in (each.before, each.after) for each in changes])
 
     async def state(self, change: Change) -> Json | None:
-        """Give what a file is now."""
+        """Return the present state of a file."""
         return await self.files[change.kind].state(change.item)
 
     async def prepared(self, stack: AsyncExitStack, changes: Sequence[Change]) -> list[PutInPlace]:
-        """Prepare what is a file among changes: all that may fail, before the first is in place."""
+        """Prepare the files among these changes: everything that can fail, before the first is in place."""
         return [
             await stack.enter_async_context(items.prepared(found))
             for kind, items in self.files.items()
@@ -103,28 +103,28 @@ class Placing:
         ]
 
     async def put(self, places: Sequence[PutInPlace], set_id: str) -> None:
-        """Put what is prepared, and on record in this set, in place; or all of it back.
+        """Put prepared and recorded files in place, or restore all of them.
 
-        Within `settled`. Raises: WintermuteError.
+        Call it within `settled`. Raises: WintermuteError.
         """
         try:
             for place in places:
                 await place()
         except WintermuteError:
             for each in await self._changes.unplaced([set_id]):
-                await self._tried(self._put_back(each))
+                await self._log_failure(self._put_back(each))
             raise
         async with self._database.transaction() as tx:
             await self._changes.mark_placed(tx, set_id)
 
     async def finish(self) -> None:
-        """Go on with what a kill left between its record and its files, or put it back."""
+        """Complete what a crash left between record and files, or restore it."""
         async with self.settled():
             pass
 
     @asynccontextmanager
     async def settled(self) -> AsyncIterator[None]:
-        """A block before which that is done, and in which nobody else puts files of items in place.
+        """Complete crashed changes, and keep other processes from placing files during the block.
 
         Raises: StoreBusy for a process that was stopped while it did.
         """
@@ -135,11 +135,11 @@ class Placing:
             except BlockingIOError as error:
                 raise StoreBusy(BUSY) from error
             for each in await self._changes.unplaced():
-                await self._tried(self._finish(each))
+                await self._log_failure(self._finish(each))
             yield
 
-    async def _tried(self, work: Awaitable[None]) -> None:
-        """Where that fails as well, whoever places next goes on with it."""
+    async def _log_failure(self, work: Awaitable[None]) -> None:
+        """Run `work`; if it fails too, the next caller that places files tries again."""
         try:
             await work
         except WintermuteError as problem:
@@ -157,7 +157,7 @@ class Placing:
         return None
 
     async def _put_back(self, found: Unplaced, *, edited: bool = False) -> None:
-        """Nothing of it is in place, or on record, any more."""
+        """Restore the files and remove the changes from the record."""
         back = [replace(c, before=c.after, after=c.before) for c in found.changes[::-1]]
         await self._place([each for each in back if await self.state(each) == each.before])
         async with self._database.transaction() as tx:

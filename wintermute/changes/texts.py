@@ -1,8 +1,7 @@
 """Items that are text files: skills, core memories, and pages of the wiki.
 
-The record of a change holds the text from before and is durable first, then the file is replaced:
-whenever we are killed, no text is lost. A record without its effect is found out by comparing
-texts, and passed over (`changes.undo.standing`).
+The record of a change holds the old text and is durable before the file is replaced, so a crash loses no text. A
+record without effect is detected by comparing texts, and ignored (`changes.undo.standing`).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -30,23 +29,23 @@ class TextItems:
         prepared: Callable[[Sequence[Change]], AbstractContextManager[Callable[[], None]]],
         settled: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`prepared`: writes all new texts, and gives what puts them in place. `settled`: see `mend`."""
+        """`prepared`: writes all new texts, and returns what puts them in place. `settled`: see `mend`."""
         self._text = text
         self._prepared = prepared
         self._settled = settled
 
     async def state(self, item: str) -> Json | None:
-        """Give what a change set holds of an item: its whole text."""
+        """Return the state of an item for a change set: its whole text."""
         return state_of(await to_its_end(partial(self._text, item)))
 
     async def mend(self) -> None:
-        """Finish what a kill left half in place."""
+        """Finish what a crash left half in place."""
         async with entered(self._settled()):
             pass
 
     @asynccontextmanager
     async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
-        """Do all that may fail on a full disk, before the change is recorded."""
+        """Do everything that can fail on a full disk, before the change is recorded."""
         async with entered(self._prepared(changes)) as place:
             yield partial(to_its_end, place)
 
@@ -55,7 +54,7 @@ class TextItems:
 def files_prepared(
     file_of: Callable[[str], TextFile], changes: Sequence[Change]
 ) -> Iterator[Callable[[], None]]:
-    """Prepare items that are one file each: as `TextItems` wants it."""
+    """Prepare items that are one file each, for `TextItems`."""
     with ExitStack() as stack:
         places = []
         for change in changes:
@@ -76,10 +75,10 @@ def files_prepared(
 
 
 def state_of(text: str | None) -> Json | None:
-    """Give what a change set holds of a text."""
+    """Return the state of a text for a change set."""
     return None if text is None else {"text": text}
 
 
 def text_in(state: Json | None) -> str | None:
-    """Give the text of such a state."""
+    """Return the text of a state."""
     return None if state is None else state["text"]

@@ -1,10 +1,8 @@
-"""Undoing a change set: one way back for facts, tasks, skills and whatever else can be changed.
+"""Undo of a change set: one mechanism for facts, tasks, skills and all other items.
 
-Three states are compared: what the change found, what it left, and what is there now. Where the
-present still is what the change left, it goes back; where somebody edited later, that edit stays,
-also one that set again what the change had set.
-
-Taking one change back out of an item that may have been changed again since.
+Three states of an item are compared: before the change, after it, and now. If the present state is the one after the
+change, the item is restored. Later edits stay, also one that repeats the change. One change can be undone even if
+its item was changed again since.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,32 +26,31 @@ from wintermute.messages import Json
 
 ALL_OF_IT = "all of it"
 FORGETTING = (
-    "something is being forgotten for good, and nothing of it may come back: take it back when that is"
-    " done, which `/status all` shows"
+    "something is being forgotten for good, and an undo could bring it back: try again when"
+    " `/status all` shows that it is done"
 )
-
 
 MOST_UNASKED = 3
 """Items that a bare undo changes without a question (M-091)."""
 
 
 class _Previewed(Exception):
-    """Ends a transaction of which nothing is to remain."""
+    """Ends a transaction that must leave nothing behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What an item should be. `kept` names what a later edit holds on to; `exists`: the whole."""
+    """The state an item should have. `kept`: fields that a later edit holds."""
 
     state: Json | None
     kept: tuple[str, ...] = ()
 
 
 def standing(newest_first: Sequence[HistoryEntry], now: Json | None) -> Iterator[HistoryEntry]:
-    """The steps of one item that hold, newest first: had an effect, and are neither undone nor undo.
+    """Yield the effective steps of an item, newest first: neither undone nor an undo.
 
-    Of a file the record is durable first. Where the next step, or the present, still found what a
-    step had found, we were killed in between and the step never was.
+    For files the record is stored first. If the next step, or the present state, still equals the state before a
+    step, the program crashed in between and the step had no effect.
     """
     known = {step.set_id for step in newest_first}
     found, undone = now, set[str]()
@@ -71,9 +68,9 @@ def standing(newest_first: Sequence[HistoryEntry], now: Json | None) -> Iterator
 def without(
     before: Json | None, after: Json | None, now: Json | None, since: Sequence[Change] = ()
 ) -> Merged:
-    """The present item without the change that led from `before` to `after`.
+    """Return the present item without the change that led from `before` to `after`.
 
-    `since`: the later changes that still stand.
+    `since`: later changes that are still in effect.
     """
     if now == before:
         return Merged(now)
@@ -95,7 +92,7 @@ def without(
 
 
 def _took(field: str, before: object, after: object, later: Change) -> bool:
-    """Whether a later change made the field, or the same lines of it, its own."""
+    """Check that a later change edited the field, or the same lines of it."""
     if later.before is None or later.after is None:
         return False
     value = later.after.get(field)
@@ -116,7 +113,7 @@ def _field(before: object, after: object, now: object) -> tuple[object, bool]:
 
 
 def _lines(before: str, after: str, now: str) -> str | None:
-    """`now` with the lines of `after` turned back to those of `before`; None where they collide."""
+    """Return `now` with the lines of `after` reverted to those of `before`; None on a conflict."""
     base, theirs = after.splitlines(keepends=True), now.splitlines(keepends=True)
     mine = before.splitlines(keepends=True)
     edits = [*_edits(base, mine, 0), *_edits(base, theirs, 1)]
@@ -133,7 +130,7 @@ def _lines(before: str, after: str, now: str) -> str | None:
 
 
 def _edits(base: list[str], other: list[str], who: int) -> list[tuple[int, int, int, list[str]]]:
-    """Which lines of `base` somebody replaced, and by what."""
+    """Return the line ranges of `base` that `other` replaced, with the new lines."""
     return [
         (i1, i2, who, other[j1:j2])
         for tag, i1, i2, j1, j2 in SequenceMatcher(None, base, other, False).get_opcodes()
@@ -142,9 +139,9 @@ def _edits(base: list[str], other: list[str], who: int) -> list[tuple[int, int, 
 
 
 def _is_undone(newer: Sequence[HistoryEntry], since: Sequence[HistoryEntry], set_id: str) -> bool:
-    """Whether a change was taken back before, and all that happened to its item since were undos.
+    """Check that a change was undone before, and that all later changes of its item were undos.
 
-    So an older merge may be undone before a newer one that it takes with it, or after it.
+    So an older merge can be undone before a newer one that is undone with it, or after it.
     """
     undos = {step.set_id for step in newer if step.undoes == set_id}
     again = {step.undoes for step in newer}
@@ -152,27 +149,26 @@ def _is_undone(newer: Sequence[HistoryEntry], since: Sequence[HistoryEntry], set
 
 
 class Rows(Protocol):
-    """Items that live in our database: changed in the transaction that records it."""
+    """Items in our database, changed in the transaction that records the change."""
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
-        """What the item is now; None: it does not exist."""
+        """Return the present state of an item; None: it does not exist."""
         ...
 
     async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
-        """Make it this; False when that is not possible, and nothing was done."""
+        """Restore a state; False if that is impossible and nothing was done."""
         ...
 
     async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
-        """Of those of the items that are gone, and in whose place another one is: which that is."""
+        """Return, for items that were replaced by others, the ids of those others."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An item that was changed again since: these fields of it stay, or `all of it`.
+    """An item that was changed again since: these fields stay, or `all of it`.
 
-    `held_by`: the change set that holds on to it; "": none that is known. `state`: the item now, or
-    the last known one.
+    `held_by`: the change set of the later change, "" if unknown. `state`: the present item, or the last known one.
     """
 
     kind: ItemKind
@@ -185,27 +181,27 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What an undo did: the items put back, and what later edits hold on to.
+    """The result of an undo: the items restored, and those kept by later edits.
 
-    An item is in both when some of its fields went back and others stay.
+    An item is in both if some of its fields were restored and others stay.
     """
 
     set_id: str | None
     back: tuple[Change, ...] = ()
     kept: tuple[Conflict, ...] = ()
     merges: tuple["Undone", ...] = ()
-    """What had put others in the place of its items, and was taken back first, newest first."""
+    """Later merges of its items that were undone first, newest first."""
 
     @property
     def memory_scopes(self) -> set[str]:
-        """The scopes whose memories it changed."""
+        """Return the scopes whose memories it changed."""
         changes = [change for one in (self, *self.merges) for change in one.back]
         states = [each for c in changes if c.kind == "fact" for each in (c.before, c.after) if each]
         return {state["scope"] for state in states}
 
 
 class Undo:
-    """Takes a change set back, item by item. The undo is a change set too, so it can be undone."""
+    """Undoes a change set item by item. The undo is a change set too, so it can be undone."""
 
     def __init__(
         self,
@@ -224,10 +220,10 @@ class Undo:
     ) -> Undone:
         """Undo a change set, or only some of its items, in one transaction. `key`: see `Reason`.
 
-        Raises: WintermuteError for a file that cannot be put in place: it is as it was.
+        Raises: WintermuteError for a file that cannot be put in place; it stays unchanged.
         """
         async with self._placing.settled(), AsyncExitStack() as stack:
-            # As it is by now: while this waited, words of it may have been forgotten.
+            # Read again: while this waited, words of it may have been forgotten.
             known = await self._changes.get(wanted.id)
             if known is None:
                 return Undone(None)
@@ -250,7 +246,7 @@ class Undo:
         return undone if items and (len(items) > MOST_UNASKED or not lately) else None
 
     def touches_files(self, wanted: ChangeSet) -> bool:
-        """Whether it takes `run`, for what it changed lies outside of the database as well."""
+        """Check whether `run` is needed, because the set also changed files."""
         return any(change.kind in self._placing.files for change in wanted.changes)
 
     async def within(
@@ -260,10 +256,10 @@ class Undo:
         items: Collection[str] | None = None,
         key: str | None = None,
     ) -> Undone:
-        """The part of `run` that lies in the database.
+        """Undo the part of `run` that is in the database.
 
-        What an item was merged into since goes with it, and what was merged with it is back
-        (M-076); so is what had ended for an item that goes.
+        An item that was merged since is undone with the merge, which restores its other parts (M-076); items that
+        ended for a removed one are restored too.
         """
         merges = await self._unmerged(tx, wanted, items)
         undone = await self._undone(tx, wanted, items, key)
@@ -272,7 +268,7 @@ class Undo:
     async def _unmerged(
         self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None
     ) -> list[Undone]:
-        """Take back the merges of what the change set had left, newest first."""
+        """Undo the later merges of the change set's items, newest first."""
         left: dict[ItemKind, list[str]] = {}
         new: dict[ItemKind, list[str]] = {}
         for change in wanted.changes:
@@ -290,62 +286,62 @@ class Undo:
     async def _merges(
         self, tx: Transaction, kind: ItemKind, items: Collection[str], new: Collection[str]
     ) -> list[tuple[ChangeSet, set[str]]]:
-        """What put others in the place of these, newest first; with its items that are about it.
+        """Return the merges that replaced these items, newest first, each with the items concerned.
 
-        And what ended others for those that are `new`, and go.
+        Change sets that ended others in favour of the `new` items are included.
         """
-        heirs = await self._chains(tx, kind, items) | await self._ended_for(tx, kind, new)
-        histories = await self._changes.steps(tx, {(kind, item) for item in heirs})
+        successors = await self._chains(tx, kind, items) | await self._ended_for(tx, kind, new)
+        histories = await self._changes.steps(tx, {(kind, item) for item in successors})
         found: dict[str, tuple[ChangeSet, set[str]]] = {}
-        for item, heir in reversed(heirs.items()):
+        for item, successor in reversed(successors.items()):
             ends = (
                 step.set_id
                 for step in histories[kind, item]
-                if step.cause != "undo" and _gives_way(step.change, heir)
+                if step.cause != "undo" and _ends_for(step.change, successor)
             )
             merge = await self._changes.get(next(ends, ""))
             if merge is None:
                 continue
             touched = {change.item for change in merge.changes if change.kind == kind}
             beside = await self._rows[kind].heirs(tx, touched)
-            about = {name for name in touched if heir in (name, beside.get(name))}
+            about = {name for name in touched if successor in (name, beside.get(name))}
             found.setdefault(merge.id, (merge, set()))[1].update(about)
         return sorted(found.values(), key=lambda one: one[0].seq, reverse=True)
 
     async def _ended_for(
         self, tx: Transaction, kind: ItemKind, new: Collection[str]
     ) -> dict[str, str]:
-        """What is over because of one of these, which are still there: none is known of a file."""
+        """Return items that ended in favour of one of these and are still there; never files."""
         there = [item for item in new if await self._rows[kind].state(tx, item) is not None]
         found = await self._changes.ended_for(tx, kind, there)
         return {
-            item: heir
-            for item, heir in found.items()
+            item: successor
+            for item, successor in found.items()
             if (state := await self._rows[kind].state(tx, item)) is not None
-            and state.get("replaced_by") == heir
+            and state.get("replaced_by") == successor
         }
 
     async def _chains(
         self, tx: Transaction, kind: ItemKind, items: Collection[str]
     ) -> dict[str, str]:
-        """What is in the place of each of these, and in the place of that, as it went on.
+        """Return what replaced each of these items, and what replaced that, and so on.
 
-        Nothing of one whose last heir is gone as well: somebody took that away.
+        An item whose last successor is gone too is left out: somebody removed it.
         """
-        heirs: dict[str, str] = {}
+        successors: dict[str, str] = {}
         ahead = set(items)
         while ahead:
             found = await self._rows[kind].heirs(tx, ahead)
-            heirs |= found
-            ahead = set(found.values()) - heirs.keys()
+            successors |= found
+            ahead = set(found.values()) - successors.keys()
         gone = {
-            heir
-            for heir in heirs.values()
-            if heir not in heirs and await self._rows[kind].state(tx, heir) is None
+            successor
+            for successor in successors.values()
+            if successor not in successors and await self._rows[kind].state(tx, successor) is None
         }
-        while more := {item for item, heir in heirs.items() if heir in gone} - gone:
+        while more := {item for item, successor in successors.items() if successor in gone} - gone:
             gone |= more
-        return {item: heir for item, heir in heirs.items() if item not in gone}
+        return {item: successor for item, successor in successors.items() if item not in gone}
 
     async def _undone(
         self,
@@ -394,13 +390,13 @@ class Undo:
         return await self._rows[change.kind].state(tx, change.item)
 
 
-def _gives_way(change: Change, heir: str) -> bool:
-    """Whether a change took an item out, or ended it, in favour of its heir."""
-    return change.after is None or change.after.get("replaced_by") == heir
+def _ends_for(change: Change, successor: str) -> bool:
+    """Check that a change removed an item, or ended it, in favour of its successor."""
+    return change.after is None or change.after.get("replaced_by") == successor
 
 
 def _net(back: Sequence[Change]) -> list[Change]:
-    """Each item once, from what it was to what it became, in the order of their last steps."""
+    """Merge the changes of each item into one, in the order of their last steps."""
     whole: dict[tuple[ItemKind, str], Change] = {}
     for change in back:
         earlier = whole.pop((change.kind, change.item), change)

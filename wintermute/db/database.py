@@ -1,4 +1,4 @@
-"""One writer, one reader, and transactions that cannot be half done."""
+"""The database: one writer, one reader, and transactions that are done completely or not at all."""
 
 import asyncio
 import logging
@@ -42,15 +42,15 @@ from wintermute.errors import (
 log = logging.getLogger(__name__)
 driver_log = logging.getLogger("aiosqlite")
 
-NO_ROOM = ("disk is full", "disk I/O error")  # the second when its log cannot grow
+NO_ROOM = ("disk is full", "disk I/O error")  # the second if its WAL cannot grow
 LOCKED = ("database is locked", "database table is locked", "database schema is locked")
 NOT_OURS = ("readonly database", "unable to open database file")
-COMMAND_PATIENCE = 10.0  # a person waits for it; `forget` may rewrite the whole file meanwhile
-DAEMON_PATIENCE = 1.0  # of one attempt, which nothing can end: SIGTERM has to wait for it
+COMMAND_PATIENCE = 10.0  # a person is waiting; `forget` may rewrite the whole file meanwhile
+DAEMON_PATIENCE = 1.0  # one attempt, which cannot be cancelled: SIGTERM has to wait for it
 PAUSE = 0.2
 UPGRADE_LOOKS = 10
 GENERATED = b"# generated:"
-"""The beginning of a MEMORIES.txt that we wrote (M-016)."""
+"""First bytes of a MEMORIES.txt that Wintermute wrote (M-016)."""
 Parameters = Sequence[Any] | Mapping[str, Any]
 Statement = tuple[str, Parameters]
 BEGIN = "BEGIN IMMEDIATE"
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a daemon waits for a lock that another program holds: until it is asked to leave."""
+    """A daemon's waiting for a lock of another program: until it is asked to stop."""
 
     clock: Clock
     leaving: asyncio.Event
@@ -74,10 +74,10 @@ class Row(Protocol):
 
 
 class Writer(aiosqlite.Connection):
-    """The connection that writes: of the way to its thread, several statements take one."""
+    """The writing connection: several statements share one call of its thread."""
 
     async def together(self, statements: Sequence[Statement]) -> tuple[list[Row], int]:
-        """Run them in order until one fails; the rows of the last one, and how many it changed."""
+        """Run statements in order until one fails; return the rows of the last one, and its row count."""
         found = await self._execute(_one_by_one, self._conn, statements)  # type: ignore[no-untyped-call]  # aiosqlite's
         return cast("tuple[list[Row], int]", found)
 
@@ -85,7 +85,7 @@ class Writer(aiosqlite.Connection):
 def _one_by_one(connection: Any, statements: Sequence[Statement]) -> tuple[list[Row], int]:
     for sql, parameters in statements:
         step = partial(connection.execute, sql, parameters)
-        driver_log.debug("executing %s", step)  # as of a statement that goes alone
+        driver_log.debug("executing %s", step)  # as aiosqlite logs a single statement
         cursor = step()
         rows = cursor.fetchall()
         driver_log.debug("operation %s completed", step)
@@ -96,22 +96,22 @@ class Transaction:
     """An open write transaction. Stores take it as an argument, so that rows change together."""
 
     def __init__(self, connection: Writer, unlocked: Callable[..., Awaitable[Any]]) -> None:
-        """`unlocked` waits for locks of others, which a transaction meets as it begins."""
+        """`unlocked` waits for locks of other processes, which can only occur when it begins."""
         self._connection = connection
         self._unlocked = unlocked
         self._later: list[Statement] = [(BEGIN, ())]
 
     async def flush(self) -> None:
-        """Run now what was to run later."""
+        """Run the deferred statements now."""
         if self._later:
             await self._run(*self._later.pop())
 
     def later(self, sql: str, parameters: Parameters = ()) -> None:
-        """Run a statement with the next one, or with the commit: nobody waits for what it gives."""
+        """Defer a statement to the next one, or to the commit; its result is not returned."""
         self._later.append((sql, parameters))
 
     async def execute(self, sql: str, parameters: Parameters = ()) -> int:
-        """Run one statement; the number of rows it changed."""
+        """Run one statement; return the number of rows it changed."""
         return (await self._run(sql, parameters))[1]
 
     async def _run(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
@@ -119,38 +119,38 @@ class Transaction:
         attempt = partial(self._connection.together, statements)
         if statements[0][0] != BEGIN:
             return await attempt()
-        return cast("tuple[list[Row], int]", await self._unlocked(attempt, tell=True))
+        return cast("tuple[list[Row], int]", await self._unlocked(attempt, logged=True))
 
     @asynccontextmanager
-    async def kept_if(self, worth: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
-        """Keep what the block changes if it was worth it in the end, else nothing of it."""
+    async def kept_if(self, condition: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+        """Keep the changes of the block only if `condition` returns True at its end."""
         await self.execute("SAVEPOINT tried")
         yield
-        if not await worth():
+        if not await condition():
             await self.execute("ROLLBACK TO tried")
         await self.execute("RELEASE tried")
 
     async def execute_many(self, sql: str, rows: Sequence[Parameters]) -> None:
-        """Run one statement for each row, in one go through the driver's thread."""
+        """Run one statement for each row, in one call of the driver's thread."""
         if rows:
             await self.flush()
             await self._connection.executemany(sql, rows)
 
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        """All rows of a query, as this transaction sees them."""
+        """Return all rows of a query, as this transaction sees them."""
         return (await self._run(sql, parameters))[0]
 
     async def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
-        """The first row of a query, or None."""
+        """Return the first row of a query, or None."""
         found = await self.rows(sql, parameters)
         return found[0] if found else None
 
     async def scalars(self, sql: str, parameters: Parameters = ()) -> list[Any]:
-        """The first column of all rows of a query."""
+        """Return the first column of all rows of a query."""
         return [row[0] for row in await self.rows(sql, parameters)]
 
     async def exists(self, sql: str, parameters: Parameters = ()) -> bool:
-        """Whether a query finds anything."""
+        """Check that a query returns a row."""
         return bool(await self.rows(sql, parameters))
 
 
@@ -175,18 +175,17 @@ class Database:
 
     @property
     def knows_vectors(self) -> bool:
-        """Whether sqlite-vec is loaded: without it nothing is found by meaning here."""
+        """True if sqlite-vec is loaded; without it there is no search by embeddings here."""
         return self._knows_vectors
 
     @asynccontextmanager
     async def transaction(self, *, late: bool = False) -> AsyncIterator[Transaction]:
-        """All statements inside become durable together, or none does.
+        """Make all statements of the block durable together, or none.
 
-        Not to be nested within one task: the inner one would wait for the outer for ever. `late`:
-        it begins with its first statement, before which nothing is looked at that a command could
-        change.
+        Do not nest it within one task: the inner one would wait for the outer for ever. `late`: it begins with its
+        first statement, so the block must read nothing before that which a command could change.
 
-        Raises: StorageBlocked, and then nothing of it remains.
+        Raises: StorageBlocked, and then nothing is changed.
         """
         async with self._lock:
             tx = Transaction(self._writer, self._unlocked)
@@ -196,49 +195,49 @@ class Database:
                 yield tx
                 await tx.execute("COMMIT")
             except BaseException as error:
-                # Queued behind what the driver's thread still runs, cancelled or not: after a
-                # COMMIT it does nothing, else nothing of this transaction remains.
+                # Queued behind statements still running in the driver's thread: after a COMMIT it
+                # does nothing, otherwise it undoes the whole transaction.
                 await asyncio.shield(self._writer.rollback())
                 if isinstance(error, driver.OperationalError):
                     self._raise_blocked(error)
                 raise
 
     def _raise_blocked(self, error: Exception) -> None:
-        """Raise what a driver's error means, if waiting may help."""
+        """Raise the error for a driver's error, if waiting may help."""
         blocked = _blocked(self._path, error)
         if blocked is None and self._patience and _says(error, NOT_OURS):  # it was, at the start
             blocked = StorageBlocked(f"{_cannot(self._path, 'written', error)}: make it writable")
         if blocked is not None:
             raise blocked from error
 
-    async def _unlocked(self, attempt: Callable[[], Awaitable[T]], *, tell: bool = False) -> T:
-        """What an attempt gives once no other program holds the file; in the log one line of it.
+    async def _unlocked(self, attempt: Callable[[], Awaitable[T]], *, logged: bool = False) -> T:
+        """Return the result of an attempt once no other program holds the file, and log the wait once.
 
-        Raises: DatabaseLocked for whoever has no patience, or is to leave.
+        Raises: DatabaseLocked without patience, or when the program is to stop.
         """
         waits = False
         while True:
             try:
-                found = await attempt()
+                result = await attempt()
             except driver.OperationalError as error:
                 patience = self._patience
                 if patience is None or patience.leaving.is_set() or not _says(error, LOCKED):
                     self._raise_blocked(error)
                     raise
-                if tell and not waits:
+                if logged and not waits:
                     log.warning("database locked by another program file=%s", self._path.name)
                 waits = True
                 await patience.clock.sleep(PAUSE)
             else:
-                if tell and waits:
+                if logged and waits:
                     log.info("database free again file=%s", self._path.name)
-                return found
+                return result
 
     async def scrub(self) -> bool:
-        """Rewrite the file and cut its log, so that nothing erased stays in either.
+        """Rewrite the file and truncate its WAL, so that neither keeps erased text.
 
-        `secure_delete` alone leaves copies where rows have moved from page to page. False when
-        another connection is in the way; then this is to be done again.
+        `secure_delete` alone leaves copies where rows moved from page to page. Returns False if another connection
+        prevents it; then call it again later.
         """
         async with self._lock:
             try:
@@ -249,49 +248,49 @@ class Database:
         return bool(next(iter(found))[0] == 0)
 
     async def holes(self) -> tuple[int, int]:
-        """How many bytes of the file hold nothing any more, and of how many."""
+        """Return the unused bytes of the file, and its size."""
         names = ("freelist_count", "page_count", "page_size")
         free, pages, size = [(await self.scalars(f"PRAGMA {name}"))[0] for name in names]
         return free * size, pages * size
 
     async def cut_log(self) -> None:
-        """Bring its log into the file and cut it: what was just erased still stands there."""
+        """Checkpoint and truncate the WAL, which still holds what was just erased."""
         async with self._lock:
             await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def looking(self) -> AbstractAsyncContextManager[TextSearch]:
-        """Find texts wherever they are kept: in a process of its own where that takes long."""
+        """Open a search for texts in all tables; for a large file it runs in a process of its own."""
         return looking(self._path)
 
     async def copies(self) -> list[UpgradeCopy]:
-        """The copies from before upgrades that are still there, oldest first."""
+        """Return the copies from before upgrades that still exist, oldest first."""
         return await asyncio.to_thread(copies, self._path)
 
     async def expire_copies(self, now: datetime) -> None:
-        """Delete the copies whose time is over."""
+        """Delete expired copies."""
         await asyncio.to_thread(expire_copies, self._path, now)
 
     async def version(self) -> int:
-        """A number that is another one after every commit, whoever made it."""
+        """Return a number that changes with every commit of any process."""
         (found,) = await self.rows("PRAGMA data_version")
         return int(found[0])
 
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        """All rows of a query over what is committed."""
+        """Return all rows of a query over committed data."""
         read = partial(self._reader.execute_fetchall, sql, cast("Iterable[Any]", parameters))
         return cast("list[Row]", list(await self._unlocked(read)))
 
     async def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
-        """The first row of a query over what is committed, or None."""
+        """Return the first row of a query over committed data, or None."""
         found = await self.rows(sql, parameters)
         return found[0] if found else None
 
     async def scalars(self, sql: str, parameters: Parameters = ()) -> list[Any]:
-        """The first column of all rows of a query."""
+        """Return the first column of all rows of a query."""
         return [row[0] for row in await self.rows(sql, parameters)]
 
     async def exists(self, sql: str, parameters: Parameters = ()) -> bool:
-        """Whether a query finds anything."""
+        """Check that a query returns a row."""
         return bool(await self.rows(sql, parameters))
 
 
@@ -305,12 +304,10 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open the file, bring its schema up to date, close it at the end.
 
-    With `read_only` nothing is made or migrated, transactions fail, and an older file is refused.
-    With `patience` what is asked of it later waits for locks of others. Without `extensions` it is as where none can be
-    loaded.
+    With `read_only` nothing is created or migrated, transactions fail, and an older file is refused. With `patience`
+    later calls wait for locks of other programs. `extensions` False: sqlite-vec is not loaded.
 
-    Raises: DatabaseUnusable, with what to do, for a corrupt, foreign or too new file;
-    StorageBlocked.
+    Raises: DatabaseUnusable, with what to do, for a corrupt, foreign or too new file; StorageBlocked.
     """
     seconds = COMMAND_PATIENCE if patience is None else DAEMON_PATIENCE
     open_one = partial(driver.connect, path, patience=seconds, extensions=extensions)
@@ -324,7 +321,7 @@ async def open_database(
 
 
 async def prove_free(path: Path) -> None:
-    """See that a file that is there could be written now. Raises: DatabaseLocked, DatabaseUnusable."""
+    """Check that an existing file can be written now. Raises: DatabaseLocked, DatabaseUnusable."""
     try:
         await asyncio.to_thread(_begin, path)
     except driver.Error as error:
@@ -338,13 +335,13 @@ def _begin(path: Path) -> None:
 
 
 def shipped_migrations() -> list[Migration]:
-    """The numbered SQL files beside this module, in order."""
+    """Return the numbered SQL files beside this module, in order."""
     folder = resources.files("wintermute.db") / "migrations"
     return migrations({item.name: item.read_text("utf-8") for item in folder.iterdir()})
 
 
 def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bool:
-    """See that the file can be used, and as it should be; whether sqlite-vec is there for it.
+    """Check the file and bring it up to date; return True if sqlite-vec is loaded for it.
 
     Raises: DatabaseUnusable; driver.Error.
     """
@@ -356,16 +353,16 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bo
             )
     else:
         prove_ours(path, shipped_migrations())
-        # A writer brings the log that lies beside the file into it as it leaves, whoever's it is:
-        # so whoever cannot write looks first, unless something half done has to be undone.
+        # A writer merges the WAL beside the file into it when it closes, even a foreign one. So a
+        # reader checks the file first, unless a rollback journal has to be applied.
         half_done = path.with_name(f"{path.name}-journal").exists()
         with closing(open_one(read_only=not half_done)) as connection:
-            is_broken = _looked_at(path, connection)
+            is_broken = _only_derived_broken(path, connection)
             if read_only:
                 _await_upgrade(path, connection)
                 return driver.knows_vectors(connection)
     with closing(open_one(read_only=False)) as connection:
-        if is_broken:  # what is derived is no reason to refuse
+        if is_broken:  # derived tables are no reason to refuse the file
             drop_broken(connection)
             if problem := _problem(connection):
                 raise _unusable(path, problem)
@@ -375,13 +372,13 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bo
         return driver.knows_vectors(connection)
 
 
-def _looked_at(path: Path, connection: Any) -> bool:
-    """Look at a file that is there; True: all is well but for a table that is derived.
+def _only_derived_broken(path: Path, connection: Any) -> bool:
+    """Check an existing file; True: only a derived table is broken.
 
     Raises: DatabaseUnusable; StorageBlocked.
     """
     problem = _problem(connection)
-    if problem and (not others_are_sound(connection) or _of_a_later_life(path)):
+    if problem and (not others_are_sound(connection) or _foreign_wal(path)):
         raise _unusable(path, problem)
     if is_foreign(connection, shipped_migrations()):
         raise not_ours(path)
@@ -389,7 +386,7 @@ def _looked_at(path: Path, connection: Any) -> bool:
 
 
 def _await_upgrade(path: Path, connection: Any) -> None:
-    """Let whoever makes or upgrades the file just now come to an end. Raises: DatabaseOutdated."""
+    """Wait for another process that creates or upgrades the file. Raises: DatabaseOutdated."""
     newest = shipped_migrations()
     for _ in range(UPGRADE_LOOKS):
         if not unseen(connection, path, newest):
@@ -401,9 +398,9 @@ def _await_upgrade(path: Path, connection: Any) -> None:
 
 
 def is_unmade(path: Path) -> bool:
-    """Tell whether there is no database yet.
+    """Check that there is no database yet.
 
-    Raises: DatabaseUnusable where there was one: what lies beside it was made with it (F-055).
+    Raises: DatabaseUnusable if there was one: other files beside it belong to it (F-055).
     """
     if _has_content(path):
         return False
@@ -422,12 +419,12 @@ def is_unmade(path: Path) -> bool:
         return not _has_content(path)
     raise DatabaseUnusable(
         f"{path} is {'empty' if path.exists() else 'missing'}, but {beside[0]} belongs to it: stop"
-        f" Wintermute and {_way_back(path)}"
+        f" Wintermute and {_how_to_restore(path)}"
     )
 
 
-def _way_back(path: Path) -> str:
-    """Tell what to do once the file is lost, with the copies there are."""
+def _how_to_restore(path: Path) -> str:
+    """Describe how to restore a lost file, with the copies there are."""
     kept = ", ".join(copy.path.name for copy in reversed(copies(path)))
     return (
         f"put a copy back as {path.name} ({f'{kept}, or ' if kept else ''}one of your backup). Without"
@@ -440,10 +437,10 @@ def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _of_a_later_life(path: Path) -> str:
-    """Tell that the database is whole without the log beside it; "" where it is not (F-067).
+def _foreign_wal(path: Path) -> str:
+    """Return the error for a WAL of a later run beside a whole file; "" if that is not the case (F-067).
 
-    SQLite believes any log it finds, also that of what was lived after the copy was made.
+    SQLite applies any WAL it finds, also one written after a copy of the file was made.
     """
     beside = [
         file for end in ("-wal", "-shm") if (file := path.with_name(path.name + end)).exists()
@@ -458,7 +455,7 @@ def _of_a_later_life(path: Path) -> str:
 
 
 def _problem(connection: Any) -> object | None:
-    """What a quick look at the whole file finds wrong, if anything."""
+    """Return what a quick check of the whole file finds wrong, if anything."""
     try:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     except driver.Error as error:
@@ -467,7 +464,7 @@ def _problem(connection: Any) -> object | None:
 
 
 def _unusable(path: Path, problem: object) -> WintermuteError:
-    """The error for what the driver or a check said, with what to do."""
+    """Return the error for a problem of the driver or of a check, with what to do."""
     if isinstance(problem, WintermuteError):
         return problem
     if _says(problem, NOT_OURS):
@@ -478,14 +475,14 @@ def _unusable(path: Path, problem: object) -> WintermuteError:
     if blocked := _blocked(path, problem):
         return blocked
     return DatabaseUnusable(
-        _of_a_later_life(path)
+        _foreign_wal(path)
         or f"{_cannot(path, 'used', problem)}: stop Wintermute, move the file aside, with what else"
-        f" is called {path.name}-, and {_way_back(path)}"
+        f" is called {path.name}-, and {_how_to_restore(path)}"
     )
 
 
 def _blocked(path: Path, problem: object) -> StorageBlocked | None:
-    """The error if it is only for now that nothing can be written; else None."""
+    """Return the error if the file cannot be written at the moment only; else None."""
     cannot = _cannot(path, "written", problem)
     if _says(problem, NO_ROOM):
         return DiskFull(f"{cannot}: make room on its disk")
@@ -499,7 +496,7 @@ def _cannot(path: Path, what: str, problem: object) -> str:
 
 
 def is_broken(problem: Exception) -> bool:
-    """Whether a statement over a derived table failed for what is in the table, not for its disk."""
+    """Check that a statement failed because a derived table is damaged, not because of the disk."""
     return isinstance(problem, driver.Error) and not _says(problem, (*NO_ROOM, *LOCKED, *NOT_OURS))
 
 

@@ -1,8 +1,8 @@
-"""The only place that names an SQLite driver; the rest of the program sees `wintermute.db`.
+"""The only module that imports an SQLite driver; the rest of the program uses `wintermute.db`.
 
-pysqlite3 brings its own SQLite: newer than most systems', free of the WAL-reset race of
-3.7.0-3.51.2, and able to load extensions where the Python was built without. Its exceptions are
-not those of the standard library, which is why both kinds are exported from here.
+pysqlite3 brings its own SQLite: newer than most systems', free of the WAL-reset race of 3.7.0-3.51.2, and able to
+load extensions where Python was built without. Its exceptions are not those of the standard library, which is why
+both kinds are exported from here.
 """
 
 import logging
@@ -35,7 +35,7 @@ PRAGMAS = (
     "PRAGMA cache_size=-1000",  # KiB, twice; beyond that the file is in the cache of the system
 )
 LONGEST_LOG = 64 * 1024 * 1024
-"""Bytes to which a log shrinks again once nobody reads what stands in it (F-068)."""
+"""Bytes to which the WAL shrinks after a checkpoint without readers (F-068)."""
 WRITER = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
@@ -46,11 +46,10 @@ READER = ("PRAGMA query_only=ON",)
 
 
 def connect(path: Path, *, read_only: bool, patience: float = 10.0, extensions: bool = True) -> Any:
-    """An open DB-API connection in autocommit mode, with our PRAGMAs.
+    """Open a DB-API connection in autocommit mode, with our PRAGMAs.
 
-    The file must exist for a reader; a writer makes it. `patience`: seconds that a statement waits
-    for a lock of others; `forget` may rewrite the whole file beside us. Without `extensions` it
-    is as where none can be loaded.
+    The file must exist for a reader; a writer creates it. `patience`: seconds to wait for locks of other processes,
+    as `forget` may rewrite the whole file meanwhile. `extensions` False: sqlite-vec is not loaded.
     """
     mode = "ro" if read_only else "rwc"
     uri = f"file:{quote(str(path))}?mode={mode}"
@@ -69,7 +68,7 @@ def connect(path: Path, *, read_only: bool, patience: float = 10.0, extensions: 
 
 
 def is_whole_alone(path: Path) -> bool:
-    """Look at a file as if it had no log beside it, and without writing anything."""
+    """Check that the file is whole if its WAL is ignored, without writing anything."""
     uri = f"file:{quote(str(path))}?immutable=1"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
@@ -79,7 +78,7 @@ def is_whole_alone(path: Path) -> bool:
 
 
 def knows_vectors(connection: Any) -> bool:
-    """Whether sqlite-vec's functions are there."""
+    """Check that sqlite-vec's functions are there."""
     try:
         connection.execute("SELECT vec_version()").fetchone()
     except OperationalError:
@@ -88,18 +87,18 @@ def knows_vectors(connection: Any) -> bool:
 
 
 def loads_vectors() -> bool:
-    """Whether sqlite-vec can be loaded here, before there is a database."""
+    """Check that sqlite-vec can be loaded here, before there is a database."""
     with closing(sqlite3.connect(":memory:")) as connection:
         _load_vectors(connection)
         return knows_vectors(connection)
 
 
 def _load_vectors(connection: Any) -> None:
-    """Load sqlite-vec, where it is installed and this Python's driver can load extensions.
+    """Load sqlite-vec, if it is installed and this driver can load extensions.
 
-    Nothing depends on it but the search by meaning: `Database.knows_vectors`.
+    Only the search by embeddings needs it: `Database.knows_vectors`.
     """
-    # Its Python module is not wanted: that imports numpy, 30 MB, where there is one.
+    # Its Python module is not imported: that would import numpy, 30 MB, where installed.
     package = find_spec("sqlite_vec")
     if package is None or package.origin is None:
         return

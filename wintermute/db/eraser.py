@@ -1,4 +1,4 @@
-"""Empties rows that hold what is forgotten, as their tables declare it (`Kept`, M-030)."""
+"""The eraser: empties rows that hold forgotten text, as their tables declare it (`Kept`, M-030)."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -11,9 +11,9 @@ from wintermute.db.traces import ERASED, Wanted
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """Messages, casts, and sources of recordings: what came of them goes, whatever it says.
+    """Messages, casts, and sources of recordings: rows derived from them go, whatever their text.
 
-    So do the fields of servers that `scopes` have had in view `since` then.
+    So do the opaque provider fields of turns that these `scopes` made `since` then.
     """
 
     events: Collection[str] = ()
@@ -23,7 +23,7 @@ class Came:
     since: str = ""
 
     def asked(self) -> dict[str, str]:
-        """Return what `Kept.came` and what hangs on it are asked with."""
+        """Return the SQL parameters for `Kept.came` and `Kept.hangs`."""
         return {
             name: part if isinstance(part, str) else json.dumps([*part])
             for name, part in asdict(self).items()
@@ -35,7 +35,7 @@ NOTHING_CAME = Came()
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """The rows that were emptied, by table and key, and the names of what still needs some."""
+    """The rows that were emptied, by table and key, and the names of work that still needs some."""
 
     rows: frozenset[tuple[object, ...]] = frozenset()
     waiting: frozenset[str] = frozenset()
@@ -47,7 +47,7 @@ class Erased:
 async def erase(
     tx: Transaction, places: Iterable[Kept], traces: Traces = NOWHERE, came: Came = NOTHING_CAME
 ) -> Erased:
-    """Empty the rows of these places that were found or came of this, but for those still needed."""
+    """Empty the rows of these places that match or were derived from these messages, unless still needed."""
     done = Erased()
     for kept in places:
         asked = came.asked() | traces.asked(kept) | {"texts": json.dumps(traces.texts)}
@@ -66,7 +66,7 @@ async def erase(
 
 
 async def _cut(tx: Transaction, kept: Kept, gone: RowKeys, texts: Sequence[str]) -> None:
-    """Take the words out, and leave what else is said."""
+    """Cut the words out of the texts, and keep the rest."""
     wanted = Wanted(texts)
     rows = await tx.rows(
         f"SELECT {kept.key}, {', '.join(kept.columns)} FROM {kept.table} WHERE {kept.among('gone')}",

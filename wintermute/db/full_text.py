@@ -1,4 +1,4 @@
-"""Full-text tables (FTS5) as what they are here: derived, erased without a trace, never a reason not to start."""
+"""Full-text tables (FTS5): derived, so damage never prevents a start, and erased without a trace."""
 
 import logging
 from typing import Any
@@ -8,7 +8,7 @@ from wintermute.db import driver
 log = logging.getLogger(__name__)
 
 ERASES = driver.VERSION >= (3, 42)
-"""Whether words that are deleted leave the index at once; else it has to be built anew for that."""
+"""True if deleted words leave the index at once; otherwise the index must be rebuilt for that."""
 TABLES = (
     "SELECT name, sql FROM sqlite_schema WHERE type = 'table'"
     " AND sql LIKE 'CREATE VIRTUAL TABLE%USING fts5%'"
@@ -20,12 +20,12 @@ ORDINARY = (
 
 
 def erasing(name: str) -> str:
-    """The statement after which such a table leaves nothing of what is deleted there."""
+    """Return the statement that makes such a table erase deleted text."""
     return f"INSERT INTO {name} ({name}, rank) VALUES ('secure-delete', 1)"
 
 
 def erase_in_place(connection: Any) -> None:
-    """See to that in every such table, as `PRAGMA secure_delete` does for the others."""
+    """Set that option in every such table, as `PRAGMA secure_delete` does for other tables."""
     for name, _ in connection.execute(TABLES).fetchall() if ERASES else ():
         kept = f"SELECT v FROM {name}_config WHERE k = 'secure-delete'"
         if not connection.execute(kept).fetchone():
@@ -33,9 +33,9 @@ def erase_in_place(connection: Any) -> None:
 
 
 def dropping(name: str) -> tuple[str, ...]:
-    """The statements after which such a table, which is there, is gone, whatever is wrong with it."""
+    """Return the statements that drop an existing table, however damaged."""
     return (
-        # Nobody can drop a table whose settings are gone.
+        # A table without its settings cannot be dropped.
         f"CREATE TABLE IF NOT EXISTS {name}_config (k PRIMARY KEY, v) WITHOUT ROWID",
         f"INSERT OR IGNORE INTO {name}_config VALUES ('version', 4)",
         f"DROP TABLE {name}",
@@ -45,7 +45,7 @@ def dropping(name: str) -> tuple[str, ...]:
 def drop_broken(connection: Any) -> None:
     """Drop every such table if one of them is broken.
 
-    Who owns it finds it missing, whichever process that is in, and builds it anew.
+    Its owner, in whatever process, finds it missing and rebuilds it.
     """
     names = [name for name, _ in connection.execute(TABLES).fetchall()]
     if all(_is_sound(connection, name) for name in names):
@@ -59,7 +59,7 @@ def drop_broken(connection: Any) -> None:
 
 
 def others_are_sound(connection: Any) -> bool:
-    """Whether each table that is none of these, nor of their parts, stands a quick look."""
+    """Check that every other table passes a quick check."""
     try:
         listed = connection.execute(ORDINARY).fetchall()
         checks = [connection.execute(f"PRAGMA quick_check('{name}')") for (name,) in listed]

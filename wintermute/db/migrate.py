@@ -1,4 +1,4 @@
-"""Numbered migrations: forward only, each whole or not at all, a copy of the file before the first."""
+"""Numbered migrations: forward only, each complete or not at all, with a copy of the file before the first."""
 
 import logging
 import re
@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 
 NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 COPY = re.compile(r"\.before-\d{4}(-wal|-shm|-journal|-part)?")
-"""What the name of a copy ends with; or of what SQLite puts beside one that somebody looks into."""
+"""End of the name of a copy, or of the files that SQLite puts beside an open one."""
 KEPT = timedelta(days=30)
-"""How long a copy is there for whoever wants the older version back."""
+"""Time for which a copy is kept for a return to the older version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step. `number` becomes the file's `user_version`."""
+    """One migration. `number` becomes the file's `user_version`."""
 
     number: int
     name: str
@@ -33,29 +33,29 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeCopy:
-    """A copy of the database from before an upgrade. Nothing is ever forgotten in there."""
+    """A copy of the database from before an upgrade. Forgetting does not reach it."""
 
     path: Path
     made_at: datetime
 
     @property
     def until(self) -> datetime:
-        """When it goes by itself."""
+        """Return when it is deleted."""
         return self.made_at + KEPT
 
 
 def copies(path: Path) -> list[UpgradeCopy]:
-    """The copies of a database that are still there, oldest first."""
+    """Return the copies of a database that still exist, oldest first."""
     found = []
     for file in path.parent.glob(f"{path.name}.before-*"):
         if COPY.fullmatch(file.name.removeprefix(path.name)):
-            with suppress(FileNotFoundError):  # somebody deletes it just now
+            with suppress(FileNotFoundError):  # deleted meanwhile
                 found.append(UpgradeCopy(file, datetime.fromtimestamp(file.stat().st_mtime, UTC)))
     return sorted(found, key=lambda copy: (copy.made_at, copy.path))
 
 
 def expire_copies(path: Path, now: datetime) -> None:
-    """Delete the copies whose time is over."""
+    """Delete expired copies."""
     for copy in copies(path):
         if copy.until < now:
             try:
@@ -67,7 +67,7 @@ def expire_copies(path: Path, now: datetime) -> None:
 
 
 def migrations(files: Mapping[str, str]) -> list[Migration]:
-    """The steps found in `files` (name to text), in order; other names are passed over."""
+    """Return the migrations in `files` (name to text), in order; other names are ignored."""
     found = [
         Migration(int(match[1]), name, text)
         for name, text in files.items()
@@ -77,12 +77,12 @@ def migrations(files: Mapping[str, str]) -> list[Migration]:
 
 
 def schema_id(steps: list[Migration]) -> int:
-    """Make the application id of databases that began with this schema; comments do not count."""
+    """Return the application id of databases that began with this schema; comments do not count."""
     return crc32(re.sub(r"--.*|\s+", "", steps[0].sql).encode()) & 0x7FFFFFFF
 
 
 def prove_ours(path: Path, steps: list[Migration]) -> None:
-    """Look at the header alone, for who opens a file that is not ours has touched it already.
+    """Check the header alone, as opening a foreign file would already change it.
 
     Raises: DatabaseUnusable for another schema or program, and for a newer Wintermute.
     """
@@ -97,14 +97,14 @@ def prove_ours(path: Path, steps: list[Migration]) -> None:
 
 
 def is_foreign(connection: Any, steps: list[Migration]) -> bool:
-    """Tell a file that is not ours also where its header is still in its log."""
+    """Check that a file is foreign, also if its header is still in its WAL."""
     made = connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     return bool(made) and application != schema_id(steps)
 
 
 def not_ours(path: Path) -> DatabaseUnusable:
-    """Make the error for a file that is not ours."""
+    """Return the error for a foreign file."""
     return DatabaseUnusable(
         f"{path} is from an earlier Wintermute or another program: move {path.parent} aside and run"
         f" `wintermute init {path.parent.parent}`; docs/upgrading.md says how to keep your memories"
@@ -121,10 +121,10 @@ def _prove_known(version: int, path: Path, steps: list[Migration]) -> None:
 
 
 def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
-    """Apply the steps this file has not seen. A step that fails changes nothing.
+    """Apply the missing migrations. One that fails changes nothing.
 
-    Of several processes one upgrades: the version is looked at again once the file is ours alone
-    (F-054), so that the others wait for it and find nothing left to do.
+    Of several processes one upgrades: the version is read again inside the transaction (F-054), so that the others
+    wait and find nothing left to do.
 
     Raises: DatabaseUnusable when a newer Wintermute wrote the file.
     """
@@ -138,19 +138,19 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
         for step in missing:
             _apply(connection, step, schema_id(steps))
     finally:
-        if connection.in_transaction:  # of a step that failed nothing is in it
+        if connection.in_transaction:  # a failed step left nothing in it
             connection.execute("COMMIT")
 
 
 def unseen(connection: Any, path: Path, steps: list[Migration]) -> list[Migration]:
-    """The steps a file has not seen. Raises: DatabaseUnusable when a newer version wrote it."""
+    """Return the missing migrations. Raises: DatabaseUnusable when a newer version wrote it."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     _prove_known(version, path, steps)
     return [step for step in steps if step.number > version]
 
 
 def _copy(path: Path, copy: Path) -> None:
-    """Keep the last committed state beside the file, complete or not at all, unless it is there."""
+    """Copy the last committed state beside the file, completely or not at all, unless it exists."""
     if copy.exists():
         return
     part = copy.with_name(f"{copy.name}-part")
@@ -168,13 +168,13 @@ def _apply(connection: Any, step: Migration, schema: int) -> None:
         for statement in statements(f"{step.sql}\n;{marks}"):
             connection.execute(statement)
     except BaseException:
-        if connection.in_transaction:  # else SQLite took all of it back, as where a disk is full
+        if connection.in_transaction:  # otherwise SQLite rolled everything back, as on a full disk
             connection.execute("ROLLBACK TO step")
         raise
 
 
 def statements(script: str) -> Iterator[str]:
-    """The statements of a script; the body of a trigger is a part of its statement."""
+    """Yield the statements of a script; the body of a trigger is a part of its statement."""
     found = ""
     for piece in script.split(";"):
         found += f"{piece};"

@@ -1,4 +1,4 @@
-"""Values that there is one of, by name: a counter, the sync token, the last reading of the clock."""
+"""Single values by name: a counter, the sync token, the last reading of the clock."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ async def single(source: Transaction | Database, name: str) -> Any | None:
 
 
 async def put_single(tx: Transaction, name: str, value: Any) -> None:
-    """Keep this value in the place of the last; None: keep none."""
+    """Store a value in place of the last one; None: delete it."""
     if value is None:
         await tx.execute("DELETE FROM single_values WHERE name = ?", (name,))
     else:
@@ -25,7 +25,7 @@ async def put_single(tx: Transaction, name: str, value: Any) -> None:
 
 
 async def add_to(tx: Transaction, counter: str, by: int) -> None:
-    """Add to a counter; the first time it is new."""
+    """Add to a counter; a new one starts at 0."""
     await tx.execute(
         "INSERT INTO single_values (name, value) VALUES (?, ?)"
         " ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
@@ -34,7 +34,7 @@ async def add_to(tx: Transaction, counter: str, by: int) -> None:
 
 
 async def counters(source: Transaction | Database, beginning: str) -> dict[str, int]:
-    """Read the counters of this beginning, the highest first, by what follows it."""
+    """Read the counters with this prefix, the highest first, by the rest of their names."""
     rows = await source.rows(
         "SELECT substr(name, length(:beginning) + 1) AS name, value FROM single_values"
         " WHERE substr(name, 1, length(:beginning)) = :beginning ORDER BY value DESC, name",

@@ -1,8 +1,7 @@
-"""Which rows hold a text, however it is written there: looked through beside the program.
+"""Search for rows that contain a text, in whatever form it was written there.
 
-A look at 50,000 turns takes a second of work that is all our own code. In a thread it would hold up
-every answer, for only one thread runs such code at a time; so a large file gets a process of its
-own, which reads it, answers in JSON and leaves.
+Searching 50,000 turns takes a second of Python code, which in a thread would block every answer. So a large file is
+searched by a process of its own, which reads it, answers in JSON and exits.
 """
 
 import asyncio
@@ -23,21 +22,21 @@ from wintermute.messages import Json
 AT_ONCE = 1000
 """Rows that are read together."""
 LARGE = 16_000_000
-"""Bytes of a file that is looked through in some 50 ms, which is less than a process costs."""
+"""Bytes of a file that is searched in some 50 ms, which is less than a process costs."""
 BEHIND = 5
-"""How much it gives way to us on a machine with nothing to spare: answers go first."""
+"""Niceness of that process: answers go first."""
 LONGEST = 1 << 30
-"""Bytes of an answer of it: keys of rows."""
+"""Bytes of one of its answers: keys of rows."""
 CODE = "import sys; sys.path[:] = sys.argv[2:]; from wintermute.db.text_search import main; main()"
 
 SCOPES = "(SELECT value FROM json_each(:scopes))"
-"""SQL: whose it is that is looked through."""
+"""SQL: the scopes to search."""
 TALKS = (
     f"(SELECT id FROM conversations WHERE scope IN {SCOPES}"
     f" UNION SELECT conversation_id FROM branches WHERE scope IN {SCOPES})"
 )
-"""SQL: the conversations that are of these scopes, or were once."""
-# A plus keeps the planner from an index: the rows are known by their keys.
+"""SQL: the conversations that belong to these scopes, or once did."""
+# A plus keeps the planner from an index: the rows are selected by their keys.
 OURS_SINCE = "created_at >= :since"
 OF_EVENTS = "IN (SELECT value FROM json_each(:events))"
 OF_CASTS = "IN (SELECT value FROM json_each(:casts))"
@@ -46,26 +45,29 @@ GONE = "IN (SELECT value ->> 0 FROM json_each(:gone))"
 OF_TALKS = f"+conversation_id IN {TALKS}"
 OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {TALKS})"
 ONLY_THEIRS = f"(SELECT id FROM branches WHERE scope IN {SCOPES})"
-"""SQL: the branches that only these scopes could read: a chat may have become a room since."""
+"""SQL: branches that only these scopes could read, as a chat may have become a room since."""
 
 log = logging.getLogger(__name__)
+
+RowKeys = Sequence[Sequence[Any]]
+"""Keys of rows: each as the columns of its key."""
+FoundRows = tuple[RowKeys, Sequence[Any] | None]
+"""The matching rows, and the last row that was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Columns of a table that hold what people or models said.
+    """Columns of a table that hold texts of people or models, and how to search and erase them.
 
-    `key`: a number or text that orders its rows, or two separated by a comma. `where`: SQL for the
-    rows that count; others hold nothing. `fixed`: numbered rows that are never said otherwise
-    later, so that only new ones need another look. `of`: SQL for those that belong to some
-    `:scopes`; what has none is looked at for everybody. `ours`: SQL for those that we said or noted
-    ourselves since `:since`.
+    `key`: a number or text that orders its rows, or two separated by a comma. `where`: SQL for the rows that have
+    text. `fixed`: rows are numbered and never change, so that only new ones need another search. `of`: SQL for rows
+    that belong to some `:scopes`; rows of no scope are searched for everybody. `ours`: SQL for rows that the
+    assistant wrote since `:since`.
 
-    The rest says how the eraser empties them. `came`: SQL for those that came of the `:events`, or
-    of `:casts`, or were made of `:sources`. `waits`: SQL for the name of what still needs a row; NULL:
-    it can go. `empties`: the columns that change; none: these, to ''. `cuts`: only the words go, out
-    of texts or of JSON. `drops`: the whole row goes. `hangs`: before it, what else is changed, for the
-    keys `:gone`.
+    The eraser uses the rest. `came`: SQL for rows derived from the `:events`, from `:casts`, or from `:sources`.
+    `waits`: SQL for the name of work that still needs a row; NULL: it can go. `empties`: assignments that empty a
+    row; none: all columns become ''. `cuts`: only the words are cut, out of texts or of JSON. `drops`: the whole row
+    is deleted. `hangs`: statements to run before, for the keys `:gone`.
     """
 
     table: str
@@ -84,25 +86,25 @@ class Kept:
 
     @property
     def name(self) -> str:
-        """Its own among all of them, as a parameter of SQL."""
+        """Return its unique name, as an SQL parameter."""
         return "_".join((self.table, *self.columns))
 
     @property
     def width(self) -> int:
-        """How many columns its key has."""
+        """Return the number of its key columns."""
         return self.key.count(",") + 1
 
     def rows(self) -> str:
-        """SQL: its key is one of those that were found (`Traces.asked`)."""
+        """Return SQL for rows among the matches (`Traces.asked`)."""
         return self.among(self.name)
 
     def among(self, name: str) -> str:
-        """SQL: its key is in this JSON list."""
+        """Return SQL for rows whose key is in this JSON list."""
         parts = ", ".join(f"value ->> {n}" for n in range(self.width))
         return f"(({self.key}) IN (SELECT {parts} FROM json_each(:{name})))"
 
     def page(self, *, after: bool) -> str:
-        """The query for the keys and texts of the first rows, or of those after a key."""
+        """Return the query for keys and texts of the first rows, or of those after a key."""
         whole = " || char(10) || ".join(f"coalesce({column}, '')" for column in self.columns)
         beyond = f"({self.key}) > ({', '.join('?' * self.width)})" if after else "TRUE"
         return (
@@ -111,10 +113,9 @@ class Kept:
         )
 
     def belonging(self, *, scoped: bool, words: bool = False) -> str:
-        """The query for those of the rows `:found` that count, and which of them are ours.
+        """Return the query for those of the rows `:found` that belong to the scopes, and which are ours.
 
-        It costs more than looking for a text does, so that few are asked about. With `words`: all
-        of those that nobody else could read.
+        It is slower than matching a text, so it gets few rows. With `words`: all rows that nobody else could read.
         """
         of = f"({self.of})" if scoped else "TRUE"
         ours = "TRUE" if words else self.ours
@@ -122,7 +123,7 @@ class Kept:
         return f"SELECT {self.key}, {ours} FROM {self.table} WHERE {self.among('found')} AND {of}"
 
     def meant(self) -> str:
-        """Select what is to be emptied and is not yet: the keys, and what each `waits` for."""
+        """Return the query for rows to empty: their keys, and the work that each `waits` for."""
         changes = [each.replace(" = ", " IS NOT ", 1) for each in self._changes()]
         is_full = "TRUE" if self.cuts or self.drops else f"({' OR '.join(changes)})"
         is_meant = f"({self.rows()} OR {self.came})" if self.came else self.rows()
@@ -133,7 +134,7 @@ class Kept:
         )
 
     def emptying(self) -> str:
-        """Empty the rows `:gone`."""
+        """Return the statement that empties the rows `:gone`."""
         change = f"UPDATE {self.table} SET {', '.join(self._changes())}"
         return f"{f'DELETE FROM {self.table}' if self.drops else change} WHERE {self.among('gone')}"
 
@@ -141,18 +142,12 @@ class Kept:
         return self.empties or [f"{column} = ''" for column in self.columns]
 
 
-RowKeys = Sequence[Sequence[Any]]
-"""Of rows: each as the columns of its key."""
-FoundRows = tuple[RowKeys, Sequence[Any] | None]
-"""The rows that were found, and the last one that was looked at."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Texts that are looked for in some places, in what is of these scopes. None: in everything.
+    """Texts to search for in some tables and scopes. `scopes` None: everywhere.
 
-    `words`: where we said or noted something `since` then, one of them is enough. `every`: words
-    which all stand in what nobody but these scopes could read.
+    `words`: one of them is enough in rows that the assistant wrote `since` then. `every`: words that must all be in
+    a row that only these scopes could read.
     """
 
     kept: Sequence[Kept]
@@ -165,18 +160,18 @@ class Sought:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """The rows in which texts were found, and how far it was looked, by `Kept.name`."""
+    """The rows that match, and the last rows read, by `Kept.name`."""
 
     texts: tuple[str, ...] = ()
     rows: Mapping[str, RowKeys] = field(default_factory=dict)
     upto: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def asked(self, *kept: Kept) -> dict[str, str]:
-        """What `Kept.rows` of these is asked with; none where nobody looked."""
+        """Return the SQL parameters for `Kept.rows` of these tables; empty lists without a search."""
         return {each.name: json.dumps(self.rows.get(each.name, ())) for each in kept}
 
     def also(self, kept: Kept, keys: RowKeys) -> "Traces":
-        """Add rows of a table that were found in another way."""
+        """Return the matches with further rows of a table."""
         return replace(self, rows={**self.rows, kept.name: [*self.rows.get(kept.name, ()), *keys]})
 
 
@@ -184,16 +179,16 @@ NOWHERE = Traces()
 
 
 class TextSearch:
-    """A look at what is committed in a database, as often as one likes; see `looking`."""
+    """A search over committed data of a database; see `looking`."""
 
     def __init__(self, path: Path, child: asyncio.subprocess.Process | None) -> None:
         self._path = path
         self._child = child
 
-    async def seek(self, sought: Sequence[Sought], since: Traces = NOWHERE) -> Traces:
-        """Where texts stand, however they are written (F-034).
+    async def seek(self, queries: Sequence[Sought], since: Traces = NOWHERE) -> Traces:
+        """Return the rows that contain these texts, in whatever form (F-034).
 
-        With `since`: in what is not as it was then.
+        With `since`: only rows that are new or changed since that search.
         """
         asked = [
             {
@@ -206,12 +201,12 @@ class TextSearch:
                     for kept in each.kept
                 ],
             }
-            for each in sought
+            for each in queries
             if each.texts or each.every
         ]
         found = await self._found(asked)
         return Traces(
-            tuple(dict.fromkeys(text for each in sought for text in each.texts)),
+            tuple(dict.fromkeys(text for each in queries for text in each.texts)),
             {name: rows for name, (rows, _) in found.items()},
             {name: upto for name, (_, upto) in found.items() if upto},
         )
@@ -221,18 +216,18 @@ class TextSearch:
             with suppress(ConnectionError):
                 self._child.stdin.write(json.dumps(asked).encode() + b"\n")
                 await self._child.stdin.drain()
-                if told := await self._child.stdout.readline():
-                    found: Mapping[str, FoundRows] = json.loads(told)
+                if answer := await self._child.stdout.readline():
+                    found: Mapping[str, FoundRows] = json.loads(answer)
                     return found
-            log.warning("what looked beside us has ended code=%s", self._child.returncode)
-        return await asyncio.to_thread(_look, self._path, asked)
+            log.warning("search process ended code=%s", self._child.returncode)
+        return await asyncio.to_thread(_search, self._path, asked)
 
 
 @asynccontextmanager
 async def looking(path: Path) -> AsyncIterator[TextSearch]:
-    """A look at the file of a database, for as long as the block lasts."""
+    """Open a search over the file of a database."""
     size = (await asyncio.to_thread(path.stat)).st_size
-    child = await _started(path) if size >= LARGE else None
+    child = await _start_process(path) if size >= LARGE else None
     try:
         yield TextSearch(path, child)
     finally:
@@ -242,7 +237,7 @@ async def looking(path: Path) -> AsyncIterator[TextSearch]:
             await asyncio.shield(child.wait())
 
 
-async def _started(path: Path) -> asyncio.subprocess.Process | None:
+async def _start_process(path: Path) -> asyncio.subprocess.Process | None:
     pipe = asyncio.subprocess.PIPE
     try:
         return await asyncio.create_subprocess_exec(
@@ -253,7 +248,7 @@ async def _started(path: Path) -> asyncio.subprocess.Process | None:
             start_new_session=True,  # Ctrl-C is for the one at the terminal
         )
     except OSError as error:  # no memory for it
-        log.warning("nobody can look beside us reason=%s", error)
+        log.warning("search process not started reason=%s", error)
         return None
 
 
@@ -264,8 +259,8 @@ def _place(kept: Kept, since: Traces, scoped: bool, words: bool) -> list[Any]:
     return [kept.name, kept.width, *queries, upto]
 
 
-def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
-    """For each place the keys of the rows that say one of its texts, and the last key."""
+def _search(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
+    """Return for each table the keys of the rows that match, and the last key."""
     found: dict[str, FoundRows] = {}
     with closing(driver.connect(path, read_only=True, extensions=False)) as connection:
         for each in asked:
@@ -305,8 +300,8 @@ def _rows(
 
 
 def main() -> None:
-    """The process: each line of JSON says what is looked for, and is answered by one."""
+    """Run the search process: each line of JSON is a request, answered by one line."""
     os.nice(BEHIND)
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(_look(Path(sys.argv[1]), json.loads(line))) + "\n")
+        sys.stdout.write(json.dumps(_search(Path(sys.argv[1]), json.loads(line))) + "\n")
         sys.stdout.flush()

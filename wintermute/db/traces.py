@@ -1,9 +1,8 @@
-"""Finding a text wherever it is kept, however it is written there (F-034).
+"""Matching of texts in whatever form they were written (F-034).
 
-A text is compared by its bare form: JSON escapes and entities read, Unicode in one normal form and
-one case, without blanks, invisible characters and the marks of Markdown and HTML. What a tag or a
-link holds may be marks or words, and so may the number before a line; a text is looked for in
-each of these views.
+A text is compared by its bare form: JSON escapes and entities decoded, Unicode in one normal form and one case,
+without blanks, invisible characters, Markdown and HTML. The content of a tag or a link may be markup or words, and
+so may the number before a line; a text is matched in each of these views.
 """
 
 import html
@@ -17,9 +16,9 @@ from itertools import chain, product
 from typing import Any
 
 ERASED = "[erased]"
-"""What stands for them where the rest of a text stays."""
+"""Replacement for matches where the rest of a text stays."""
 LEAST = 8
-"""Characters of a bare form from which it is looked for inside other texts."""
+"""Characters of a bare form from which it is searched inside other texts."""
 
 ESCAPE = re.compile(
     # JSON in JSON doubles the backslashes, as often as it likes.
@@ -43,15 +42,15 @@ UNSEEN = re.compile(
 )
 WORD = re.compile(r"[a-z0-9]{2,}")
 WORDS = re.compile(r"[^\W_]+")
-# What may stand in a word for a letter or digit of ASCII, or bring some that are none of it:
-# supersets, for UTF-8 in lower case. Each begins with one character, so that most of a text is
-# skipped quickly. Characters of HTML, tags, and targets of links.
+# Forms in which an ASCII letter or digit of a word may be hidden. The patterns are supersets, for
+# UTF-8 in lower case; each begins with one character, so that most of a text is skipped quickly.
+# First characters of HTML, tags, and targets of links.
 ENTITIES = re.compile(
     rb"&(?:amp;)*(?!(?:amp|lt|gt|quot|apos|nbsp|#39|#34|#x27);)#?[a-z0-9]+;", re.I
 )
 TAGS = re.compile(rb"<(?<=[a-z0-9*_`~\]\x80-\xff]<)[^<>]*>(?=[a-z0-9*_`~\[<&\\\x80-\xff])", re.I)
 TARGETS = re.compile(rb"\]\([^()\s]*\)(?=[a-z0-9*_`~\[<&\\\x80-\xff])", re.I)
-# Of Markdown and JSON.
+# In Markdown and JSON.
 ESCAPED = re.compile(
     rb"""\\(?: [^\\bfnrtu"/*_`~\[\]] | u(?: (?![0-9a-f]{4}) |
       0(?: 0[0-9] | 0a[ad] | 0b[239abcde] | 1[34cf] | 17f | 2[be] | 34f | 6[01d] | 70f )
@@ -60,11 +59,11 @@ ESCAPED = re.compile(
     | 3(?: 1[69] | 2 | 3 ) | a[67b] | d(?: 801 | 835 | 83c | 83e\\+udf | b4 ) | f[bef] ))""",
     re.VERBOSE | re.IGNORECASE,
 )
-# And what JSON in JSON, or a pair of surrogates, may hide of other scripts.
+# JSON in JSON, or a surrogate pair, may also hide other scripts.
 ANY_ESCAPED = re.compile(
     rb"\\\\u[0-9a-f]{4} | \\ud8(?!3[cde]) |" + ESCAPED.pattern, re.VERBOSE | re.IGNORECASE
 )
-# Of Unicode; blanks too, where NFKC makes no usual ones of them.
+# In Unicode; blanks too, where NFKC does not make them usual ones.
 UNUSUAL = re.compile(
     rb"""\xc2[\x80-\x9f\xaa\xad\xb2\xb3\xb9\xba\xbc-\xbe] | \xc4[\xb2\xb3\xbf]
     | \xc5[\x80\x89\xbf] | \xc7[\x84-\x8c\xb1-\xb3] | \xca[\xb0-\xb8] | \xcb[\xa0-\xa4]
@@ -74,7 +73,8 @@ UNUSUAL = re.compile(
     | \xf0(?: \x9d[\x90-\x9f] | \x9f(?: [\x84-\x86] | \xaf ) | \x90\x9e ) | \xf3\xa0""",
     re.VERBOSE,
 )
-# All of Unicode but syllables, signs and private characters that are never another's writing.
+# All of Unicode except syllables, ideographs and private characters, which are only ever
+# themselves.
 SCRIPTS = (
     *(range(0x80, 0x3400), range(0x4DC0, 0x4E00), range(0xA4D0, 0xAC00), range(0xF900, 0x17000)),
     *(range(0x18D00, 0x20000), range(0x2F800, 0x2FA20)),
@@ -91,22 +91,24 @@ NO_BLANKS = (
 RUN = re.compile(f"[{NO_BLANKS}]+|[^\\s{NO_BLANKS}]+")
 UNBROKEN = re.compile(f"[{NO_BLANKS}]")
 OWNERS_S = re.compile(r"(?<=\w)['\u2019]s\b")
-# The names that JSON of ours has, which nobody has said.
+# Names of fields in our JSON, which nobody has said.
 KEYS = re.compile(r'\\*"(?:name|id)\\*"\s*:\s*\\*"[\w-]*\\*"|\\*"\w+\\*"\s*:')
 HIDES = re.compile(rf"[\\&]|{MARK.pattern}|(?!\s){UNSEEN.pattern}")
 BEGINNING = 4
 """Letters from which the beginning of a word is enough; any syllable of Korean, which has endings."""
 SURE = 3
-"""Letters of ASCII in a row, of another word, from which they are enough to look for it."""
+"""ASCII letters in a row that are enough to search for a word of another script."""
 FEW = 12
-"""Texts that are looked at one by one where one of them may hide letters."""
+"""Number of texts that are checked one by one if one of them may hide letters."""
 EDGE = b"\x00"
-"""Stands between texts that are looked at together."""
+"""Separator between texts that are checked together."""
 BULLET = "\u2022".encode()
 
 Instead = str | Callable[[re.Match[str]], str]
 Rewrite = tuple[re.Pattern[str], Instead]
 Span = tuple[int, int]
+
+BARE: tuple[Rewrite, ...] = ((CELL, " "), (MARK, ""), (LONE, ""), (UNSEEN, ""))
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -123,18 +125,17 @@ def _character(found: re.Match[str]) -> str:
 
 
 READ: tuple[Rewrite, ...] = ((ESCAPE, _unescaped), (ENTITY, _character))
-BARE: tuple[Rewrite, ...] = ((CELL, " "), (MARK, ""), (LONE, ""), (UNSEEN, ""))
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is taken for marks: tags with the targets of links, and the numbers before lines."""
+    """A reading of a text: tags and targets of links as markup, numbers before lines as markup."""
 
     tags: bool
     numbers: bool
 
     def rewrites(self) -> tuple[Rewrite, ...]:
-        """What makes the bare form of a text, but for the normal form of Unicode."""
+        """Return the rewrites that make the bare form, apart from Unicode normalisation."""
         tags = ((TAG_OR_TARGET, " "),) if self.tags else ()
         numbers = ((NUMBER, " "),) if self.numbers else ()
         return (*READ, *tags, *numbers, *BARE)
@@ -145,7 +146,7 @@ WRITTEN = View(tags=False, numbers=False)
 
 
 def bare(text: str, view: View = WRITTEN) -> str:
-    """The bare form of a text."""
+    """Return the bare form of a text."""
     for pattern, new in view.rewrites():
         text = pattern.sub(new, text)
     return _normal(text)
@@ -156,20 +157,20 @@ def _normal(text: str) -> str:
 
 
 def _caseless(text: str) -> str:
-    """Decomposed and in one case: of an accented letter the plain one comes first."""
+    """Return the text decomposed and casefolded: an accented letter begins with the plain one."""
     if text.isascii():
         return text.lower()
     return unicodedata.normalize("NFKD", unicodedata.normalize("NFD", text).casefold())
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """A text, and of each of its characters the span it had at first."""
+class _SpannedText:
+    """A text with the original span of each of its characters."""
 
     text: str
     at: list[Span]
 
-    def rewritten(self, pattern: re.Pattern[str], new: Instead) -> "_Placed":
+    def rewritten(self, pattern: re.Pattern[str], new: Instead) -> "_SpannedText":
         parts, at, done = [], [], 0
         for found in pattern.finditer(self.text):
             start, end = found.span()
@@ -178,16 +179,16 @@ class _Placed:
             at += self.at[done:start]
             at += [(self.at[start][0], self.at[end - 1][1])] * len(instead)
             done = end
-        return _Placed("".join([*parts, self.text[done:]]), at + self.at[done:])
+        return _SpannedText("".join([*parts, self.text[done:]]), at + self.at[done:])
 
-    def normal(self) -> "_Placed":
-        """As `_normal` does it, a letter together with its accents."""
+    def normal(self) -> "_SpannedText":
+        """Normalise as `_normal` does, each letter together with its accents."""
         parts, at = [], []
         for start, end in _letters(self.text):
             part = _normal(self.text[start:end])
             parts.append(part)
             at += [(self.at[start][0], self.at[end - 1][1])] * len(part)
-        return _Placed("".join(parts), at)
+        return _SpannedText("".join(parts), at)
 
 
 def _letters(text: str) -> Iterator[Span]:
@@ -201,53 +202,57 @@ def _letters(text: str) -> Iterator[Span]:
 
 
 def _goes_on(mark: str) -> bool:
-    """Whether it belongs to the letter before it: an accent, or the rest of a Korean syllable."""
+    """Check that a character belongs to the letter before it: an accent, or part of a Korean syllable."""
     return unicodedata.combining(mark) > 0 or "\u1160" <= mark <= "\u11ff"
 
 
 class Wanted:
-    """Texts that are looked for.
+    """A matcher for some texts.
 
-    One whose bare form is shorter than `LEAST` counts only where it is a whole line; one without
-    letters and digits is never found.
+    A text whose bare form is shorter than `LEAST` only matches a whole line; one without letters and digits never
+    matches.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
         named = [text for text in texts if any(map(str.isalnum, text))]
         long = [text for text in named if len(bare(text)) >= LEAST]
-        self._lines = [_line(text) for text in named if text not in long]
+        self._lines = [_line_pattern(text) for text in named if text not in long]
         plain = [text for text in long if _words(text)]
         foreign = [text for text in long if text not in plain]
-        self._looks = [look for look in (_PlainLook(plain), _ForeignLook(foreign)) if look.words]
+        self._prefilters = [
+            prefilter
+            for prefilter in (_PlainPrefilter(plain), _ForeignPrefilter(foreign))
+            if prefilter.words
+        ]
         self._forms = {
             tags: [form for text in long if len(form := bare(text, View(tags, False))) >= LEAST]
             for tags in (False, True)
         }
 
     def said_in(self, column: bytes) -> bool:
-        """Whether a text in UTF-8 says one of them."""
+        """Check that a text in UTF-8 contains one of them."""
         return bool(self.among([column]))
 
     def among(self, columns: Sequence[bytes]) -> list[int]:
-        """Which of these texts in UTF-8 say one of them: most are put aside together."""
-        near = {n for look in self._looks for n in look.near(columns)}
+        """Return the indices of texts in UTF-8 that contain one of them; most texts are rejected together."""
+        near = {n for prefilter in self._prefilters for n in prefilter.near(columns)}
         return [
             n
             for n in (range(len(columns)) if self._lines else sorted(near))
-            if self._says(columns[n].decode("utf-8", "replace"), near=n in near)
+            if self._contains(columns[n].decode("utf-8", "replace"), near=n in near)
         ]
 
     def is_in(self, text: str) -> bool:
-        """Whether a text says one of them."""
+        """Check that a text contains one of them."""
         return self._has_line(text) or any(True for _ in self._found(text, bare))
 
     def spans(self, text: str) -> list[Span]:
-        """Where a text says them: from the first character to the last, in order, apart."""
+        """Return the spans of the matches in a text, in order, without overlaps."""
         spans = [found.span("words") for line in self._lines for found in line.finditer(text)]
         at: dict[str, list[Span]] = {}
 
         def form(text: str, view: View) -> str:
-            placed = _Placed(text, [(n, n + 1) for n in range(len(text))])
+            placed = _SpannedText(text, [(n, n + 1) for n in range(len(text))])
             for pattern, new in view.rewrites():
                 placed = placed.rewritten(pattern, new)
             placed = placed.normal()
@@ -256,16 +261,16 @@ class Wanted:
 
         for where, start, end in self._found(text, form):
             spans.append((at[where][start][0], at[where][end - 1][1]))
-        return _apart(spans)
+        return _without_overlaps(spans)
 
     def cut(self, text: str, instead: str) -> str:
-        """The text with something else in the place of each of them."""
+        """Return the text with each match replaced."""
         for start, end in reversed(self.spans(text)):
             text = text[:start] + instead + text[end:]
         return text
 
     def cut_all(self, value: Any, instead: str) -> Any:
-        """The same in every text of a JSON value."""
+        """Replace the matches in every text of a JSON value."""
         if isinstance(value, str):
             return self.cut(value, instead)
         if isinstance(value, list):
@@ -282,20 +287,20 @@ class Wanted:
                 continue
             seen.add((where, view.tags))
             for wanted in self._forms[view.tags]:
-                for start in _all(where, wanted):
+                for start in _all_starts(where, wanted):
                     end = start + len(wanted)
                     if end == len(where) or not _goes_on(where[end]):
                         yield where, start, end
 
-    def _says(self, text: str, *, near: bool) -> bool:
+    def _contains(self, text: str, *, near: bool) -> bool:
         return self._has_line(text) or (near and self.is_in(text))
 
     def _has_line(self, text: str) -> bool:
         return any(line.search(text) for line in self._lines)
 
 
-class _PlainLook:
-    """A first look at many texts for those that have words of ASCII letters. Never wrongly no."""
+class _PlainPrefilter:
+    """A prefilter for words of ASCII letters. It may pass too many texts, but never rejects a match."""
 
     escaped = ESCAPED
 
@@ -304,7 +309,7 @@ class _PlainLook:
         self.words = [(max(words, key=len, default=b""), words) for words in known]
 
     def near(self, columns: Sequence[bytes]) -> list[int]:
-        """Those that are worth the time of a closer look."""
+        """Return the indices of texts that need a closer check."""
         whole = EDGE.join(columns)
         if _hides_letters(whole, self.escaped):
             if len(columns) <= FEW:
@@ -327,11 +332,11 @@ class _PlainLook:
         ]
 
     def words_of(self, text: str) -> list[bytes]:
-        """What must stand in whatever says it, in order, each as `letters` leaves it."""
+        """Return the words that every match has, in order, each in the form of `letters`."""
         return _words(text)
 
     def letters(self, text: bytes, kept: bytes = b"") -> bytes:
-        """A text without what may stand in words."""
+        """Return a text without characters that may be inside words."""
         return _ascii_letters(text, kept)
 
     def _may_be_in(self, column: bytes) -> bool:
@@ -351,17 +356,17 @@ class _PlainLook:
         )
 
 
-class _ForeignLook(_PlainLook):
-    """The same for Russian or Chinese: slower, so what lacks a letter of it is put aside before."""
+class _ForeignPrefilter(_PlainPrefilter):
+    """A prefilter for Russian or Chinese: slower, so texts without one of their letters are dropped first."""
 
     escaped = ANY_ESCAPED
 
     def __init__(self, texts: Sequence[str]) -> None:
         super().__init__(texts)
-        self._marks = tuple(map(_mark_of, texts))
+        self._marks = tuple(map(_rare_letter, texts))
 
     def near(self, columns: Sequence[bytes]) -> list[int]:
-        has = _has_letter(self._marks).search
+        has = _letter_pattern(self._marks).search
         there = [n for n, column in enumerate(columns) if has(column)]
         return [there[n] for n in super().near([columns[n] for n in there])] if there else []
 
@@ -373,7 +378,7 @@ class _ForeignLook(_PlainLook):
 
 
 class Words:
-    """Single words that are looked for, in lower case: a longer one also as a part of another."""
+    """A matcher for single words in lower case; long ones also match inside other words."""
 
     def __init__(self, words: Sequence[str]) -> None:
         parts = [re.escape(w) if len(w) >= LEAST else rf"(?<![^\W_]){re.escape(w)}" for w in words]
@@ -381,7 +386,7 @@ class Words:
         self._runs = {run.encode() for word in words for run in _runs(word)}
 
     def among(self, columns: Sequence[bytes]) -> list[int]:
-        """Which of these texts in UTF-8 have one of them: most are put aside together."""
+        """Return the indices of texts in UTF-8 that have one of them; most texts are rejected together."""
         if self._pattern is None or not columns:
             return []
         if not self._may_be_in(EDGE.join(columns)):
@@ -402,22 +407,24 @@ class Words:
 
 
 class AllWords:
-    """Words that must all stand in a text, wherever: whole ones, or their beginnings (M-084).
+    """A matcher for words that must all be in a text, whole or as beginnings of words (M-084).
 
-    What scripts without blanks have in a row is found inside of others, over ends of lines as well.
+    Words in scripts without blanks match inside others, also across line ends.
     """
 
     def __init__(self, said: str) -> None:
         text = _composed(_seen(OWNERS_S.sub("", said)))
         parts = RUN.findall("".join(mark if _is_part(mark) else " " for mark in text))
         self.words = sorted({part for part in parts if any(map(str.isalnum, part))})
-        self._looks = [(_PlainLook if _words(w) else _ForeignLook)([w]) for w in self.words]
+        self._prefilters = [
+            (_PlainPrefilter if _words(w) else _ForeignPrefilter)([w]) for w in self.words
+        ]
 
     def among(self, columns: Sequence[bytes]) -> list[int]:
-        """Find the texts in UTF-8 that have all of them; most of the others are dropped together."""
+        """Return the indices of texts in UTF-8 that have all of them; most texts are rejected together."""
         near = list(range(len(columns))) if self.words else []
-        for look in self._looks:
-            near = [near[n] for n in look.near([columns[n] for n in near])] if near else []
+        for prefilter in self._prefilters:
+            near = [near[n] for n in prefilter.near([columns[n] for n in near])] if near else []
         return [n for n in near if self.are_in(columns[n].decode("utf-8", "replace"))]
 
     def are_in(self, text: str) -> bool:
@@ -445,7 +452,7 @@ def _seen(text: str) -> str:
 
 
 def _is_part(mark: str) -> bool:
-    """Say if it is a part of a word: a letter, a digit, or a mark above or below one."""
+    """Check that a character is part of a word: a letter, a digit, or a mark above or below one."""
     return mark.isalnum() or unicodedata.category(mark)[0] == "M"
 
 
@@ -456,7 +463,7 @@ def _has_word(text: str, word: str) -> bool:
     may_go_on = len(word) >= least and not any(map(str.isdigit, word))
     return any(
         not _joins(text[start - 1 : start]) and (may_go_on or not _joins(text[end : end + 1]))
-        for start in _all(text, word)
+        for start in _all_starts(text, word)
         for end in [start + len(word)]
     )
 
@@ -466,7 +473,7 @@ def _joins(mark: str) -> bool:
 
 
 def _runs(word: str) -> list[str]:
-    """What bytes show of a word, one of which is there where the word is."""
+    """Return byte strings of which a text that has the word contains at least one."""
     plain = max(re.findall(r"[a-z0-9]+", word), key=len, default="")
     if len(plain) >= SURE or plain == word:
         return [plain]
@@ -475,7 +482,7 @@ def _runs(word: str) -> list[str]:
 
 
 def _hides_letters(text: bytes, escaped: re.Pattern[bytes]) -> bool:
-    """Whether what stands in a text may be letters, or stand between some, that bytes do not show."""
+    """Check that a text may hide letters, or separate some, in a form that its bytes do not show."""
     return (
         (b"\\" in text and escaped.search(text) is not None)
         or (b"<" in text and TAGS.search(text) is not None)
@@ -486,13 +493,14 @@ def _hides_letters(text: bytes, escaped: re.Pattern[bytes]) -> bool:
 
 
 def _words(text: str) -> list[bytes]:
-    """The runs of ASCII letters in it that look the same in every writing, in order."""
+    """Return the runs of ASCII letters that look the same in every form, in order."""
     for pattern, new in (*READ, (TAG_OR_TARGET, " ")):
         text = pattern.sub(new, text)
     text = _caseless(text)
     parts = (text[start:end] for start, end in _letters(text))
     plain = "".join(part if len(part) == 1 else " " for part in parts)
-    return [word.encode() for word in WORD.findall(plain.replace("ss", " "))]  # it may be a ß
+    # "ss" may be written ß.
+    return [word.encode() for word in WORD.findall(plain.replace("ss", " "))]
 
 
 def _words_of_any_script(text: str) -> list[bytes]:
@@ -501,21 +509,21 @@ def _words_of_any_script(text: str) -> list[bytes]:
     return [word.encode("utf-8", "replace") for word in WORDS.findall(_composed(text))]
 
 
-def _mark_of(text: str) -> str:
-    """A letter that stands in each of its bare forms, in one of its writings; "": none will do."""
+def _rare_letter(text: str) -> str:
+    """Return a letter that all bare forms of a text have in one of its forms, or "" if none is suitable."""
     shared = set(bare(text)) & set(bare(text, View(tags=True, numbers=False)))
     letters = (
         x for x in shared if not x.isascii() and x.isalnum() and not "\u1100" <= x <= "\u11ff"
     )
-    return max(letters, default="")  # no part of a Korean syllable: those are ten thousand
+    return max(letters, default="")  # no part of a Korean syllable: there are ten thousand
 
 
 @lru_cache(maxsize=8)
-def _has_letter(marks: tuple[str, ...]) -> re.Pattern[bytes]:
-    """What a text has in which one of these letters stands, in whatever writing."""
+def _letter_pattern(marks: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Return a pattern that matches texts that may have one of these letters, in any form."""
     if not all(marks):
         return re.compile(b"")
-    codes = [code for mark in sorted(set(marks)) for code in _writings(mark)]
+    codes = [code for mark in sorted(set(marks)) for code in _variants(mark)]
     plain = b"|".join(re.escape(chr(code).encode()) for code in codes)
     escaped = b"|".join(b"%04x" % code for code in codes if code < 0x10000)
     pair = rb"d8(?!3[cde])"  # of surrogates, but for emojis
@@ -523,8 +531,8 @@ def _has_letter(marks: tuple[str, ...]) -> re.Pattern[bytes]:
 
 
 @lru_cache(maxsize=32)
-def _writings(letter: str) -> list[int]:
-    """The characters that a bare form may have this letter of; each block that is its own is left out."""
+def _variants(letter: str) -> list[int]:
+    """Return the characters whose bare form may have this letter; blocks without any are skipped."""
     return [
         code
         for code in (ord(letter), *chain(*SCRIPTS))
@@ -565,21 +573,21 @@ def _in_order(words: Sequence[bytes], letters: bytes) -> bool:
     return True
 
 
-def _line(text: str) -> re.Pattern[str]:
+def _line_pattern(text: str) -> re.Pattern[str]:
     words = map(re.escape, re.findall(r"[^\W_]+", text))
     mark = r"(?:[^\w\n]|_)"
     inner = f"{mark}{{1,20}}".join(words)
     return re.compile(rf"^{mark}{{0,20}}(?P<words>{inner}){mark}{{0,20}}$", re.M | re.I)
 
 
-def _all(text: str, part: str) -> Iterator[int]:
+def _all_starts(text: str, part: str) -> Iterator[int]:
     place = text.find(part)
     while place >= 0:
         yield place
         place = text.find(part, place + 1)
 
 
-def _apart(spans: Iterable[Span]) -> list[Span]:
+def _without_overlaps(spans: Iterable[Span]) -> list[Span]:
     apart: list[Span] = []
     for start, end in sorted(spans):
         if apart and start < apart[-1][1]:

@@ -1,7 +1,7 @@
-"""A row is read into its frozen value, and written from values, by the names of the fields.
+"""Rows and frozen values: reading and writing by the names of the fields.
 
-The type of a field says how it is kept: a moment as `stamp` has it, texts and numbers as they are,
-a truth as 0 or 1, all else as JSON. A column that is not called like its field is renamed in SQL.
+The type of a field decides its column: a time as `stamp` writes it, texts and numbers as they are, a bool as 0 or 1,
+everything else as JSON. A column with another name is renamed in SQL.
 """
 
 import json
@@ -18,9 +18,9 @@ Convert = Callable[[Any], Any]
 
 
 def reader(value: type[V], *given: str) -> Callable[..., V]:
-    """How a row becomes such a value: `read(row)`, with what is `given` by name beside it.
+    """Return a function that reads a row as such a value: `read(row)`, with the `given` fields by name.
 
-    Reading raises an error for a column that is not there, and for what is no JSON or no moment.
+    It raises an error for a missing column, and for invalid JSON or times.
     """
     hints = get_type_hints(value)
     names = [name for name in hints if name not in given]
@@ -36,24 +36,24 @@ def reader(value: type[V], *given: str) -> Callable[..., V]:
 
 
 def columns(value: Any, *without: str) -> dict[str, Any]:
-    """The fields of a value by name."""
+    """Return the fields of a value by name."""
     names = (field.name for field in fields(value))
     return {name: getattr(value, name) for name in names if name not in without}
 
 
 def stored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a statement gets for these columns."""
+    """Return the SQL parameters for these columns."""
     return {name: _stored(value) for name, value in values.items()}
 
 
 def insert(table: str, values: Mapping[str, Any], more: str = "") -> tuple[str, dict[str, Any]]:
-    """A statement for a new row with these columns, and what it gets; `more` stands at its end."""
+    """Return an INSERT statement for a row, and its parameters; `more` is appended."""
     names, places = ", ".join(values), ", :".join(values)
     return f"INSERT INTO {table} ({names}) VALUES (:{places}) {more}", stored(values)
 
 
 def insert_many(table: str, rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The same for rows of the same columns."""
+    """Return an INSERT statement for rows of the same columns, and their parameters."""
     return insert(table, rows[0])[0] if rows else "", [stored(row) for row in rows]
 
 
@@ -66,7 +66,7 @@ def _stored(value: Any) -> Any:
 
 
 def _anything(text: str | None) -> Any:
-    return json.loads(text) if text else text  # "" once it was erased
+    return json.loads(text) if text else text  # "" after it was erased
 
 
 KEPT: Mapping[Any, Convert | None] = {
@@ -82,7 +82,7 @@ KEPT: Mapping[Any, Convert | None] = {
 
 
 def _of_column(hint: Any) -> Convert | None:
-    """What makes a value of this type of what is in its column; None: it is one already."""
+    """Return the conversion from a column to this type; None: none is needed."""
     if get_origin(hint) in (Union, UnionType):
         (only,) = (each for each in get_args(hint) if each is not NoneType)
         return _unless_none(_of_column(only))
@@ -94,7 +94,7 @@ def _of_column(hint: Any) -> Convert | None:
 
 
 def _of_json(hint: Any) -> Convert | None:
-    """What makes a value of this type of JSON; None: it is one already."""
+    """Return the conversion from JSON to this type; None: none is needed."""
     if get_origin(hint) is tuple:
         each = _of_json(get_args(hint)[0])
         return (lambda found: tuple(map(each, found))) if each else tuple

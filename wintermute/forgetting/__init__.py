@@ -1,1 +1,1 @@
-"""Words that somebody wants gone go everywhere: rows, facts, pages, files."""
+"""Forgetting: erases a text everywhere, in rows, facts, pages and files."""

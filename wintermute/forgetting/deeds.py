@@ -1,7 +1,7 @@
-"""Deeds: what a decision does, at once or when a person has said yes to it, by the same code.
+"""Executors: apply a decision, at once or after a person said yes to it, by the same code.
 
-Whatever is there by then is looked at again: one about something that is another now does nothing.
-Rows change in the transaction that records them; files are put in place by `changes.placing`.
+The present state is checked again: a decision about something that changed meanwhile does nothing. Rows change in
+the transaction that records them; files are put in place by `changes.placing`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,17 +15,17 @@ from wintermute.errors import WintermuteError
 from wintermute.stores import Stores
 
 Deed = Callable[[Stores, Transaction, Decision, Reason], Awaitable[bool]]
-"""Function that does a decision, and records it by the reason; False: it cannot be done any more."""
+"""Applies a decision and records it with the reason; returns False if it cannot be applied any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionKind:
-    """Kind of a decision, with its words for people, and what is done for it.
+    """A kind of decision: its words for people, and the function that applies it.
 
-    `one`, `many`: what it did, as it is counted. `asks`, `did`: what stands before it, as a question and
-    once it was done (as `one`, unless it says so); `ends`: both where nothing takes its place; `joins`:
-    where it is about several. `deed`: None where files are put in place, or all is done already.
-    `counts_members`: what it was made of is counted. `is_named`: few are called by their names.
+    `one`, `many`: names of its result when counted. `asks`, `did`: words before it, as a question and after it was
+    done (default: `one`); `ends`: both if nothing replaces it; `joins`: both if it merges several. `deed`: None if
+    it changes files, or if it was applied already. `counts_members`: its parts are counted. `is_named`: a few of
+    them are listed by name.
     """
 
     name: str
@@ -40,7 +40,7 @@ class DecisionKind:
     is_named: bool = False
 
     def lead(self, item: Decision) -> tuple[str, str]:
-        """Give what stands before this one, as a question and once it was done."""
+        """Return the words before a decision, as a question and after it was done."""
         if self.ends and not item.after:
             return self.ends
         found = self.joins if len(item.before) > 1 else None
@@ -50,28 +50,31 @@ class DecisionKind:
 Kinds = Sequence[DecisionKind]
 
 
-class _Over(WintermuteError):
-    """Somebody decided it meanwhile."""
+class _DecidedMeanwhile(WintermuteError):
+    """Raised when somebody decided it meanwhile."""
 
 
 class Deeds:
-    """All of them, by the kind of a decision; what has none puts files in place."""
+    """All executors, by kind of decision; a decision without one puts files in place."""
 
     def __init__(self, stores: Stores, deeds: Mapping[str, Deed]) -> None:
         self._stores = stores
-        self._deeds = deeds
+        self._executors = deeds
 
     async def apply(
         self, item: Decision, cause: Cause = "night", wanted: Decision | None = None
     ) -> bool:
-        """Do it, unless what it is about is another by now; True: it was done.
+        """Apply a decision, unless its subject changed meanwhile; return True if it was applied.
 
-        What a person says yes to is theirs: it has a change set of its own. `wanted`: the item as they
-        answered it, where that is not as it was asked. Raises: WintermuteError.
+        After a person's yes it has a change set of its own. `wanted`: the decision as answered, if the answer
+        changed it. Raises: WintermuteError.
         """
         if "files" in item.plan:
-            return await self._placed(item, cause)
-        stores, work = self._stores, partial(self._done, item=item, cause=cause, wanted=wanted)
+            return await self._apply_files(item, cause)
+        stores, work = (
+            self._stores,
+            partial(self._apply_rows, item=item, cause=cause, wanted=wanted),
+        )
         if item.kind == LIST:  # it is rewritten together with its file
             lines = item.plan["lines"]
             return await stores.memories.change(item.scope, work, lambda done: lines * done)
@@ -80,7 +83,7 @@ class Deeds:
         async with stores.database.transaction() as tx:
             return await work(tx)
 
-    async def _done(
+    async def _apply_rows(
         self, tx: Transaction, *, item: Decision, cause: Cause, wanted: Decision | None
     ) -> bool:
         decisions, changes = self._stores.decisions, self._stores.changes
@@ -91,7 +94,7 @@ class Deeds:
             item = wanted
         why = await self._why(tx, item, cause)
         set_id = why.into or await changes.record(tx, why, [])
-        deed = self._deeds.get(item.kind)
+        deed = self._executors.get(item.kind)
         if deed is None or not await deed(self._stores, tx, item, replace(why, into=set_id)):
             if why.into is None:
                 await changes.withdraw(tx, set_id)
@@ -100,32 +103,33 @@ class Deeds:
         return await decisions.move(tx, item, "done", set_id)
 
     async def _why(self, tx: Transaction, item: Decision, cause: Cause) -> Reason:
-        """In the change set of its scope and night, once there is one."""
+        """Return the reason, in the change set of its scope and night if there is one already."""
         why = Reason(cause, item.scope, evidence=item.evidence, decision=item.seq)
         if cause != "night":
             return replace(why, answers=item.id)
         into = await self._stores.decisions.set_of(tx, item.night, item.scope)
         return replace(why, summary=item.night, into=into)
 
-    async def _placed(self, item: Decision, cause: Cause) -> bool:
+    async def _apply_files(self, item: Decision, cause: Cause) -> bool:
         stores, changes = self._stores, item.file_changes()
         await stores.placing.finish()
-        if await stores.decisions.is_done(item):  # a kill had come between
+        if await stores.decisions.is_done(item):  # applied before a crash
             return True
         async with stores.database.transaction() as tx:
             why = await self._why(tx, item, cause)
 
         async def decided(tx: Transaction, set_id: str) -> None:
             if await stores.decisions.current(tx, item) is None:
-                raise _Over
+                raise _DecidedMeanwhile
             await stores.decisions.move(tx, item, item.state, set_id)
 
         try:
             await stores.placing.write(why, changes, decided)
-        except _Over:
+        except _DecidedMeanwhile:
             return await stores.decisions.is_done(item)
         except WintermuteError:
-            if await stores.decisions.is_done(item):  # somebody else said yes, or was killed at it
+            # Somebody else may have applied it, or crashed while doing so.
+            if await stores.decisions.is_done(item):
                 return True
             if not await stores.placing.are_edited(changes):
                 raise

@@ -1,4 +1,4 @@
-"""What is to be forgotten is owed as a job: it goes on until it is done, whatever comes between.
+"""Jobs that forget: each is retried until it has finished, whatever interrupts it.
 
 deleted message, /forget ─▶ forget: every record, then the facts ─▶ scrub: the file is rewritten
                               ▲                    │
@@ -35,17 +35,17 @@ from wintermute.work.jobs import JobDone, JobPutOff
 SCRUB = "scrub"
 SOON = timedelta(seconds=2)
 LATEST = timedelta(minutes=5)
-"""Until all is looked through once more: twice as long each time, for it may wait for days."""
+"""Longest pause before the next try; pauses double each time, as it may wait for days."""
 QUIET = timedelta(minutes=1)
-"""Without a word of anybody, before the file is rewritten, which answers would wait for."""
+"""Time without a message before the file is rewritten, which would delay answers."""
 SILENCE = "somebody wrote a moment ago"
 
 
 async def owe_unsaying(stores: Stores, tx: Transaction, scope: str, texts: Sequence[str]) -> None:
-    """Have what repeats these answers of ours to a scope forgotten."""
+    """Enqueue forgetting whatever repeats these retracted answers to a scope."""
     args = {"scope": scope, "answers": list(texts)}
     named = "\n".join([scope, "", *texts])
-    await _owe(stores, tx, named, args)
+    await _enqueue(stores, tx, named, args)
 
 
 async def owe_forgetting(
@@ -63,15 +63,15 @@ async def owe_forgetting(
     *,
     asks: bool = False,
 ) -> Job:
-    """Have these messages and facts forgotten; `texts`: what the messages said until now. The job.
+    """Enqueue forgetting these messages and facts, and return the job. `texts`: former texts of the messages.
 
-    `by`: in a room of several people, who wants these facts forgotten (`forget`). `tell`: the
-    conversation of a person alone in which is said what still says it afterwards. `words`: by which
-    more goes (`forget_messages`). `lines`: digests of lines of the owner's pages. `scope`: whose words
-    they are. `asks`: of pages it is only asked, as somebody else deleted it.
+    `by`: in a room of several people, the person who wants these facts forgotten (`forget`). `tell`: the direct chat
+    that gets a report of what still contains it. `words`: see `forget_messages`. `lines`: digests of lines of the
+    owner's pages. `scope`: the scope of the words. `asks`: lines of pages are only asked about, as somebody else
+    deleted the message.
     """
     scopes = await Origins(stores.facts).scopes(tx, facts)
-    for each in scopes:  # no answer tells it from this moment on
+    for each in scopes:  # no answer contains it from now on
         await stores.facts.retire_unrecorded(tx, each, facts, "command")
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
     scopes = sorted(
@@ -79,11 +79,11 @@ async def owe_forgetting(
     )
     args |= {"scopes": scopes, "tell": tell, "words": words, "lines": list(lines), "asks": asks}
     named = "\n".join([*sorted(events), "", *texts, "", *facts, *lines, by or ""])
-    return await _owe(stores, tx, named, args, not_before)
+    return await _enqueue(stores, tx, named, args, not_before)
 
 
 async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) -> Forgotten:
-    """Forget facts while somebody waits; what ends this half way leaves it owed to the daemon.
+    """Forget facts while somebody waits; after an interruption the daemon's job goes on.
 
     Raises: MemoryFileUnusable.
     """
@@ -92,9 +92,9 @@ async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) ->
     ids, until = [fact.id for fact in facts], clock.now() + QUIET
     async with stores.database.transaction() as tx:
         job = await owe_forgetting(stores, tx, (), (), ids, not_before=until)
-    worked = await _worked(stores, None, clock, job)
+    worked = await _run(stores, None, clock, job)
     done = worked[0] if worked else await forget(stores, (), scrub=False)  # gone meanwhile
-    # Whatever is still owed is the daemon's, which rewrites the file as well.
+    # The daemon finishes an unfinished job, and rewrites the file as well.
     if done.unfinished:
         return done
     async with stores.database.transaction() as tx:
@@ -107,18 +107,18 @@ async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) ->
 
 
 async def refuse_meanwhile(stores: Stores) -> None:
-    """Let nothing come back while something is being forgotten. Raises: WintermuteError."""
+    """Refuse changes that may bring something back while it is being forgotten. Raises: WintermuteError."""
     if await stores.jobs.is_forgetting(stores.database):
         raise WintermuteError(FORGETTING)
 
 
 async def forget_lines(stores: Stores, tx: Transaction, item: Decision, _why: Reason) -> bool:
-    """Owe that people's lines of pages go for good: they said yes, and nothing brings them back (M-082)."""
+    """Enqueue erasing people's lines of pages for good, after they said yes; there is no undo (M-082)."""
     await owe_forgetting(stores, tx, (), lines=item.plan["lines"])
     return True
 
 
-async def _owe(
+async def _enqueue(
     stores: Stores, tx: Transaction, named: str, args: Json, not_before: datetime | None = None
 ) -> Job:
     key = hashlib.sha256(named.encode()).hexdigest()
@@ -127,20 +127,20 @@ async def _owe(
     return await stores.jobs.known_by(tx, FORGET, key)
 
 
-async def _worked(
+async def _run(
     stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
 ) -> list[Forgotten]:
-    """What came of a try at it. What it looked for is kept with the job."""
+    """Run the job once, and return the results. The texts it searched for are kept with the job."""
     named = [await stores.facts.get(fact_id) for fact_id in job.args.get("facts", ())]
     facts, done = [fact for fact in named if fact], list[Forgotten]()
     known = set(job.progress.get("known", ()))
 
-    async def note(telling: Sequence[str]) -> None:
-        known.update(telling)
+    async def note(searched: Sequence[str]) -> None:
+        known.update(searched)
         async with stores.database.transaction() as tx:
             await stores.jobs.went_on(tx, job.id, job.progress | {"known": sorted(known)})
 
-    async with stores.placing.settled():  # what is forgotten may say what is half in place
+    async with stores.placing.settled():  # a half-placed change may contain the forgotten text
         if facts:
             by, before = job.args.get("by"), sorted(known)
             done.append(await forget(stores, facts, by=by, scrub=False, known=before, note=note))
@@ -158,8 +158,8 @@ async def _worked(
 async def forget_owed(
     stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
 ) -> JobDone | JobPutOff:
-    """Do a job; it goes on being owed until nothing of it is still being answered or sent."""
-    done = await _worked(stores, harvests, clock, job)
+    """Run a job; it is put off while something of it is still being answered or sent."""
+    done = await _run(stores, harvests, clock, job)
     await stores.database.cut_log()
     if any(each.unfinished for each in done):
         pauses = int(job.progress.get("pauses", 0))
@@ -169,17 +169,17 @@ async def forget_owed(
         return JobPutOff(clock.now() + pause, "something of it is still being answered or sent")
 
     async def over(tx: Transaction) -> None:
-        await _tell(stores, tx, job.args.get("tell"), done)
+        await _report(stores, tx, job.args.get("tell"), done)
         await stores.jobs.emptied(tx, job.id)
         await stores.jobs.owe(tx, SCRUB)
 
     return JobDone(over)
 
 
-async def _tell(
+async def _report(
     stores: Stores, tx: Transaction, tell: str | None, done: Sequence[Forgotten]
 ) -> None:
-    """What still says it is told once, to who asked, if they are alone there by now."""
+    """Report once what still contains it to the person who asked, if the chat is still private."""
     held = await stores.conversations.get(tell) if tell else None
     if held is None or not held.scope.startswith(PERSON):
         return
@@ -196,7 +196,7 @@ async def _tell(
 
 
 async def scrub(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
-    """Rewrite the file of the database, once nobody has written for a while."""
+    """Rewrite the file of the database, after a while without messages."""
     last = await stores.inbox.last_said()
     if last is not None and last + QUIET > clock.now():
         return JobPutOff(last + QUIET, SILENCE)

@@ -1,8 +1,8 @@
-"""Forgetting reaches the wiki: raw copies, conversations, what jobs kept, and lines of pages.
+"""Forgetting in the wiki: raw copies, conversations, job files, and lines of pages.
 
-    looked for ─▶ what becomes of each page is owed ─▶ each file in place of what it was
+    search ─▶ jobs and questions about pages are stored ─▶ files are replaced
 
-Whatever ends this half way, it is done again (M-030).
+After an interruption it starts again (M-030).
 """
 
 import asyncio
@@ -36,27 +36,27 @@ from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
 
 CONSOLIDATE_AGAIN = "page again"
-"""Jobs that nights do: a page is made anew from the conversations that it still cites."""
+"""Jobs of a night: a page is made anew from the conversations that it still cites."""
 GONE = "[this message was erased]"
-UNSOURCED = "nothing of what it was made of is left"
+UNSOURCED = "all its sources were erased"
 RECORDS = (RAW, CONVERSATIONS, JOBS)
 SAYS = "\n## What "
-"""Beginning of what an agent says in a report of its work."""
+"""Heading before an agent's words in a report of its work."""
 GIT = ".git"
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
 YOUNG = 60.0
-"""Seconds; to write a file takes far less."""
+"""Seconds; writing a file takes far less."""
 AT_ONCE = 500
-"""Files that are looked through together: most are put aside at a glance."""
+"""Files that are searched together: most need no closer look."""
 
 Edit = Callable[[str], str]
-"""What a file becomes."""
+"""Returns the new text of a file."""
 Contents = Iterator[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Unsaid:
-    """What is forgotten: texts, the facts among them, and files that are messages of it."""
+    """The texts to erase, the facts among them, and files that are copies of the messages."""
 
     texts: Sequence[str]
     facts: Sequence[str]
@@ -66,9 +66,9 @@ class Unsaid:
 
 @dataclass(frozen=True, slots=True)
 class CutPages:
-    """What is cut. `edits`: by path. `unsourced`: pages that cite nothing else; `again`: those to be made anew.
+    """The cuts. `edits`: by path. `unsourced`: pages that cite nothing else; `again`: pages to be made anew.
 
-    `named`: what still says it and is a person's to change.
+    `named`: files that still contain it and that a person must change.
     """
 
     edits: dict[str, Edit] = field(default_factory=dict)
@@ -78,9 +78,9 @@ class CutPages:
 
 
 async def lines_in_pages(stores: Stores, facts: Sequence[str] = (), words: str = "") -> list[str]:
-    """The lines of pages that have all of these words; and ours that say no more than a fact did.
+    """Return page lines that have all of these words, and lines of ours that a fact covers.
 
-    Links alone have none.
+    Lines of links alone do not count.
     """
     wanted = AllWords(words)
     if not facts and not wanted.words:
@@ -91,14 +91,15 @@ async def lines_in_pages(stores: Stores, facts: Sequence[str] = (), words: str =
 async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPages:
     """Erase it from the owner's wiki; pages that lost their source wait for the next night.
 
-    `at`: tells this forgetting from others. Raises: StoreUnusable.
+    `at`: an id of this forgetting. Raises: StoreUnusable.
     """
     if not unsaid.texts and not unsaid.files and unsaid.lost == NOTHING_LOST:
         return CutPages()
-    found = await asyncio.to_thread(_found, stores.wiki, unsaid)
+    found = await asyncio.to_thread(_plan, stores.wiki, unsaid)
     await asyncio.to_thread(sweep_copies)
     scope = stores.owner.scope
-    async with stores.database.transaction() as tx:  # first: once it is cut nobody knows of it
+    # First: after the cut these pages could not be found again.
+    async with stores.database.transaction() as tx:
         for path in found.unsourced:
             await stores.decisions.propose(tx, scope, text_wish("page", path, None, UNSOURCED))
         for path in found.again:
@@ -130,8 +131,8 @@ def _lines_that_say(wiki: WikiStore, facts: Sequence[str], wanted: AllWords) -> 
     return found
 
 
-def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
-    """What says it, and what is to become of that."""
+def _plan(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
+    """Find the files that contain it, and plan the edits."""
     if not wiki.exists:
         return CutPages()
     files, wanted, lost = wiki.files, Wanted(unsaid.texts), unsaid.lost
@@ -148,14 +149,14 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         odd = [path for path in (*pages, *edits) if not _is_editable(files, path)]
         named += [path for path in odd if pages.pop(path, None) or edits.pop(path, None)]
         unsourced, again = _losing(wiki, {*pages}, raw, edits) if pages or raw else ((), ())
-    edits |= pages  # last: who is killed in between reads there what is to be cut
+    edits |= pages  # last: after a crash the pages still show what to cut
     above = (folder / GIT for folder in (wiki.root, *wiki.root.resolve().parents))
     git = [str(path) for path in above if edits and path.exists()][:1]
     return CutPages(edits, unsourced, again, (*(str(wiki.root / path) for path in named), *git))
 
 
 def _elsewhere(wiki: WikiStore, wanted: Wanted) -> Iterator[str]:
-    """The conversations of the list that lie outside the store and say it: they are a person's."""
+    """Yield listed conversations outside the store that contain it: they belong to a person."""
     with suppress(StoreUnusable):
         for path in filter(os.path.isabs, listed(wiki.files)):
             with suppress(OSError, ValueError):
@@ -167,7 +168,7 @@ def _elsewhere(wiki: WikiStore, wanted: Wanted) -> Iterator[str]:
 
 
 def _legible(content: bytes) -> str:
-    """What can be read of it."""
+    """Decode a file as far as possible."""
     with suppress(FileUnusable):
         return _decoded(content)[0]
     return content.decode(errors="replace")
@@ -183,12 +184,12 @@ def _is_editable(files: StoreFolder, path: str) -> bool:
 def _losing(
     wiki: WikiStore, changed: Collection[str], raw: Collection[str], edits: dict[str, Edit]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The pages that lose something: those that cite nothing else, and the others."""
+    """Return the pages that lose something: those that cite nothing else, and the others."""
     linked = {path: found for path, found in wiki.graph().linked.items() if is_page(path)}
     sources = {path: _sources(found) for path, found in linked.items()}
     losing = sorted(path for path, of in sources.items() if path in changed or of & {*raw})
-    speaking = {of: _speaks(wiki.files, of, edits) for path in losing for of in sources[path]}
-    left = {path for path in losing if not sources[path] or any(map(speaking.get, sources[path]))}
+    has_text = {of: _has_text(wiki.files, of, edits) for path in losing for of in sources[path]}
+    left = {path for path in losing if not sources[path] or any(map(has_text.get, sources[path]))}
     return tuple(path for path in losing if path not in left), tuple(sorted(left))
 
 
@@ -197,12 +198,12 @@ def _cut(files: StoreFolder, found: CutPages, lost: LostLines) -> None:
         ask_about(files, lost.asked, lost.anywhere)
         for path, edit in found.edits.items():
             with suppress(FileUnusable):
-                while not _is_cut(files, path, edit):  # somebody saved it in that moment
+                while not _is_cut(files, path, edit):  # somebody saved it meanwhile
                     pass
 
 
 def _is_cut(files: StoreFolder, path: str, edit: Edit) -> bool:
-    """Raises: FileUnusable."""
+    """Cut a file, and return False if somebody saved it meanwhile. Raises: FileUnusable."""
     content = files.content(path)
     if content is None:
         return True
@@ -212,7 +213,7 @@ def _is_cut(files: StoreFolder, path: str, edit: Edit) -> bool:
 
 
 def _decoded(content: bytes) -> tuple[str, str]:
-    """A text with the encoding in which it can be written again. Raises: FileUnusable."""
+    """Decode a text with the encoding for writing it again. Raises: FileUnusable."""
     encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8"
     try:
         return content.decode(encoding), encoding
@@ -241,7 +242,7 @@ def _record_without(text: str, wanted: Wanted, lost: LostLines, path: str) -> st
     if path.endswith(".json"):
         with suppress(ValueError, RecursionError, KeyError, TypeError, AttributeError):
             value = json.loads(text)
-            if Path(path).name == "changes.json":  # as pages are cut, so that an undo fits them
+            if Path(path).name == "changes.json":  # cut like the pages, so that an undo still fits
                 for each in value:
                     states = {name: each[name] for name in ("before", "after") if each[name]}
                     each |= {name: lost.cut(each["path"], said) for name, said in states.items()}
@@ -251,7 +252,7 @@ def _record_without(text: str, wanted: Wanted, lost: LostLines, path: str) -> st
 
 
 def _of_jobs(wiki: WikiStore, jobs: Collection[str]) -> dict[str, Edit]:
-    """Edits of what agents said that were shown it: nobody knows in which words."""
+    """Return edits that drop the words of agents that were shown it, as they may have rephrased it."""
     edits: dict[str, Edit] = {}
     for job in jobs:
         edits |= {f"{JOBS}/{job}/agent.{each}.txt": _erased for each in ("stdout", "stderr")}
@@ -301,7 +302,7 @@ def _batches(contents: Contents) -> Iterator[list[tuple[str, bytes]]]:
 
 
 def _stems(facts: Sequence[str]) -> list[bytes]:
-    """What stands in whatever says no more than one of these."""
+    """Return the word beginnings that any text covered by one of these facts has."""
     return [stem.encode() for stem in sorted({stem for fact in facts for stem in beginnings(fact)})]
 
 
@@ -323,10 +324,10 @@ def without_lines(
     goes: Callable[[str], bool] = lambda _: False,
     asked: Collection[str] = (),
 ) -> str:
-    """A page without the lines that say it; of one that links to pages, the links stay.
+    """Return a page without the lines that contain it; a cut line keeps its links to pages.
 
-    `written`: the lines that no person wrote, as `lines_of` gives them. `goes`: tells those that
-    came from it. `asked`: the digests of those that only a person may take away.
+    `written`: the lines that no person wrote, as `lines_of` returns them. `goes`: checks for lines derived from it.
+    `asked`: digests of lines that only a person may remove.
     """
     body = without_matter(text)
     head = text[: len(text) - len(body)]
@@ -337,9 +338,9 @@ def without_lines(
             whole, kept = [*whole, _cut_within(kept, wanted), line], []
             continue
         said, ours = _said(line), _is_ours(line, written)
-        told = (said, LEADING_LINK.sub("", said))  # a line of the index tells what a page says
+        texts = (said, LEADING_LINK.sub("", said))  # a line of the index repeats a page
         if goes(line) or (
-            said and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in told))
+            said and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in texts))
         ):
             kept += [left_of(line)]
         else:
@@ -348,7 +349,7 @@ def without_lines(
 
 
 def _cut_within(lines: Sequence[str], wanted: Wanted) -> str:
-    """Lines without what stands in several of them."""
+    """Return lines without matches that span several of them."""
     left = "".join(lines)
     return wanted.cut(left, ERASED) if wanted.is_in(left) else left
 
@@ -366,12 +367,12 @@ def _is_raw(path: str) -> bool:
 
 
 def _sources(linked: Collection[str]) -> frozenset[str]:
-    """The raw conversations that a page cites."""
+    """Return the raw conversations that a page cites."""
     return frozenset(path.rpartition("/")[0] for path in linked if _is_raw(path))
 
 
-def _speaks(files: StoreFolder, folder: str, edits: dict[str, Edit]) -> bool:
-    """Whether a raw conversation still says anything once these are made."""
+def _has_text(files: StoreFolder, folder: str, edits: dict[str, Edit]) -> bool:
+    """Check that a raw conversation has any text left after these edits."""
     with suppress(OSError):
         paths = [
             path.relative_to(files.root).as_posix() for path in (files.root / folder).iterdir()

@@ -1,4 +1,4 @@
-"""Things of a scope with all of some words and for a model to see: one query for all (M-084)."""
+"""Search for everything of a scope that has all of some words (M-084)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from wintermute.stores import Stores
 PLACES = (FACTS, WRITTEN, EDITS, casts.FOLDS, casts.TURNS, casts.OBSERVATIONS)
 
 QUESTIONS = ("/forget", "/memory")
-"""Beginnings of commands that only name it: these messages go, and are not listed."""
+"""Commands that only mention the words: these messages are erased, but not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worded:
-    """Things with the words. `facts` are in use, `older` ones not; `messages` are the asker's."""
+    """Everything that has the words. `facts` are remembered, `older` ones not; `messages` are the asker's."""
 
     facts: tuple[Fact, ...]
     older: tuple[Fact, ...]
@@ -34,21 +34,21 @@ class Worded:
     texts: tuple[str, ...]
     summaries: int
     answers: int
-    """Answers of ours to other messages than these."""
+    """Our answers to other messages."""
     core: tuple[str, ...]
     lines: tuple[str, ...]
     others: int
-    """Messages of others, which are theirs to delete."""
+    """Messages of other people, which are theirs to delete."""
     stays: tuple[str, ...]
-    """Tasks and skills, which a person changes in another way."""
+    """Tasks and skills, which a person changes with other commands."""
 
     def count(self) -> int:
-        """Count the things that would go."""
+        """Count the things that would be erased."""
         kinds = self.facts, self.messages, self.core, self.lines
         return sum(map(len, kinds)) + self.summaries + self.answers
 
     def has_all_of(self, listed: "Worded") -> bool:
-        """Say if all that was listed before is still there, whatever was learnt beside it."""
+        """Check that everything listed before is still there; new facts do not matter."""
         known = {fact.id: fact.text for fact in self.facts}
         return (
             all(known.get(fact.id) == fact.text for fact in listed.facts)
@@ -60,17 +60,17 @@ class Worded:
 
 
 async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: int) -> Worded:
-    """Find things with all of these words for the sender of `row`; messages up to row `before`."""
+    """Find everything with all of these words for the sender of `row`; messages up to row `before`."""
     words = AllWords(said)
     scopes = await stores.conversations.scopes_of(stores.database, (), [scope])
-    async with stores.database.looking() as look:
-        found = await look.seek([Sought(PLACES, (), scopes, every=said)])
+    async with stores.database.looking() as search:
+        found = await search.seek([Sought(PLACES, (), scopes, every=said)])
     rows = [*await stores.inbox.saying((), found), *await stores.edits.saying(found)]
     rows = [each for each in rows if each["seq"] <= before and _is_here(each, scope)]
     asked = {each["event_id"] for each in rows if each["body"].lower().startswith(QUESTIONS)}
     mine = [each for each in rows if each["sender"] == row.sender]
-    told = [each for each in mine if each["event_id"] not in asked]
-    messages = {each["message"]: str(each["body"]) for each in told}
+    listed = [each for each in mine if each["event_id"] not in asked]
+    messages = {each["message"]: str(each["body"]) for each in listed}
     others = {each["message"] for each in rows if each["event_id"] not in asked} - messages.keys()
     events = [str(each["event_id"]) for each in mine]
     facts = await stores.facts.saying(found)
@@ -78,7 +78,7 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
         *_in_use(facts, forgetting=await stores.jobs.is_forgetting(stores.database)),
         messages,
         tuple(events),
-        tuple(str(each["body"]) for each in told),
+        tuple(str(each["body"]) for each in listed),
         len(found.rows.get(casts.FOLDS.name, ())),
         await stores.casts.saying(found, events),
         tuple(filter(words.are_in, bullets(await stores.core.text(scope)))),
@@ -88,17 +88,17 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
     )
 
 
-def _is_here(said: Row, scope: str) -> bool:
-    """Say if it was said to this scope: a chat with one person may have become a room."""
+def _is_here(message: Row, scope: str) -> bool:
+    """Check that it was said in this scope: a chat with one person may have become a room."""
     if scope.startswith(PERSON):
-        return bool(said["direct"]) and scope == f"{PERSON}{said['sender']}"
-    return not said["direct"]
+        return bool(message["direct"]) and scope == f"{PERSON}{message['sender']}"
+    return not message["direct"]
 
 
 def _in_use(
     facts: Sequence[Fact], *, forgetting: bool
 ) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
-    """Split facts into remembered and retired ones; a running forgetting may be erasing these."""
+    """Split facts into remembered and retired ones; a running job may be erasing the latter."""
     used = tuple(fact for fact in facts if fact.retired_at is None)
     older = tuple(fact for fact in facts if fact.retired_at is not None and not forgetting)
     return (used, older) if used else (older, ())

@@ -1,6 +1,6 @@
-"""Forgetting for good, from a fact or from a message on: the one change without a way back.
+"""Forgetting for good, starting from facts or messages: the only change that cannot be undone.
 
-DESIGN §5, M-030, M-066. Whatever ends it half way, it is done again from the start.
+DESIGN §5, M-030, M-066. After an interruption it starts again from the beginning.
 """
 
 import asyncio
@@ -58,22 +58,22 @@ from wintermute.tasks.tasks import TASKS
 from wintermute.templates import shipped_prompts
 
 RECOGNISABLE = 12
-"""Characters from which a text is looked for in conversations; shorter ones stand in too many."""
+"""Least characters of a text that is searched in conversations; shorter ones match too often."""
 
 OWN = 5
-"""Letters of a word by which alone something can be known again."""
+"""Letters of a word that is distinctive enough on its own."""
 OF_PAGE = "- "
-"""Prefix of page lines among the searched texts; no mark in them counts, as a model wrote them."""
+"""Prefix of page lines among the searched texts; their Markdown is ignored, as a model wrote them."""
 LOOKED_UP = 60
 MOST_WORDS = 20
-"""Of them: so many are looked up, and looked for."""
+"""Distinctive words that are searched; `LOOKED_UP` candidates are checked."""
 
-STILL_SAID = "What I forgot is still said, for you to change, by {}."
-SHORT = "It is too short to be found where it was not learnt."
+STILL_SAID = "The text that I forgot is still in {}. Please change it there yourself."
+SHORT = "It is too short for me to search other messages for it."
 MOST_NAMED = 10
 
 EDITS = 3
-"""Times a core is read anew where somebody saves it at the same moment."""
+"""Times a core memory is read again because somebody saved it meanwhile."""
 
 SPOKEN: Sequence[Kept] = (
     *(*casts.LOOM, conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
@@ -86,10 +86,10 @@ REPEATED: Sequence[Kept] = [
     if kept not in (casts.INTENTS, casts.RESULTS, casts.TURNS, conversations.EDITS)
     and kept not in (RECEIVED, ANSWERS)
 ]
-"""Where an answer of ours is said again, if not to people."""
+"""Tables that may repeat one of our answers, other than messages to people."""
 
 WISHES = (DECISIONS,)
-"""Tables with drafts of pages, in which also short lines are found."""
+"""Tables with drafts of pages, in which short lines are searched too."""
 STEPS: Sequence[Sequence[Kept]] = (
     (RECORDED,),
     casts.LOOM,
@@ -100,9 +100,9 @@ STEPS: Sequence[Sequence[Kept]] = (
         replace(ANSWERS, hangs=(*ANSWERS.hangs, *TOLD_AGAIN)),
     ),
 )
-"""Places in the order in which they are emptied, in steps, so that no answer waits for all of them."""
+"""Tables in the order in which they are emptied, in steps, so that answers need not wait for all."""
 VIEWED = (casts.OBSERVATIONS, casts.FOLDS, *casts.PROMPTS)
-"""Tables with pages that a model was shown and is shown again."""
+"""Tables with pages that a model was shown and will be shown again."""
 BY_WORDS: Sequence[Kept] = (
     *(casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS, *casts.BLOCKS, SESSIONS),
     *(MEANT_FOR_THEM, DECISIONS),
@@ -110,58 +110,57 @@ BY_WORDS: Sequence[Kept] = (
 """Tables that a search by words covers: our words and notes. People's messages go by event."""
 
 OURS = {"matrix", "skills"}
-"""Folders of the data folder: keys and nothing that was said; and what is named otherwise."""
+"""Folders of the data folder that hold keys, or are checked separately."""
+
+Note = Callable[[Sequence[str]], Awaitable[None]]
+"""Stores the searched texts until all is done; a run after a crash gets them as `known`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was erased, and what a person should know about the rest."""
+    """The result: counts of erased things, and what a person should know about the rest."""
 
     facts: int
-    """How many memories; none while something is `unfinished`."""
+    """Number of memories; 0 while something is `unfinished`."""
     records: int
-    """How many messages, answers, prompts and reminders."""
+    """Number of messages, answers, prompts and reminders."""
     unfinished: int
-    """Messages about it that are still to be answered or sent: to be asked again afterwards."""
+    """Messages about it that are still to be answered or sent; forgetting must be repeated after that."""
     short: tuple[str, ...]
     """Memories too short to be recognised in conversations they were not learnt from."""
     quoted: tuple[str, ...]
-    """What still says it, and is a person's to change."""
+    """Names of things that still contain it and that a person must change."""
     copies: tuple[UpgradeCopy, ...]
-    """Copies of the database from before upgrades, which may still hold it."""
+    """Copies of the database from before upgrades, which may still contain it."""
     scrubbed: bool
-    """Whether no trace is left in the free space of the database either."""
+    """True if no trace is left in the free space of the database either."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """What goes: facts, what they and the messages said, and the events all of it came from."""
+    """The things to erase: facts, the texts of facts and messages, and the events they came from."""
 
     facts: tuple[Fact, ...]
     texts: frozenset[str]
     events: tuple[str, ...]
     scopes: tuple[str, ...]
-    """Whose it was: the same words of others are theirs."""
+    """Scopes they belonged to: the same words in other scopes stay."""
     said: frozenset[str] = frozenset()
-    """What the messages said, however short: recordings hold them among others, and can be spared."""
+    """Texts of the messages, however short: recordings may contain them, and can be spared."""
     words: str = ""
-    """By all of which whatever only these scopes could read goes, too (M-084)."""
+    """Words: everything readable only in these scopes that has all of them goes too (M-084)."""
     lines: frozenset[str] = frozenset()
-    """The digests of lines of pages that go as well: a person has said yes."""
+    """Digests of page lines that go as well, after a person said yes."""
     asks: bool = False
-    """No line of a page goes without a question."""
+    """True if page lines are only asked about."""
 
     def traces(self) -> list[str]:
-        """What is looked for wherever it may have been repeated."""
+        """Return the texts to search for wherever they may have been repeated."""
         return list(filter(_is_recognisable, sorted(self.texts)))
 
 
 def _is_recognisable(text: str) -> bool:
     return len(text) >= RECOGNISABLE
-
-
-Note = Callable[[Sequence[str]], Awaitable[None]]
-"""Keeps, until all is done, what is looked for; a run after a kill is given it as `known`."""
 
 
 async def _nothing(_: Sequence[str]) -> None: ...
@@ -176,24 +175,24 @@ async def forget(
     known: Sequence[str] = (),
     note: Note = _nothing,
 ) -> Forgotten:
-    """Erase facts, the messages that tell them, and every record of their scopes that repeats them.
+    """Erase facts, the messages they came from, and every record of their scopes that repeats them.
 
-    Earlier wordings go along. The facts themselves go last: whatever ends this half way, it can be
-    asked for again. `by`: of messages, only those of this person go, and what others say as well is
-    not looked for. Without `scrub` the file is to be rewritten when nobody waits.
+    Earlier versions go along. The facts themselves go last, so that an interrupted run can be repeated. `by`: only
+    this person's messages go, and text that others said as well is not searched for. Without `scrub` the file is
+    rewritten later, when nobody waits.
 
     Raises: MemoryFileUnusable when a memories file cannot be rewritten.
     """
-    async with stores.database.looking() as look:
-        facts = await _lineage(stores, look, wanted)
+    async with stores.database.looking() as search:
+        facts = await _related_versions(stores, search, wanted)
         texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
         async with stores.database.transaction() as tx:
-            events = await with_reports(stores, tx, await _tellings(stores, tx, facts, by))
+            events = await with_reports(stores, tx, await _messages_of(stores, tx, facts, by))
             scopes = await stores.conversations.scopes_of(tx, (), {fact.scope for fact in facts})
         if by is not None:
-            texts = await _only_there(stores, look, events, scopes, texts, but=by)
+            texts = await _only_there(stores, search, events, scopes, texts, but=by)
         gone = _Gone(tuple(facts), frozenset(texts), tuple(events), tuple(scopes))
-        done = await _erase(stores, look, gone, known, note)
+        done = await _erase(stores, search, gone, known, note)
     short = tuple(fact.id for fact in wanted if len(fact.text) < RECOGNISABLE)
     scrubbed = await stores.database.scrub() if scrub else False
     return replace(done, short=short, scrubbed=scrubbed)
@@ -212,26 +211,25 @@ async def forget_messages(
     *,
     asks: bool = False,
 ) -> Forgotten:
-    """Erase messages that were taken back, what they `said`, and all that came of them only (M-030).
+    """Erase redacted messages, their texts (`said`), and everything derived only from them (M-030).
 
-    `lines`: digests of lines of pages that go with them. `asks`: of pages it is only asked (M-082).
-    `whose`: more scopes to look for what is `known`. What others said as well, in words of their
-    own, is not looked for: it is theirs. With `harvests`, what else the memories came from is read
-    once more. `words`: whatever of ours has all of them goes, too (M-084).
+    `lines`: digests of page lines that go with them. `asks`: page lines are only asked about (M-082). `whose`: more
+    scopes to search for what is `known`. Text that others said as well, in their own words, is not searched for.
+    With `harvests`, other messages of lost memories are read again. `words`: our texts with all of them go too (M-084).
     """
-    async with stores.database.looking() as look:
+    async with stores.database.looking() as search:
         async with stores.database.transaction() as tx:
             events = await with_reports(stores, tx, set(events))
-        facts = await _unlearn(stores, harvests, set(events))
+        facts = await _delete_derived(stores, harvests, set(events))
         texts = {fact.text for fact in facts} | await _wordings(stores, {f.id for f in facts})
         whose = {*whose, *(fact.scope for fact in facts)}
         scopes = await stores.conversations.scopes_of(stores.database, events, whose)
-        texts = await _only_there(stores, look, events, scopes, texts.union(said))
+        texts = await _only_there(stores, search, events, scopes, texts.union(said))
         gone = _Gone(
             *(tuple(facts), frozenset(texts), tuple(events), tuple(scopes)),
             *(frozenset(said), words, frozenset(lines), asks),
         )
-        return await _erase(stores, look, gone, known, note)
+        return await _erase(stores, search, gone, known, note)
 
 
 async def forget_answers(
@@ -241,57 +239,60 @@ async def forget_answers(
     known: Sequence[str] = (),
     note: Note = _nothing,
 ) -> Forgotten:
-    """Erase what repeats answers of ours to a scope that were taken back.
+    """Erase whatever repeats retracted answers to a scope.
 
-    They themselves are gone by then; what we said in the same words at another time stays.
+    The answers themselves are gone already; the same words in another answer stay.
     """
-    async with stores.database.looking() as look:
+    async with stores.database.looking() as search:
         whose = await stores.conversations.scopes_of(stores.database, (), [scope])
-        only = await _only_there(stores, look, (), whose, set(texts))
+        only = await _only_there(stores, search, (), whose, set(texts))
         gone = _Gone((), frozenset(only), (), tuple(whose))
-        return await _erase(stores, look, gone, known, note, REPEATED)
+        return await _erase(stores, search, gone, known, note, REPEATED)
 
 
-async def _lineage(stores: Stores, look: TextSearch, wanted: Sequence[Fact]) -> list[Fact]:
-    """These facts, what is the same at another time, and retired ones there that hold their text."""
+async def _related_versions(
+    stores: Stores, search: TextSearch, wanted: Sequence[Fact]
+) -> list[Fact]:
+    """Return these facts, their versions and duplicates, and retired facts of the scope that contain them."""
     facts, known = await stores.facts.lineage(fact.id for fact in wanted), 0
     while len(facts) > known:
         known, ids = len(facts), [fact.id for fact in facts]
         for scope in sorted({fact.scope for fact in facts}):
             texts = [fact.text for fact in facts if fact.scope == scope]
             named = sorted(filter(_is_recognisable, texts))
-            said = await look.seek([Sought([FACTS], named, [scope])])
+            said = await search.seek([Sought([FACTS], named, [scope])])
             ids += [fact.id for fact in await stores.facts.saying(said) if fact.retired_at]
         facts = await stores.facts.lineage(ids)
     return facts
 
 
-async def _tellings(
+async def _messages_of(
     stores: Stores, tx: Transaction, facts: Sequence[Fact], by: str | None
 ) -> set[str]:
-    """The messages that go with these facts; `by`: of one person. Others keep their text."""
+    """Return the messages that go with these facts; `by`: of one person. Other messages keep their text."""
     events, origins = set[str](), {origin for fact in facts for origin in fact.origins}
     texts = await stores.inbox.wordings(tx, origins)
     edits = await stores.edits.wordings(tx, origins)
     for fact in facts:
-        told = dict[str, OriginText]()
+        bodies = dict[str, OriginText]()
         for origin in set(fact.origins) - edits.keys():  # those go with their messages
             row = await stores.inbox.find(tx, origin)
             if by is not None and row and row.sender != by:
                 continue
             if row and (body := texts[origin][1]):
-                told[origin] = OriginText(body, row.sender_name)
+                bodies[origin] = OriginText(body, row.sender_name)
             else:
-                events.add(origin)  # it says nothing any more, or was no message
-        events |= tellings(fact.text, told)
+                events.add(origin)  # it is blank by now, or was no message
+        events |= tellings(fact.text, bodies)
     return events
 
 
-async def _unlearn(stores: Stores, harvests: Harvests | None, events: set[str]) -> Sequence[Fact]:
-    """The facts that go with these messages; what else they came from is owed in the same moment.
+async def _delete_derived(
+    stores: Stores, harvests: Harvests | None, events: set[str]
+) -> Sequence[Fact]:
+    """Remove facts that came only from these messages, and queue their other messages for the harvest.
 
-    A fact that all its other origins say as well stays, and was not learnt from these any more.
-    What was merged into one that goes is there again, unless it came from these messages too.
+    A fact that its other origins cover stays. Facts merged into a lost one are restored, unless from these too.
     """
     origins = Origins(stores.facts)
     async with stores.database.transaction() as tx:
@@ -310,15 +311,15 @@ async def _unlearn(stores: Stores, harvests: Harvests | None, events: set[str]) 
 
 async def _only_there(
     stores: Stores,
-    look: TextSearch,
+    search: TextSearch,
     events: Sequence[str],
     scopes: Sequence[str],
     texts: set[str],
     but: str | None = None,
 ) -> set[str]:
-    """Those of the texts that nobody has said there in another message, but to quote it."""
+    """Return those texts that nobody said there in another message, quotes aside."""
     named = sorted(filter(_is_recognisable, texts))
-    said = await look.seek([Sought([SAID], named, scopes)])
+    said = await search.seek([Sought([SAID], named, scopes)])
     others = await stores.inbox.saying(events, said, but)
     bodies = [row["body"].splitlines() for row in others]
     own = ["\n".join(line for line in lines if not line.startswith(">")) for lines in bodies]
@@ -329,13 +330,13 @@ async def _only_there(
 
 async def _erase(
     stores: Stores,
-    look: TextSearch,
+    search: TextSearch,
     gone: _Gone,
     known: Sequence[str] = (),
     note: Note = _nothing,
     places: Sequence[Kept] = SPOKEN,
 ) -> Forgotten:
-    """Erase every record of it in steps, so that no answer waits for all of them."""
+    """Erase every record of it in steps, so that answers need not wait for all of them."""
     is_owners = stores.owner.scope in gone.scopes
     worded = await lines_in_pages(stores, words=gone.words if is_owners else "")
     ours = await lines_in_pages(stores, [fact.text for fact in gone.facts] if is_owners else [])
@@ -343,36 +344,36 @@ async def _erase(
     cut = [line for _, _, _, cut in await _cores(stores, gone, made) for line in cut]
     lines = [*made, *cut, *ours, *worded]
     lost = await _lost_lines(stores, gone)
-    own = await _only_there(stores, look, gone.events, gone.scopes, {*lost.texts})
-    told = {*gone.traces(), *filter(_is_recognisable, lines), *known, *(OF_PAGE + o for o in own)}
-    telling = sorted(told.union(fact.id for fact in gone.facts))
+    own = await _only_there(stores, search, gone.events, gone.scopes, {*lost.texts})
+    texts = {*filter(_is_recognisable, lines), *known, *(OF_PAGE + o for o in own)}
+    searched = sorted(texts.union(gone.traces(), (fact.id for fact in gone.facts)))
     known = [text for text in known if not text.startswith(OF_PAGE)]
-    # What says where to look goes soon: a run after this one, which was killed, has to know it.
-    await note(telling)
+    # Stored first: the sources of these texts are erased soon, and a run after a crash needs them.
+    await note(searched)
     said = list(filter(_is_recognisable, await stores.inbox.bodies(gone.events)))
     words = await _own_words(stores, gone, known) if places is SPOKEN else []
-    by_us, prompts = (words, await _since(stores, gone)), [*gone.texts, *telling]
-    wanted = dict.fromkeys(places, telling) | dict.fromkeys(casts.PROMPTS, prompts)
-    wanted[RECORDED] = [*telling, *gone.said, *said]
-    sought = [
+    by_us, prompts = (words, await _since(stores, gone)), [*gone.texts, *searched]
+    wanted = dict.fromkeys(places, searched) | dict.fromkeys(casts.PROMPTS, prompts)
+    wanted[RECORDED] = [*searched, *gone.said, *said]
+    queries = [
         Sought([kept], sorted({*texts, *_also(kept, lost)}), gone.scopes, *by_us)
         for kept, texts in wanted.items()
     ]
-    sought.append(Sought(BY_WORDS, (), gone.scopes, every=gone.words))
-    found = await look.seek(sought)
-    # First: pages may say what the messages said, which nobody knows once those are erased.
-    pages = await _cut_pages(stores, gone, [*telling, *worded, *said], lost)
+    queries.append(Sought(BY_WORDS, (), gone.scopes, every=gone.words))
+    found = await search.seek(queries)
+    # First: pages may repeat messages, whose text is unknown once they are erased.
+    pages = await _cut_pages(stores, gone, [*searched, *worded, *said], lost)
     erased = await _erase_found(stores, gone, found)
     await _cut_cores(stores, gone, [*lines, *known])
     purged = 0 if (waiting := erased.waiting) else await _purge(stores, gone.facts)
     for file in stores.places.files():
         await asyncio.to_thread(file.drop_parts)
-    if not waiting:  # what was written since, by a question that still knew it
-        late = await _erase_found(stores, gone, await look.seek(sought, since=found))
+    if not waiting:  # written meanwhile, by a model call that still had it in view
+        late = await _erase_found(stores, gone, await search.seek(queries, since=found))
         erased, waiting = erased | late, late.waiting
-    quoted = (*await _quoted(stores, look, gone, telling), *pages.named)
-    # Last: looking at a file keeps what it holds.
-    edited = await look.seek([Sought([EDITED], sorted({*gone.texts, *telling}))])
+    quoted = (*await _quoted(stores, search, gone, searched), *pages.named)
+    # Last: reading a file stores its text again.
+    edited = await search.seek([Sought([EDITED], sorted({*gone.texts, *searched}))])
     async with stores.database.transaction() as tx:
         await erase(tx, [EDITED], edited)
         await drop_lines(tx, lost.known)
@@ -388,9 +389,9 @@ async def _erase(
 
 
 async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[str]:
-    """Words of what is forgotten that nothing else has: whoever says one speaks of it.
+    """Return distinctive words of the erased texts: whoever uses one refers to them.
 
-    Neither what else people said there, nor another memory, nor our prompts. The longest ones.
+    Words of other messages, other memories and our prompts do not count. The longest ones are returned.
     """
     texts = [*gone.texts, *(text for text in known if not text.startswith("fact_"))]
     words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
@@ -408,16 +409,16 @@ def _prompt_words() -> set[str]:
 
 
 async def _since(stores: Stores, gone: _Gone) -> str:
-    """From when on something may repeat it."""
+    """Return the time from which something may repeat it."""
     at = await stores.inbox.since(gone.events)
     return at or min((stamp(fact.created_at) for fact in gone.facts), default="")
 
 
 async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> Erased:
-    """Erase what was found and what came of the messages."""
+    """Erase the matches, and everything derived from the messages."""
     short = [text for text in gone.texts if text and not _is_recognisable(text)]
     found = found.also(ANSWERS, await stores.retractions.lists(short, gone.scopes))
-    known = [*gone.events, *found.texts]  # ids of facts are looked for, too
+    known = [*gone.events, *found.texts]  # ids of facts are searched too
     since, done = await _since(stores, gone), Erased()
     for step in STEPS:
         async with stores.database.transaction() as tx:
@@ -428,7 +429,7 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> Erased:
 
 
 async def _lost_lines(stores: Stores, gone: _Gone) -> LostLines:
-    """The lines of the owner's pages that came of it."""
+    """Return the lines of the owner's pages that were derived from it."""
     if stores.owner.scope not in gone.scopes:
         return NOTHING_LOST
     files = await raw_files(stores.database, gone.events)
@@ -438,37 +439,38 @@ async def _lost_lines(stores: Stores, gone: _Gone) -> LostLines:
 
 
 def _also(kept: Kept, lost: LostLines) -> list[str]:
-    """The lines of pages that are looked for in this place: none that people may have said as well."""
+    """Return the page lines to search in this table: none that people may have said as well."""
     texts = lost.texts if kept in (*REPEATED, *casts.PROMPTS, RECORDED) else ()
     more = lost.asked.values() if kept in VIEWED else ()
     return [text for text in (*texts, *more) if kept in WISHES or _is_recognisable(text)]
 
 
 async def _cut_pages(
-    stores: Stores, gone: _Gone, telling: Sequence[str], lost: LostLines
+    stores: Stores, gone: _Gone, searched: Sequence[str], lost: LostLines
 ) -> CutPages:
-    """Erase it from the wiki, where it is the owner's to forget."""
+    """Erase it from the wiki, if it belongs to the owner."""
     if stores.owner.scope not in gone.scopes:
         return CutPages()
     if lost.known or lost.anywhere:
-        async with stores.database.transaction() as tx:  # as pages are cut: an undo fits them
+        # The recorded pages are cut too, so that an undo still fits.
+        async with stores.database.transaction() as tx:
             await stores.changes.reword(tx, "page", lost.cut)
-    telling = [text for text in telling if not text.startswith(OF_PAGE)]
-    at = hashlib.sha256("\n".join([*gone.events, *telling]).encode()).hexdigest()[:16]
+    searched = [text for text in searched if not text.startswith(OF_PAGE)]
+    at = hashlib.sha256("\n".join([*gone.events, *searched]).encode()).hexdigest()[:16]
     facts = [fact.text for fact in gone.facts]
     files = await raw_files(stores.database, gone.events)
-    return await forget_in_pages(stores, Unsaid(telling, facts, files, lost), at=at)
+    return await forget_in_pages(stores, Unsaid(searched, facts, files, lost), at=at)
 
 
 async def _cut_cores(stores: Stores, gone: _Gone, lines: Sequence[str]) -> None:
-    """Cut out the bullets of cores that say it; what we made of other facts as well is made anew.
+    """Cut the bullets that repeat it from core memories; bullets made from other facts too are made anew.
 
-    `lines`: what was seen to be cut out, while the record still told which bullets are ours.
+    `lines`: bullets found earlier, while the record still told which ones a model wrote.
     """
     for _ in range(EDITS):  # somebody may save one meanwhile
         for scope, seen, left, cut in await _cores(stores, gone, lines):
             if cut:
-                await _owe_anew(stores, gone, scope, cut)
+                await _enqueue_core_update(stores, gone, scope, cut)
                 file = stores.places.core_file(scope)
                 await asyncio.to_thread(file.replace, left, seen)
 
@@ -476,19 +478,18 @@ async def _cut_cores(stores: Stores, gone: _Gone, lines: Sequence[str]) -> None:
 async def _cores(
     stores: Stores, gone: _Gone, lines: Sequence[str]
 ) -> list[tuple[str, bytes | None, str, list[str]]]:
-    """Each core by its scope: as it is, as it should be, and what is to be cut out of it.
+    """Return for each core memory its scope, content, new text, and the bullets cut from it.
 
-    That is what says it, what we wrote there that says no more than a fact of that scope did, and
-    what we made of it, and these `lines`.
+    Cut are bullets that contain it, that a model wrote from it or that one of the facts covers, and these `lines`.
     """
     wanted, words, found = Wanted(gone.traces()), AllWords(gone.words), []
     named = {key(cleaned(line)) for line in lines}
     for scope in gone.scopes:
         file = stores.places.core_file(scope)
         facts = [fact.text for fact in gone.facts if fact.scope == scope]
-        # A text made before it was forgotten is in place by now, and seen, or never will be.
+        # An unfinished write from before must not appear later.
         await asyncio.to_thread(file.drop_parts)
-        with suppress(MemoryFileUnusable):  # named as what a person must change
+        with suppress(MemoryFileUnusable):  # reported as a file that a person must change
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
             ours = await stores.core_pages.free(scope, text) if text else set()
@@ -504,7 +505,7 @@ async def _cores(
 
 
 async def _made_before(stores: Stores, gone: _Gone) -> list[str]:
-    """The bullets that updates made with a word that only what is forgotten has, now on a core or not."""
+    """Return bullets written by updates that have a word of the erased facts only, still present or not."""
     found = list[str]()
     for scope in gone.scopes:
         own = await _own_stems(stores, gone, scope)
@@ -514,14 +515,14 @@ async def _made_before(stores: Stores, gone: _Gone) -> list[str]:
 
 
 async def _own_stems(stores: Stores, gone: _Gone, scope: str) -> set[str]:
-    """The beginnings of words that no other memory of a scope has."""
+    """Return the word beginnings that no other memory of a scope has."""
     stems = {stem for each in gone.texts for stem in beginnings(each)}
     origins, ids = Origins(stores.facts), [fact.id for fact in gone.facts]
     return stems - await origins.words_in(stores.database, stems, [scope], ids)
 
 
 async def _written(stores: Stores, scope: str) -> dict[str, str]:
-    """The bullets that updates brought to a core, by their keys."""
+    """Return the bullets that updates wrote into a core memory, by their keys."""
     written = dict[str, str]()
     for change in await stores.core_pages.updates(scope):
         before, after = (state["text"] if state else "" for state in (change.before, change.after))
@@ -530,17 +531,19 @@ async def _written(stores: Stores, scope: str) -> dict[str, str]:
     return written
 
 
-async def _owe_anew(stores: Stores, gone: _Gone, scope: str, cut: Sequence[str]) -> None:
-    """Owe a core update with what is still remembered of that which was cut out."""
+async def _enqueue_core_update(stores: Stores, gone: _Gone, scope: str, cut: Sequence[str]) -> None:
+    """Enqueue a core update with the remembered facts behind the bullets that were cut."""
     named = [name for each in await stores.core_pages.updates(scope) for name in each.evidence]
     facts = [await stores.facts.get(name, scope) for name in sorted(set(named))]
-    heirs = {fact.replaced_by for fact in facts if fact and fact.retired_at and fact.replaced_by}
-    facts += [await stores.facts.get(name, scope) for name in sorted(heirs)]
-    told, ids = beginnings(" ".join(cut)), {fact.id for fact in gone.facts}
+    successors = {
+        fact.replaced_by for fact in facts if fact and fact.retired_at and fact.replaced_by
+    }
+    facts += [await stores.facts.get(name, scope) for name in sorted(successors)]
+    stems, ids = beginnings(" ".join(cut)), {fact.id for fact in gone.facts}
     left = [
         fact.id
         for fact in facts
-        if fact and not fact.retired_at and fact.id not in ids and told & beginnings(fact.text)
+        if fact and not fact.retired_at and fact.id not in ids and stems & beginnings(fact.text)
     ]
     if left:
         name = hashlib.sha256("\n".join([*left, "", *cut]).encode()).hexdigest()
@@ -549,25 +552,25 @@ async def _owe_anew(stores: Stores, gone: _Gone, scope: str, cut: Sequence[str])
 
 
 def leftover(done: Sequence[Forgotten], zone: ZoneInfo) -> str:
-    """What still says it and what to do about each, without a word of it; "": nothing does."""
+    """Return what still contains it and how to change each, without a word of it; "" if nothing does."""
     named = list(dict.fromkeys(name for each in done for name in each.quoted))
     parts = [told_of(name) for name in named[:MOST_NAMED]]
     if len(named) > MOST_NAMED:
         parts.append(f"and {len(named) - MOST_NAMED} more")
-    told = [STILL_SAID.format(", ".join(parts))] if parts else []
-    told += [SHORT] if any(each.short for each in done) else []
+    sentences = [STILL_SAID.format(", ".join(parts))] if parts else []
+    sentences += [SHORT] if any(each.short for each in done) else []
     copies = {copy.path: copy for each in done for copy in each.copies}.values()
-    return " ".join([*told, *(copy_told(copy, zone) for copy in copies)])
+    return " ".join([*sentences, *(copy_told(copy, zone) for copy in copies)])
 
 
 def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
-    """That a copy from before an upgrade may hold what is forgotten."""
+    """Return the notice that a copy from before an upgrade may contain it."""
     until = copy.until.astimezone(zone)
     return f"`{copy.path.name}`, from before an upgrade, may hold it until {until:%Y-%m-%d}, or until you delete it."
 
 
 def told_of(name: str) -> str:
-    """Name such a thing and the way to change it."""
+    """Return the name of such a thing with the way to change it."""
     if name.startswith("task_"):
         return "the task {0} (`/tasks cancel {0}`)".format(name.split()[-1][:-1])
     if name.startswith("skill "):
@@ -586,9 +589,9 @@ def without_bullets(
     ours: Collection[str],
     made: Collection[str] = (),
 ) -> tuple[str, list[str]]:
-    """A core without its bullets that say something wanted, or one of these facts; and what went.
+    """Return a core memory without the bullets that match, or repeat one of these facts; and the bullets cut.
 
-    `ours`, `made`: the keys of those that no person typed, and of others that go.
+    `ours`: keys of bullets that no person typed. `made`: keys of further bullets to cut.
     """
     kept, gone = list[str](), list[str]()
     for line in text.splitlines(keepends=True):
@@ -606,7 +609,7 @@ def without_bullets(
 
 
 async def with_reports(stores: Stores, tx: Transaction, events: set[str]) -> list[str]:
-    """These events, and those that came of what was handed out for them."""
+    """Return these events, and the sub-session reports that came from them."""
     newest = events
     while newest:
         turns = await stores.casts.turns_of(tx, sorted(newest))
@@ -616,7 +619,7 @@ async def with_reports(stores: Stores, tx: Transaction, events: set[str]) -> lis
 
 
 async def _wordings(stores: Stores, ids: set[str]) -> set[str]:
-    """What the facts were before somebody reworded them, as far as it is on record."""
+    """Return earlier texts of the facts, as far as they are on record."""
     steps = await stores.changes.steps(stores.database, [("fact", each) for each in sorted(ids)])
     return {
         state["text"]
@@ -635,40 +638,43 @@ async def _purge(stores: Stores, facts: Sequence[Fact]) -> int:
 
 
 async def _quoted(
-    stores: Stores, look: TextSearch, gone: _Gone, telling: Sequence[str]
+    stores: Stores, search: TextSearch, gone: _Gone, searched: Sequence[str]
 ) -> tuple[str, ...]:
-    """Tasks, skills, files and other facts of these scopes that say it, or took its place."""
+    """Return tasks, skills, files and other facts of these scopes that contain it, or replaced it."""
     ids = {fact.id for fact in gone.facts}
-    heirs = {fact.replaced_by for fact in gone.facts if fact.replaced_by}
-    wanted, words = Wanted(telling), AllWords(gone.words)
+    successors = {fact.replaced_by for fact in gone.facts if fact.replaced_by}
+    wanted, words = Wanted(searched), AllWords(gone.words)
 
-    def say(text: str) -> bool:
+    def contains(text: str) -> bool:
         return wanted.is_in(text) or words.are_in(text)
 
-    said = await look.seek([Sought([FACTS], telling, gone.scopes)])
+    said = await search.seek([Sought([FACTS], searched, gone.scopes)])
     alike = [fact.id for fact in await stores.facts.saying(said)]
-    alike = [*dict.fromkeys([*alike, *sorted(heirs)])]
+    alike = [*dict.fromkeys([*alike, *sorted(successors)])]
     return (
         *[fact for fact in alike if fact not in ids and await stores.facts.get(fact)],
-        *await tasks_and_skills(stores, gone.scopes, say),
+        *await tasks_and_skills(stores, gone.scopes, contains),
         *await asyncio.to_thread(_files, stores, gone.scopes, wanted),
     )
 
 
 async def tasks_and_skills(
-    stores: Stores, scopes: Sequence[str], say: Callable[[str], bool]
+    stores: Stores, scopes: Sequence[str], contains: Callable[[str], bool]
 ) -> list[str]:
-    """The tasks of these scopes that say it, and the skills, as `told_of` names them."""
+    """Return the tasks of these scopes, and the skills, that contain it, as `told_of` names them."""
     seen = [await stores.tasks.listed(scope, "all") for scope in scopes]
     tasks = {task.id: task for each in seen for task in each}.values()
     names = [skill.name for skill in await stores.skills.listed()]
-    skills = [f"skill {name}" for name in names if say(await stores.skills.read(name))]
+    skills = [f"skill {name}" for name in names if contains(await stores.skills.read(name))]
     said = {f"{t.id} (number {t.number})": (t.content, t.reason, t.plan.ai_prompt) for t in tasks}
-    return [*(task for task, texts in said.items() if say("\n".join(map(str, texts)))), *skills]
+    return [
+        *(task for task, texts in said.items() if contains("\n".join(map(str, texts)))),
+        *skills,
+    ]
 
 
 def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
-    """The files of the data folder that say it, but for what is a store's or of another scope."""
+    """Return files of the data folder that contain it, except stores' files and those of other scopes."""
     folder, found = stores.data_dir, []
     own = {stores.places.core(scope).parent for scope in scopes}
     for path in sorted(folder.rglob("*")):
@@ -679,7 +685,7 @@ def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
             continue
         if first in OURS or first.startswith("wintermute.db") or path.name == MEMORIES:
             continue
-        if path.is_relative_to(stores.wiki.root):  # looked through apart
+        if path.is_relative_to(stores.wiki.root):  # searched separately
             continue
         with suppress(MemoryFileUnusable):
             if path.is_file() and wanted.said_in(TextFile(path, str(path)).content() or b""):

@@ -1,1 +1,1 @@
-"""Talk becomes memory: facts are harvested, made clear, and told in short in core.md."""
+"""Learning from conversations: facts are harvested, reconstructed, and summarised in core.md."""

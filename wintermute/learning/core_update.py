@@ -1,10 +1,10 @@
-"""Core update: what is learnt and must always be known goes on the page that is in every prompt.
+"""Core update: facts that must always be known go on the page that is in every prompt.
 
     new facts of one batch ─┐
-    core.md ────────────────┴▶ model ─▶ page ─ form, and what may not go ─┬▶ change set, then the file
+    core.md ────────────────┴▶ model ─▶ page ─ form, protected bullets ───┬▶ change set, then the file
                                                                           ╰▶ proposal: core.md stays
 
-Whatever comes of it, the facts stay as they are (M-049 to M-053).
+The facts stay as they are in any case (M-049 to M-053).
 """
 
 import logging
@@ -36,16 +36,16 @@ NAME = "core"
 ROLE = "reconstruction"
 SUMMARY = "core.md"
 MENDED = timedelta(hours=1)
-"""How long until a page that cannot be used is looked at again."""
+"""Pause before an unusable page is tried again."""
 NOTHING = "- (none)"
 SHOWN = 200
-WOULD_GO = "a person wrote, or said, what it would take out: {bullets}"
+WOULD_GO = "it would remove what a person wrote or said: {bullets}"
 
 log = logging.getLogger(__name__)
 
 
 def wished(found: Json) -> str | None:
-    """The page that an answer asks for; None: none. Raises: Unfit (M-052, M-072)."""
+    """Return the page that an answer proposes; None: no change. Raises: Unfit (M-052, M-072)."""
     only(found, "should_update", "core_markdown")
     wants, page = found["should_update"], found["core_markdown"]
     if not isinstance(wants, bool):
@@ -61,16 +61,16 @@ def wished(found: Json) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CoreUpdate:
-    """A piece of work is a batch: its new facts, by the ids in `args` (M-040, M-046)."""
+    """The core update after a batch: its new facts are the ids in the job's `args` (M-040, M-046)."""
 
     stores: Stores
     models: UnaskedModels
     template: Template
 
     async def update(self, job: Job) -> JobDone | JobPutOff:
-        """Ask once. Raises: ModelError; AnswerUnusable for a page that is none; QuestionWithdrawn."""
+        """Ask the model once. Raises: ModelError; AnswerUnusable for an invalid page; QuestionWithdrawn."""
         pages = self.stores.core_pages
-        if job.progress.get("set"):  # we were killed after it
+        if job.progress.get("set"):  # stored before a crash
             return JobDone()
         facts = await self._new(job)
         if not facts:
@@ -85,7 +85,7 @@ class CoreUpdate:
             tuple(fact.id for fact in facts), partial(self._is_unchanged, job, page, facts)
         )
         text = await self._asked(page, facts, sources)
-        # As the store does, but also what is only offered, and before the two are compared.
+        # The store does so too, but a proposal needs it as well, and the comparison below.
         text = text and without_secrets(text, page.text or "")
         if text is None or text == page.text:
             return JobDone()
@@ -93,7 +93,7 @@ class CoreUpdate:
         return await self._changed(job, page, text, facts, sources)
 
     async def _new(self, job: Job) -> list[Fact]:
-        """What is still remembered and true of them, and never what may come from outside."""
+        """Return the facts that are still remembered and true, without untrusted ones."""
         named = job.args.get("facts", [])
         found = await self.stores.facts.living(self.stores.database, job.scope, named)
         now = self.stores.facts.now()
@@ -106,7 +106,7 @@ class CoreUpdate:
     async def _is_unchanged(
         self, job: Job, page: CorePage, facts: Sequence[Fact], tx: Transaction
     ) -> bool:
-        """Whether nothing of it was forgotten, retired or worded anew since it was read."""
+        """Check that no fact was forgotten, retired or reworded since it was read."""
         there = await self.stores.facts.living(tx, job.scope, [fact.id for fact in facts])
         same = {fact.id: fact.text for fact in there} == {fact.id: fact.text for fact in facts}
         return (
@@ -116,7 +116,7 @@ class CoreUpdate:
         )
 
     async def _is_page(self, scope: str, page: CorePage) -> bool:
-        """Whether nobody edited it, and nothing was cut out of it."""
+        """Check that nobody edited the page, and nothing was cut from it."""
         with suppress(MemoryFileUnusable):
             return await self.stores.core_pages.raw(scope) == page
         return False
@@ -135,14 +135,14 @@ class CoreUpdate:
     async def _changed(
         self, job: Job, page: CorePage, text: str, facts: Sequence[Fact], sources: QuestionSources
     ) -> JobDone:
-        """The page is replaced, or stays and the wish is kept.
+        """Replace the page, or keep it and store a proposal.
 
         Raises: MemoryFileUnusable; QuestionWithdrawn, and nothing is changed.
         """
         pages, before = self.stores.core_pages, page.text or ""
-        free = await pages.free(job.scope, before)
+        unowned = await pages.free(job.scope, before)
         only_adds = "small" in self.models.sizes(ROLE)
-        if gone := lost(before, text, () if only_adds else free):
+        if gone := lost(before, text, () if only_adds else unowned):
             log.warning(
                 "core not updated scope=%s reason=%d bullets would go", job.scope, len(gone)
             )
@@ -152,11 +152,11 @@ class CoreUpdate:
             "reconstruction", job.scope, evidence=tuple(fact.id for fact in facts), summary=SUMMARY
         )
         explicit = [fact.text for fact in facts if fact.protected]
-        may_go = freed(before, text, free, explicit)
+        may_go = freed(before, text, unowned, explicit)
 
         async def noted(tx: Transaction, set_id: str) -> None:
             if not await sources.stand(tx):
-                raise QuestionWithdrawn("a fact was taken back while the page was made")
+                raise QuestionWithdrawn("a fact was retracted while the page was made")
             await self.stores.decisions.outdate_text(tx, job.scope, "core", job.scope)
             await self.stores.jobs.went_on(tx, job.id, {"set": set_id})
 

@@ -1,4 +1,4 @@
-"""Vectors are made while nobody waits."""
+"""The job that makes missing vectors in the background."""
 
 import logging
 
@@ -14,9 +14,7 @@ log = logging.getLogger(__name__)
 
 
 async def embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
-    """Bring files up to the facts, and make the vectors that are owed; who makes or keeps those
-    may be away for a while (M-023).
-    """
+    """Refresh memory files, and make missing vectors; embedder or index may be away for a while (M-023)."""
     await stores.memories.refresh()
     if stores.meaning is not None:
         try:
@@ -24,5 +22,5 @@ async def embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
         except MemoryUnavailable as problem:
             log.warning("vectors not made reason=%s", problem)
             await stores.health.note(PART, "warn", f"embeddings are missing: {problem}")
-            return JobPutOff(clock.now() + AGAIN, "what makes vectors is away")
+            return JobPutOff(clock.now() + AGAIN, "the embedder is unavailable")
     return JobDone()

@@ -1,16 +1,16 @@
-"""Harvest: what people tell the assistant is picked out of conversations while nobody waits.
+"""Harvest: facts that people tell the assistant are picked from conversations in the background.
 
-    inbox ─ what was said since the cursor ─▶ chunk of one scope ─ model ─▶ texts ─┐
+    inbox ─ messages since the cursor ──────▶ chunk of one scope ─ model ─▶ texts ─┐
       ▲                                                                            │
       └──────────────── the cursor and the facts move in one transaction ◀─────────┘
 
-A chunk is what people wrote *to* the assistant, in its last wording, with what it answered beside it
-so that an answer can be understood. No event, command, line of a group, quote, file or result of a
-tool ever stands in one (M-029). Whose a message is, follows from the message itself: what was said
-in private is that person's, and the rest its room's, if it was answered as the room's (M-010).
+A chunk has messages that people wrote *to* the assistant, in their last versions, with its answers as
+context. It never has events, commands, other lines of a group, quotes, files or results of tools
+(M-029). A message sent in private belongs to its sender's memory; any other belongs to its room's, if
+it was answered as the room's (M-010).
 
-What was learnt from several messages of which one is deleted is derived again from the others: they
-are read once more, alone, and the cursor stays (M-030).
+A fact from several messages of which one is deleted is derived again from the others: they are read
+again, alone, and the cursor stays (M-030).
 """
 
 import asyncio
@@ -50,14 +50,14 @@ from wintermute.work.jobs import JobDone, JobPutOff
 
 NAME = "harvest"
 PICKED = "picked"
-"""By this name a job tells how many memories it brought."""
+"""Name of the counter of memories in a job's progress."""
 MOST_CHARACTERS = 2_000
-"""Of one message; of a longer one its head and tail (M-027)."""
+"""Characters of one message; of a longer one head and tail are shown (M-027)."""
 MOST_TOKENS = 6_000
 SHARE = 0.5
-"""Of a chunk: so many tokens, and so much of the window at most."""
+"""A chunk has at most `MOST_TOKENS`, and this share of the window."""
 MOST_PICKED = 60
-"""Texts of one answer; more than any chunk is worth."""
+"""Texts of one answer; more than any chunk yields."""
 
 AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
@@ -72,282 +72,7 @@ PAGE_ENDS = re.compile(r"</[a-z]+>", re.IGNORECASE)
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The messages of a conversation that were not read yet, or that are read once more.
-
-    `upto`: how far it was read. `again`: the last of those that are read once more; 0: none of them is.
-    """
-
-    conversation_id: str
-    scope: str
-    upto: int
-    messages: int
-    newest: datetime | None
-    again: int
-
-    @property
-    def args(self) -> Json:
-        """What a job is told that reads it."""
-        part = {"again": self.again} if self.again else {"upto": self.upto}
-        return {"conversation": self.conversation_id, **part}
-
-    @property
-    def key(self) -> str:
-        """What is owed once."""
-        part = f"again:{self.again}" if self.again else str(self.upto)
-        return f"{self.conversation_id}:{part}"
-
-    def due(self, settings: MemoryHarvest) -> datetime | None:
-        """When it is to be read; None: not before more is said (M-025)."""
-        if self.newest is None:  # what is read once more waits for nothing
-            return AT_ONCE
-        if self.messages >= settings.message_threshold:
-            return self.newest
-        if self.messages >= settings.min_messages:
-            return self.newest + timedelta(minutes=settings.inactivity_minutes)
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Wording:
-    """One message of a person, as it is kept. `scope`: as its cast had it; None: it has none.
-
-    `edits`: the message whose text it replaces. `taint`: its cast saw text from outside. `late`:
-    the place of its cast, where it could be read only after the cursor had passed it; else 0.
-    """
-
-    seq: int
-    event_id: str
-    sender: str
-    sender_name: str
-    body: str
-    direct: bool
-    by_bot: bool
-    sent_at: datetime
-    edits: str | None
-    scope: str | None
-    taint: bool
-    answer: str | None
-    late: int = 0
-    worded: str | None = None
-    """The edit that gave it its last wording and was not answered, as of an older message."""
-    again: bool = False
-    """Whether it is read once more."""
-    reworded: int = 0
-    """The place of its last edit, where it was read in another wording; else 0 (M-089)."""
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Its place in the order in which messages are read."""
-        if self.late:
-            return 0, self.late
-        return (1, self.reworded) if self.reworded else (2, self.seq)
-
-    @property
-    def origins(self) -> tuple[str, ...]:
-        """What somebody may take back so that this was not said."""
-        return (self.event_id, self.worded) if self.worded else (self.event_id,)
-
-    @property
-    def message(self) -> str:
-        """The message whose wording it is."""
-        return self.edits or self.event_id
-
-    @property
-    def whose(self) -> str | None:
-        """Whose memory it belongs to; None: nobody's."""
-        if self.by_bot:
-            return None
-        if self.direct:
-            return f"{PERSON}{self.sender}"
-        return self.scope if self.scope and self.scope.startswith(ROOM) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """The place up to which a conversation was read: the last row, and the newest cast then.
-
-    `again`: the last of what is to be read once more, before anything else; 0: nothing. `edits`: the
-    newest noted edit that there was then.
-    """
-
-    upto: int
-    casts: int
-    again: int = 0
-    edits: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The messages of one scope that are read at once, up to a row. No scope: nothing of use.
-
-    `place`: that of the last of its messages; of what is late or reworded, `upto` stays where it is.
-    `again`: the messages that are read once more by it.
-    """
-
-    upto: int
-    scope: str | None
-    messages: tuple[Wording, ...]
-    place: tuple[int, int]
-    again: tuple[str, ...] = ()
-
-    @property
-    def taint(self) -> bool:
-        """Whether something in it may come from outside."""
-        return any(each.taint for each in self.messages)
-
-    @property
-    def events(self) -> tuple[str, ...]:
-        """The messages that it shows, and those whose words they replace."""
-        named = [name for each in self.messages for name in (each.event_id, each.edits) if name]
-        return tuple(dict.fromkeys(named))
-
-
-def chunk(rows: Sequence[Wording], room: int) -> Chunk:
-    """The first of the rows that belong to one scope and fit into so many tokens; one at least."""
-    scope, taken = rows[0].whose, list[Wording]()
-    for row in rows:
-        cost = estimate(_line(row, row.body)) + estimate(row.answer or "")
-        differs = row.whose != scope or row.place[0] != rows[0].place[0]
-        if differs or (taken and cost > room):
-            break
-        room -= cost
-        taken.append(row)
-    kept = tuple(row for row in taken if row.body.strip())
-    upto = max(row.seq for row in taken)
-    again = tuple(row.message for row in taken if row.again)
-    return Chunk(upto, scope if kept else None, kept, taken[-1].place, again)
-
-
-def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
-    """The messages with their days, and what was answered.
-
-    Not where that may repeat what is outside, or what was deleted.
-    """
-    lines, day = list[str](), ""
-    for row in messages:
-        if (today := f"{row.sent_at.astimezone(zone):%A, %Y-%m-%d}") != day:
-            lines.append(f"[{today}]")
-            day = today
-        own = own_words(row.body)
-        lines.append(_line(row, own))
-        if answer := _shown_answer(row):
-            lines.append(f"assistant: {_indented(answer)}")
-    return "\n".join(lines)
-
-
-def own_words(text: str) -> str:
-    """What a person says themselves, without what they hand on: quotes, fences, pages (M-029).
-
-    What begins and never ends is theirs, too.
-    """
-    lines, own, fence = text.split("\n"), list[str](), ""
-    ends = {line.strip()[0]: n for n, line in enumerate(lines) if FENCE_CLOSES.fullmatch(line)}
-    for n, line in enumerate(lines):
-        handed_on = bool(fence or QUOTE.match(line))
-        if fence:
-            closes = FENCE_CLOSES.fullmatch(line) and line.strip()[0] == fence
-            fence = "" if closes else fence
-        elif (opens := FENCE_OPENS.match(line)) and ends.get(mark := opens[1] or opens[2], -1) > n:
-            fence, handed_on = mark, True
-        if not handed_on:
-            own.append(line)
-        elif own[-1:] != [LEFT_OUT]:
-            own.append(LEFT_OUT)
-    return _without_page("\n".join(own))
-
-
-def _without_page(text: str) -> str:
-    begins = PAGE_BEGINS.search(text)
-    ends = list(PAGE_ENDS.finditer(text, begins.end())) if begins else []
-    if not begins or not ends:
-        return text
-    return f"{text[: begins.start()]}{LEFT_OUT}{text[ends[-1].end() :]}"
-
-
-def _line(row: Wording, text: str) -> str:
-    name = display_name(row.sender_name.translate(NO_ADDRESS)) or row.sender
-    return f"{name} ({row.sender}): {_indented(text)}"
-
-
 NO_ADDRESS = str.maketrans("", "", "@:()<>[]")
-
-
-def _indented(text: str) -> str:
-    """No line of a text can pass for somebody else's."""
-    return "\n  ".join(shortened(text.strip(), MOST_CHARACTERS).splitlines())
-
-
-def picked(found: Json) -> tuple[str, ...]:
-    """What an answer names (M-072). Raises: Unfit."""
-    only(found, "contents")
-    return texts(found, "contents")[:MOST_PICKED]
-
-
-def lines_of(messages: Sequence[Wording], zone: ZoneInfo) -> list[Line]:
-    """Return the lines that each message says of its person, in their own words (M-085).
-
-    A yes says what the assistant asked them right before, if that was one question and nothing else.
-    """
-    found = list[Line]()
-    for n, row in enumerate(messages):
-        own, before = own_words(row.body), messages[n - 1] if n else None
-        asked = _shown_answer(before) if before and before.sender == row.sender else ""
-        text = confirmed(asked, own) or _indented(own)
-        name = display_name(row.sender_name) or row.sender
-        found.append(Line(text, row.sent_at.astimezone(zone).date(), name, row.sender))
-    return found
-
-
-def _shown_answer(row: Wording) -> str:
-    """Return the answer, or "" where it may repeat untrusted or deleted text."""
-    shown = row.answer and not (row.taint or row.again) and own_words(row.body) == row.body
-    return row.answer or "" if shown else ""
-
-
-def learnt(chunk: Chunk, contents: Sequence[Judged]) -> list[NewFact]:
-    """The facts in an answer. What is no memory is left out.
-
-    A fact comes from the messages that tell it, and from all that share a main word with it, names of
-    those who speak aside. So whoever takes one of them back takes the fact with it, which is derived
-    again from the others (M-030).
-    """
-    words = [main_words(row.body) for row in chunk.messages]
-    names = frozenset[str]().union(*(main_words(row.sender_name) for row in chunk.messages))
-    facts = []
-    for judged in contents:
-        try:
-            line = entry(judged.text)
-        except ToolFailed as problem:
-            log.info("nothing learnt reason=%s", problem)
-            continue
-        told = main_words(line) - names
-        rows = [
-            row
-            for n, (row, each) in enumerate(zip(chunk.messages, words, strict=True))
-            if n in judged.lines or told & each
-        ]
-        speakers = {row.sender_name or row.sender for row in rows}
-        facts.append(
-            NewFact(
-                chunk.scope or "",
-                line,
-                "harvest",
-                speakers.pop() if len(speakers) == 1 else None,
-                tuple(name for row in rows for name in row.origins),
-                at=max(row.sent_at for row in rows),
-                taint=chunk.taint,
-                queued=True,
-            )
-        )
-    return facts
-
-
-_backlog = reader(Backlog)
-_wording = reader(Wording)
-_cursor = reader(Cursor)
 
 # Nothing is read past a message that is still to be answered.
 BLOCKED = """(SELECT min(w.seq) FROM inbox w WHERE w.conversation_id = i.conversation_id
@@ -363,9 +88,9 @@ GROUP BY c.id
 UNION ALL SELECT conversation_id, c.scope, 0, 0, NULL, max(a.seq) FROM harvest_repeats a
 JOIN conversations c ON c.id = conversation_id GROUP BY conversation_id
 """
-# What came undecrypted or untrusted keeps its place; if that was passed meanwhile, its cast tells.
-# A message that was worded anew stands where its last wording does; one that was deleted says nothing.
-# Where an older one was read in another wording, what was answered to that is not shown.
+# A message decrypted or trusted late keeps its row; if the cursor had passed it, its cast shows
+# that. An edited message is placed at its last version; a deleted one is blank. The answer to an
+# older version that was read before is not shown.
 EDITED = """(SELECT max(n.seq) FROM edits n WHERE n.edited = coalesce(i.edits, i.event_id)
     AND n.seq > :edits AND n.text <> '')"""
 READ = """
@@ -412,25 +137,297 @@ SAID_AGAIN = READ.format(
 )
 MOST_ROWS = 400
 NEWEST = "(SELECT coalesce(max(seq), 0) FROM casts), (SELECT coalesce(max(seq), 0) FROM edits)"
-"""The cast and the edit up to which all is read."""
-
+"""The newest cast and edit, up to which everything is read."""
 
 OFF = "harvest off since"
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The unread messages of a conversation, or those to be read again.
+
+    `upto`: the last row read. `again`: the last message to be read again; 0: none.
+    """
+
+    conversation_id: str
+    scope: str
+    upto: int
+    messages: int
+    newest: datetime | None
+    again: int
+
+    @property
+    def args(self) -> Json:
+        """Return the arguments of the job that reads it."""
+        part = {"again": self.again} if self.again else {"upto": self.upto}
+        return {"conversation": self.conversation_id, **part}
+
+    @property
+    def key(self) -> str:
+        """Return the key under which the job is enqueued once."""
+        part = f"again:{self.again}" if self.again else str(self.upto)
+        return f"{self.conversation_id}:{part}"
+
+    def due(self, settings: MemoryHarvest) -> datetime | None:
+        """Return when it is to be read; None: not before there are more messages (M-025)."""
+        if self.newest is None:  # messages to be read again need not wait
+            return AT_ONCE
+        if self.messages >= settings.message_threshold:
+            return self.newest
+        if self.messages >= settings.min_messages:
+            return self.newest + timedelta(minutes=settings.inactivity_minutes)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """One message of a person, in its stored version. `scope`: that of its cast; None: it has none.
+
+    `edits`: the message whose text it replaces. `taint`: its cast saw text from outside. `late`: the number of its
+    cast if that ended after the cursor had passed the message; else 0.
+    """
+
+    seq: int
+    event_id: str
+    sender: str
+    sender_name: str
+    body: str
+    direct: bool
+    by_bot: bool
+    sent_at: datetime
+    edits: str | None
+    scope: str | None
+    taint: bool
+    answer: str | None
+    late: int = 0
+    worded: str | None = None
+    """The edit with its last version, if that was not answered, as for an older message."""
+    again: bool = False
+    """True if it is read again."""
+    reworded: int = 0
+    """The number of its last edit, if another version was read before; else 0 (M-089)."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return its position in the reading order."""
+        if self.late:
+            return 0, self.late
+        return (1, self.reworded) if self.reworded else (2, self.seq)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Return the events whose redaction retracts this message."""
+        return (self.event_id, self.worded) if self.worded else (self.event_id,)
+
+    @property
+    def message(self) -> str:
+        """Return the message that it is a version of."""
+        return self.edits or self.event_id
+
+    @property
+    def whose(self) -> str | None:
+        """Return the scope whose memory it belongs to; None: no memory."""
+        if self.by_bot:
+            return None
+        if self.direct:
+            return f"{PERSON}{self.sender}"
+        return self.scope if self.scope and self.scope.startswith(ROOM) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The position up to which a conversation was read: the last row, and the newest cast then.
+
+    `again`: the last message to be read again, before anything else; 0: none. `edits`: the newest edit at that time.
+    """
+
+    upto: int
+    casts: int
+    again: int = 0
+    edits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The messages of one scope that are read together. Without a scope there is nothing to learn.
+
+    `upto`: the last row. `place`: position of the last message; late or reworded ones do not move `upto`. `again`:
+    the messages among them that are read again.
+    """
+
+    upto: int
+    scope: str | None
+    messages: tuple[Wording, ...]
+    place: tuple[int, int]
+    again: tuple[str, ...] = ()
+
+    @property
+    def taint(self) -> bool:
+        """True if something in it may come from outside."""
+        return any(each.taint for each in self.messages)
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """Return the messages shown, and the messages that they are edits of."""
+        named = [name for each in self.messages for name in (each.event_id, each.edits) if name]
+        return tuple(dict.fromkeys(named))
+
+
+def chunk(rows: Sequence[Wording], room: int) -> Chunk:
+    """Return the first rows that belong to one scope and fit into `room` tokens; at least one."""
+    scope, taken = rows[0].whose, list[Wording]()
+    for row in rows:
+        cost = estimate(_line(row, row.body)) + estimate(row.answer or "")
+        differs = row.whose != scope or row.place[0] != rows[0].place[0]
+        if differs or (taken and cost > room):
+            break
+        room -= cost
+        taken.append(row)
+    with_text = tuple(row for row in taken if row.body.strip())
+    upto = max(row.seq for row in taken)
+    again = tuple(row.message for row in taken if row.again)
+    return Chunk(upto, scope if with_text else None, with_text, taken[-1].place, again)
+
+
+def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
+    """Return the messages with their days, and the answers to them.
+
+    An answer is left out if it may repeat untrusted or deleted text.
+    """
+    lines, day = list[str](), ""
+    for row in messages:
+        if (today := f"{row.sent_at.astimezone(zone):%A, %Y-%m-%d}") != day:
+            lines.append(f"[{today}]")
+            day = today
+        own = own_words(row.body)
+        lines.append(_line(row, own))
+        if answer := _shown_answer(row):
+            lines.append(f"assistant: {_indented(answer)}")
+    return "\n".join(lines)
+
+
+def own_words(text: str) -> str:
+    """Return the text without quoted text, code blocks and HTML pages (M-029).
+
+    An unclosed quote or block counts as the person's own text.
+    """
+    lines, own, fence = text.split("\n"), list[str](), ""
+    ends = {line.strip()[0]: n for n, line in enumerate(lines) if FENCE_CLOSES.fullmatch(line)}
+    for n, line in enumerate(lines):
+        handed_on = bool(fence or QUOTE.match(line))
+        if fence:
+            closes = FENCE_CLOSES.fullmatch(line) and line.strip()[0] == fence
+            fence = "" if closes else fence
+        elif (opens := FENCE_OPENS.match(line)) and ends.get(mark := opens[1] or opens[2], -1) > n:
+            fence, handed_on = mark, True
+        if not handed_on:
+            own.append(line)
+        elif own[-1:] != [LEFT_OUT]:
+            own.append(LEFT_OUT)
+    return _without_page("\n".join(own))
+
+
+def _without_page(text: str) -> str:
+    begins = PAGE_BEGINS.search(text)
+    ends = list(PAGE_ENDS.finditer(text, begins.end())) if begins else []
+    if not begins or not ends:
+        return text
+    return f"{text[: begins.start()]}{LEFT_OUT}{text[ends[-1].end() :]}"
+
+
+def _line(row: Wording, text: str) -> str:
+    name = display_name(row.sender_name.translate(NO_ADDRESS)) or row.sender
+    return f"{name} ({row.sender}): {_indented(text)}"
+
+
+def _indented(text: str) -> str:
+    """Indent continuation lines, so that no line can pass for another person's message."""
+    return "\n  ".join(shortened(text.strip(), MOST_CHARACTERS).splitlines())
+
+
+def picked(found: Json) -> tuple[str, ...]:
+    """Return the texts that an answer picked (M-072). Raises: Unfit."""
+    only(found, "contents")
+    return texts(found, "contents")[:MOST_PICKED]
+
+
+def lines_of(messages: Sequence[Wording], zone: ZoneInfo) -> list[Line]:
+    """Return each message as a line about its person, in their own words (M-085).
+
+    A yes stands in for the assistant's question right before, if that was a single question.
+    """
+    found = list[Line]()
+    for n, row in enumerate(messages):
+        own, before = own_words(row.body), messages[n - 1] if n else None
+        asked = _shown_answer(before) if before and before.sender == row.sender else ""
+        text = confirmed(asked, own) or _indented(own)
+        name = display_name(row.sender_name) or row.sender
+        found.append(Line(text, row.sent_at.astimezone(zone).date(), name, row.sender))
+    return found
+
+
+def _shown_answer(row: Wording) -> str:
+    """Return the answer, or "" where it may repeat untrusted or deleted text."""
+    shown = row.answer and not (row.taint or row.again) and own_words(row.body) == row.body
+    return row.answer or "" if shown else ""
+
+
+def learnt(chunk: Chunk, contents: Sequence[Judged]) -> list[NewFact]:
+    """Return the facts of an answer, without unusable ones.
+
+    The origins of a fact are the messages that ground it, and all that share a main word with it, apart from
+    speakers' names. So redacting one of them takes the fact along, which is then derived again from the others
+    (M-030).
+    """
+    words = [main_words(row.body) for row in chunk.messages]
+    names = frozenset[str]().union(*(main_words(row.sender_name) for row in chunk.messages))
+    facts = []
+    for judged in contents:
+        try:
+            line = entry(judged.text)
+        except ToolFailed as problem:
+            log.info("nothing learnt reason=%s", problem)
+            continue
+        words_of_fact = main_words(line) - names
+        rows = [
+            row
+            for n, (row, each) in enumerate(zip(chunk.messages, words, strict=True))
+            if n in judged.lines or words_of_fact & each
+        ]
+        speakers = {row.sender_name or row.sender for row in rows}
+        facts.append(
+            NewFact(
+                chunk.scope or "",
+                line,
+                "harvest",
+                speakers.pop() if len(speakers) == 1 else None,
+                tuple(name for row in rows for name in row.origins),
+                at=max(row.sent_at for row in rows),
+                taint=chunk.taint,
+                queued=True,
+            )
+        )
+    return facts
+
+
+_backlog = reader(Backlog)
+_wording = reader(Wording)
+_cursor = reader(Cursor)
+
+
 class Harvests:
-    """The store of how far conversations were read."""
+    """The store of reading positions."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def backlogs(self, tx: Transaction) -> list[Backlog]:
-        """The conversations in which something is to be read, then those to be read once more."""
+        """Return the conversations with unread messages, then those with messages to be read again."""
         return [_backlog(row) for row in await tx.rows(BACKLOGS)]
 
     async def cursor(self, source: Transaction | Database, conversation_id: str) -> Cursor:
-        """How far a conversation was read."""
+        """Return the reading position of a conversation."""
         found = await source.rows(
             "SELECT coalesce(h.upto, 0) AS upto, coalesce(h.casts, 0) AS casts,"
             " coalesce(h.edits, 0) AS edits, (SELECT"
@@ -443,9 +440,9 @@ class Harvests:
     async def said(
         self, source: Transaction | Database, conversation_id: str, cursor: Cursor
     ) -> list[Wording]:
-        """What was said after that, up to the first that is still to be answered.
+        """Return the messages after the cursor, up to the first that is still to be answered.
 
-        What is to be read once more comes first, alone.
+        Messages to be read again come first, and alone.
         """
         asked = {"conversation": conversation_id, "most": MOST_ROWS}
         if cursor.again:
@@ -454,7 +451,7 @@ class Harvests:
         return [_wording(row) for row in await source.rows(SAID, asked)]
 
     async def read(self, tx: Transaction, conversation_id: str, part: Chunk) -> None:
-        """That was read."""
+        """Store the new reading position."""
         if part.again:
             await tx.execute(
                 "DELETE FROM harvest_repeats WHERE conversation_id = ?"
@@ -481,13 +478,13 @@ class Harvests:
     async def read_again(
         self, tx: Transaction, events: Collection[str], but: Collection[str]
     ) -> None:
-        """Have these messages read once more, but for what says one of these gists (M-030).
+        """Queue these messages to be read again, except for facts with one of these gists (M-030).
 
-        Those that were not read yet are read once, in their turn.
+        Unread messages are read once, in their turn.
         """
         await tx.execute(
             "INSERT INTO harvest_repeats (conversation_id, event_id, excluded)"
-            # By the message, as they are read: an edit that is named would be named for ever.
+            # By the original message, as they are read: an edit's id would never be removed.
             " SELECT i.conversation_id, coalesce(i.edits, i.event_id) AS message, ? FROM inbox i"
             " JOIN harvests h ON h.conversation_id = i.conversation_id AND h.upto >= i.seq"
             " WHERE i.kind = 'message' AND i.body <> '' AND NOT i.by_bot"
@@ -496,13 +493,13 @@ class Harvests:
         )
 
     async def turned_off(self, tx: Transaction) -> None:
-        """Nothing is read from now on."""
+        """Stop reading from now on."""
         if not await single(tx, OFF):
             await put_single(tx, OFF, stamp(self._clock.now()))
             await tx.execute("DELETE FROM harvest_repeats")
 
     async def turned_on(self, tx: Transaction, since: datetime) -> None:
-        """What was said in a conversation while it was off, which was until then, is never read."""
+        """Skip the messages that were sent while the harvest was off, until `since`."""
         if off := await single(tx, OFF):
             await tx.execute(
                 "INSERT INTO harvests (conversation_id, upto, casts, edits, at)"
@@ -515,7 +512,7 @@ class Harvests:
             await put_single(tx, OFF, None)
 
     async def left_out(self, tx: Transaction, part: Chunk, events: Collection[str]) -> set[str]:
-        """The gists of what must not be learnt again from these messages: people took it back."""
+        """Return the gists that must not be learnt again from these messages, as people retracted them."""
         kept = await tx.scalars(
             "SELECT DISTINCT value FROM harvest_repeats, json_each(excluded)"
             " WHERE event_id IN (SELECT value FROM json_each(?))",
@@ -526,7 +523,7 @@ class Harvests:
 
 
 class Harvest:
-    """The work of the jobs of this name."""
+    """Runs the jobs of this name."""
 
     def __init__(
         self,
@@ -545,7 +542,7 @@ class Harvest:
         self._harvests = Harvests(stores.database, clock)
 
     async def owe(self, tx: Transaction) -> datetime | None:
-        """Enqueue what is due; when something will be, if nothing more is said."""
+        """Enqueue due conversations; return when the next one will be due without further messages."""
         await self._harvests.turned_on(tx, self._since)
         now, later = self._clock.now(), list[datetime]()
         for backlog in await self._harvests.backlogs(tx):
@@ -553,22 +550,22 @@ class Harvest:
             if at is not None and at > now:
                 later.append(at)
             elif at is not None:
-                owed = NAME, backlog.key, backlog.scope, backlog.args
-                await self._stores.jobs.enqueue(tx, *owed)
+                job = NAME, backlog.key, backlog.scope, backlog.args
+                await self._stores.jobs.enqueue(tx, *job)
         return min(later, default=None)
 
     async def harvest(self, job: Job) -> JobDone | JobPutOff:
-        """Read a conversation, or only what is to be read once more of it. Raises: ModelError."""
+        """Read a conversation, or only its messages to be read again. Raises: ModelError."""
         only_again = "again" in job.args
         upto = await self.catch_up(job.args["conversation"], job.id, only_again=only_again)
-        if upto == job.args.get("upto"):  # something else is to be answered first by now
+        if upto == job.args.get("upto"):  # another message must be answered first
             return JobPutOff(self._clock.now() + AGAIN, "something is to be answered first")
         return JobDone()
 
     async def catch_up(
         self, conversation: str, job_id: str = "", *, only_again: bool = False
     ) -> int:
-        """Read a conversation from where it was left to its end; how far it was read then.
+        """Read a conversation from its cursor to the end; return the new position.
 
         Raises: ModelError.
         """
@@ -578,27 +575,27 @@ class Harvest:
             rows = await self._harvests.said(self._stores.database, conversation, cursor)
             if not rows or (only_again and not cursor.again):
                 return cursor.upto
-            with suppress(QuestionWithdrawn):  # what is there now is read
+            with suppress(QuestionWithdrawn):  # the present messages are read
                 await self._read(job_id, conversation, cursor, chunk(rows, self._room()))
 
     def _room(self) -> int:
         return min(MOST_TOKENS, int(SHARE * self._models.window(NAME)))
 
     async def _read(self, job_id: str, conversation: str, cursor: Cursor, part: Chunk) -> None:
-        """Ask about a chunk and keep what comes of it, unless it was changed meanwhile."""
+        """Ask about a chunk and store the facts, unless the chunk changed meanwhile."""
         judged: Sequence[Judged] = ()
         if part.scope is not None:
             shown = {"transcript": transcript(part.messages, self._stores.tasks.zone)}
             sources = QuestionSources(
-                part.events, partial(self._stands, conversation, cursor, part)
+                part.events, partial(self._is_unchanged, conversation, cursor, part)
             )
             contents = await self._models.answer_in_json(
                 *(NAME, self._template.text(), shown, picked), sources=sources
             )
             judged = await self._judged(part.messages, contents)
         async with self._stores.database.transaction() as tx:
-            if not await self._stands(conversation, cursor, part, tx):
-                return  # what is there now is read
+            if not await self._is_unchanged(conversation, cursor, part, tx):
+                return  # the present messages are read
             picked_up = await self._keep(tx, part, learnt(part, [j for j in judged if j.told]))
             month = self._clock.now().astimezone(self._stores.tasks.zone)
             for reason, times in Counter(j.reason for j in judged if j.reason).items():
@@ -609,7 +606,7 @@ class Harvest:
     async def _judged(
         self, messages: Sequence[Wording], contents: Sequence[str]
     ) -> Sequence[Judged]:
-        """Judge if people said these texts of themselves, with the reason if not (M-086)."""
+        """Check each text against the people's own lines, with the reason if it fails (M-086)."""
         lines = lines_of(messages, self._stores.tasks.zone)
         judged = await asyncio.to_thread(lambda: list(map(Grounding(lines).judged, contents)))
         worded = [text for each in judged if each.is_undecided for text in (each.fact, *each.said)]
@@ -622,18 +619,18 @@ class Harvest:
         places = {text: n for n, text in enumerate(worded)}
         return [each.decided(places, like) for each in judged]
 
-    async def _stands(
+    async def _is_unchanged(
         self, conversation: str, cursor: Cursor, part: Chunk, tx: Transaction
     ) -> bool:
-        """Whether nobody was faster, and nothing in it was edited or taken back."""
+        """Check that nobody else read the chunk, and nothing in it was edited or redacted."""
         if await self._harvests.cursor(tx, conversation) != cursor:
             return False
         rows = await self._harvests.said(tx, conversation, cursor)
-        same = [row for row in rows if row.place <= part.place]  # what came since is read next
+        same = [row for row in rows if row.place <= part.place]  # newer messages are read next
         return bool(same) and chunk(same, self._room()) == part
 
     async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
-        """Store memories and count them; those of former wordings alone go in one change set."""
+        """Store facts and count them; facts of earlier versions are retired in the same change set."""
         edited = {row.message for row in part.messages if row.reworded or row.edits}
         found = await rewordings(tx, edited, self._stores.tasks.zone)
         events = {event for each in found for event in each.events}
@@ -643,7 +640,7 @@ class Harvest:
         taken = await self._stores.facts.take(tx, facts) if facts else []
         changes = [done.change for done in taken if done.change]
         picked_up = len(changes)
-        # What is read once more retires nothing: two messages of one memory would name each other for ever.
+        # Messages read again retire nothing: two messages of one memory would requeue each other for ever.
         if found and part.scope and not part.again:
             known = {done.fact.id for done in taken}
             gone, over = await retire_unsaid(self._stores, tx, part.scope, found, known)

@@ -1,8 +1,8 @@
-"""When work that nobody waits for may ask a model (M-064).
+"""The idle gate: when background work may ask a model (M-064).
 
-It asks one question at a time, and none beside a chat's. Where it shares the one slot of a server
-with the chats, each question would push what a chat has read out of that server's memory, and the
-next answer would be read for from the start: there it waits for the night, or for six quiet hours.
+It asks one question at a time, and none while a chat is being answered. On a server with a single slot, each
+question would evict the chats' prompt cache, and the next answer would start from scratch: there it waits for the
+night, or for six quiet hours.
 """
 
 from datetime import datetime, time, timedelta
@@ -16,11 +16,11 @@ from wintermute.stores import Stores
 NIGHT = timedelta(hours=5)
 SILENCE = timedelta(hours=6)
 KNOWN = timedelta(hours=1)
-"""How long what a server said of itself is taken for true."""
+"""Age up to which a server's answer about its slots is reused."""
 
 
 def quiet_from(now: datetime, last_said: datetime | None, zone: ZoneInfo, begins: time) -> datetime:
-    """When it is quiet next: `now`, if it is. `begins`: the night, by the clock of `zone`."""
+    """Return when it is quiet next, or `now` if it is. `begins`: start of the night in `zone`."""
     local = now.astimezone(zone)
     tonight = datetime.combine(local.date(), begins, zone)
     if tonight > local:
@@ -32,7 +32,7 @@ def quiet_from(now: datetime, last_said: datetime | None, zone: ZoneInfo, begins
 
 
 class Quiet:
-    """Says when a role may be asked while nobody waits."""
+    """Decides when a role may be asked in the background."""
 
     def __init__(self, stores: Stores, models: Models, dreaming: Dreaming, clock: Clock) -> None:
         self._stores = stores
@@ -42,7 +42,7 @@ class Quiet:
         self._known: dict[str, tuple[datetime, bool]] = {}
 
     async def until(self, role: str) -> datetime | None:
-        """Until when to wait; None: it may be asked now."""
+        """Return the time to wait for; None: the role may be asked now."""
         now = self._clock.now()
         asked_at, wanted = self._known.get(role, (now - KNOWN, False))
         if not timedelta(0) <= now - asked_at < KNOWN:

@@ -1,11 +1,11 @@
-"""Reconstruction: what was just learnt and what is related to it become one clear version.
+"""Reconstruction: new facts and facts related to them become one clear version.
 
-    queued facts ─ related ─▶ one question ─▶ {memories, coverage} ─ complete? ─▶ stored, then what
-                                  ▲                                 │            they cover retired
-                                  ╰────── once more ────────────────╯─ never ─▶ all stays as it is
+    queued facts ─ related ─▶ one question ─▶ {memories, coverage} ─ complete? ─▶ stored, then covered
+                                  ▲                                 │            facts are retired
+                                  ╰────── once more ────────────────╯─ never ─▶ nothing changes
 
-A batch is what is queued of one scope, that which may come from outside apart. It is one
-transaction, so it is there whole or not at all, and run twice it is as run once (M-031 to M-043).
+A batch is the queue of one scope, untrusted facts separately. It is stored in one transaction, and a
+second run changes nothing (M-031 to M-043).
 """
 
 import asyncio
@@ -33,18 +33,20 @@ from wintermute.work.jobs import JobDone
 
 ROLE = "reconstruction"
 KIND = "reconstruct"
-"""The name of its jobs."""
+"""Name of its jobs."""
 CORE = "core"
-"""The name of the job that follows."""
+"""Name of the job that follows."""
 MOST = 40
 """Facts of a batch."""
 ENOUGH = 20
 SILENCE = timedelta(minutes=15)
-"""A batch is due with so many facts, or when none came, and nothing was said there, for so long: else
-a long talk would be many small batches, each of which asks a model twice."""
+"""A batch is due with `ENOUGH` facts, or after this long without new facts or messages.
+
+Otherwise a long conversation would make many small batches with two model calls each.
+"""
 LONGER = 3
 ROOM = 500
-"""An answer has at most three times the characters of what it was made from, and these."""
+"""An answer has at most `LONGER` times the characters of its input, plus these."""
 NONE = "- (none)"
 REFINE = (
     "An earlier answer left something out: take each related memory and each new content in turn."
@@ -55,20 +57,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a model made of a batch."""
+    """The model's answer for a batch."""
 
     memories: tuple[str, ...]
     coverage: str
 
     @property
     def is_whole(self) -> bool:
-        """Whether it may stand for what it was made from (M-036)."""
+        """True if it may replace its input (M-036)."""
         return self.coverage == "complete" and bool(self.memories)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTally:
-    """What became of the facts of some batches."""
+    """Counts of the facts of some batches."""
 
     batches: int = 0
     kept: int = 0
@@ -86,7 +88,7 @@ class BatchTally:
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """What is stored for a batch, and in the place of which facts: the numbers of their heirs."""
+    """The facts to store for a batch, and the facts they replace: old id → index of the new one."""
 
     fresh: tuple[NewFact, ...] = ()
     retired: Mapping[str, int | None] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Rewriting:
 
 
 def normalised(contents: object) -> list[str]:
-    """Step 1: trimmed, without empty ones, each once (M-031). Raises: ToolFailed."""
+    """Step 1: trim texts, drop empty ones and duplicates (M-031). Raises: ToolFailed."""
     listed = [contents] if isinstance(contents, str) else contents
     if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
         raise ToolFailed("contents must be text or a list of texts")
@@ -104,23 +106,23 @@ def normalised(contents: object) -> list[str]:
 
 
 def united(related: Sequence[Sequence[Fact]]) -> list[Fact]:
-    """Step 4: each related fact once, however many contents it is near (M-034)."""
+    """Step 4: list each related fact once, however many contents it is near (M-034)."""
     return list({fact.id: fact for near in related for fact in near}.values())
 
 
 def listed(lines: Sequence[str]) -> str:
-    """Lines as a block shows them (M-048)."""
+    """Format lines as the prompt shows them (M-048)."""
     return "\n".join(f"- {line}" for line in lines) or NONE
 
 
 def rewritten(found: Json, inputs: Sequence[str]) -> Rewritten:
-    """What an answer says, if it says only what stands in the inputs (M-047). Raises: Unfit."""
+    """Return an answer, if all of it is in the inputs (M-047). Raises: Unfit."""
     only(found, "memories", "coverage")
     coverage = found["coverage"]
     if coverage not in ("complete", "incomplete"):
         raise Unfit('"coverage" must be "complete" or "incomplete"')
     try:
-        # Some repeat the line that stands for no related memory.
+        # Some models repeat the placeholder line for no related memory.
         named = [text for text in texts(found, "memories") if text.strip("- ") != NONE[2:]]
         lines = tuple(normalised([entry(text) for text in named]))
     except ToolFailed as problem:
@@ -138,7 +140,7 @@ def planned(
     memories: Sequence[str],
     near: Sequence[Sequence[bool]],
 ) -> Rewriting:
-    """Step 9: what is stored, and which of the old facts that covers, so that they go (M-039).
+    """Step 9: plan the facts to store, and retire the old facts that they cover (M-039).
 
     `near`: for each memory, which of the old facts, batch first, lie near it.
     """
@@ -152,40 +154,40 @@ def planned(
         parents[accepted.likest(fact.text, close)].append(n)
         if key(fact.text) in same:
             continue
-        over = [m for m in close if accepted.overtakes(fact.text, m)]
-        heirs = [m for m in close if accepted.keeps(fact.text, m)]
-        if over:
-            ended[fact.id] = over[0]
-        elif heirs:
-            retired[fact.id] = accepted.likest(fact.text, heirs)
+        outdating = [m for m in close if accepted.overtakes(fact.text, m)]
+        covering = [m for m in close if accepted.keeps(fact.text, m)]
+        if outdating:
+            ended[fact.id] = outdating[0]
+        elif covering:
+            retired[fact.id] = accepted.likest(fact.text, covering)
     gone = retired.keys() | ended.keys()
     words, fresh = Heirs([fact.text for fact in old]), []
     for text, numbers in zip(memories, parents, strict=True):
-        born = [old[n] for n in numbers]
+        parents_of_text = [old[n] for n in numbers]
         wide = [old[n] for n in _sources(words.shared(text), numbers)]
-        if any(key(fact.text) == key(text) for fact in born):
-            wide = []  # all of it was known already, from there
-        fresh.append(_heir(text, born or batch, wide, gone))
+        if any(key(fact.text) == key(text) for fact in parents_of_text):
+            wide = []  # it was known already, from these facts
+        fresh.append(_new_fact(text, parents_of_text or batch, wide, gone))
     return Rewriting(tuple(fresh), retired, ended)
 
 
-def _sources(shared: Sequence[set[str]], born: Sequence[int]) -> list[int]:
-    """Which old facts something of a memory may be from, that it has to go with (M-030).
+def _sources(shared: Sequence[set[str]], parents: Sequence[int]) -> list[int]:
+    """Return the old facts that a memory may partly come from, and must be forgotten with (M-030).
 
-    `shared`: the words it has in common with each. Those count that most of the others lack, and
-    those that all lack that it was `born` of.
+    `shared`: its words in common with each old fact. Words count that at most half of the old facts have, and words
+    that none of its `parents` has.
     """
-    known = {word for n in born for word in shared[n]}
+    known = {word for n in parents for word in shared[n]}
     often = Counter(word for words in shared for word in words)
     rare = {word for word, n in often.items() if word != DENIED and 2 * n <= len(shared)}
-    telling = rare | (often.keys() - known)
-    return [n for n, words in enumerate(shared) if words & telling]
+    decisive = rare | (often.keys() - known)
+    return [n for n, words in enumerate(shared) if words & decisive]
 
 
-def _heir(
+def _new_fact(
     text: str, parents: Sequence[Fact], others: Sequence[Fact], gone: Collection[str]
 ) -> NewFact:
-    """A new fact, with the origins of what it was made from; a person's own words stay theirs."""
+    """Return a new fact with the origins of its parents; a person's own words stay protected."""
     speakers = {fact.speaker for fact in parents}
     own = any(fact.protected and fact.id in gone for fact in parents)
     return NewFact(
@@ -202,7 +204,7 @@ def _heir(
 
 
 class Reconstruction:
-    """Works the queue of a scope, a batch at a time."""
+    """Processes the queue of a scope, a batch at a time."""
 
     def __init__(
         self, stores: Stores, models: UnaskedModels, template: Template, memory: Memory
@@ -215,11 +217,11 @@ class Reconstruction:
 
     @property
     def only_adds(self) -> bool:
-        """Without a question: a list is read whole, and a small model may lose what it rewrites."""
+        """True if no model is asked: a list is read whole anyway, or the model is too small to rewrite it."""
         return self._listed or "small" in self._models.sizes(ROLE)
 
     async def owe(self, tx: Transaction) -> datetime | None:
-        """Enqueue what is due; when the next will be."""
+        """Enqueue due batches; return when the next one will be due."""
         now, later = self._stores.facts.now(), []
         queues = await self._stores.facts.queues(tx)
         for queue in queues:
@@ -234,14 +236,14 @@ class Reconstruction:
         return min(later, default=None)
 
     async def reconstruct(self, job: Job) -> JobDone:
-        """Work the queue of a scope until nothing waits. Raises: ModelError."""
+        """Process the queue of a scope until it is empty. Raises: ModelError."""
         await self.work(job.scope, taint=bool(job.args.get("taint")))
         return JobDone()
 
     async def work(self, scope: str, *, taint: bool) -> BatchTally:
-        """All batches of a queue. Raises: ModelError; what is not done stays queued.
+        """Process all batches of a queue. Raises: ModelError; unfinished batches stay queued.
 
-        What is too large for the window is halved; what is so alone is kept as it is.
+        A batch that exceeds the window is halved; a single fact that does is kept as it is.
         """
         if not self.only_adds:
             await self._models.require_quiet(ROLE)
@@ -283,7 +285,7 @@ class Reconstruction:
     async def _asked(
         self, contents: Sequence[str], related: Sequence[str], sources: QuestionSources
     ) -> Rewritten | None:
-        """Steps 5 and 6: one call, with its retry, then one refinement at most; None: all stays.
+        """Steps 5 and 6: ask with a retry, then refine at most once; None: nothing changes.
 
         Raises: ModelError; QuestionWithdrawn.
         """
@@ -307,7 +309,7 @@ class Reconstruction:
         return None
 
     async def _keep(self, batch: Sequence[Fact], failed: int = 0) -> BatchTally:
-        """Step 7: the contents stay as they are, and everything else too (M-037)."""
+        """Step 7: keep the contents and everything else as it is (M-037)."""
         async with self._stores.database.transaction() as tx:
             if not await self._is_unchanged(tx, batch, ()):
                 return BatchTally()
@@ -318,7 +320,7 @@ class Reconstruction:
     async def _store(
         self, batch: Sequence[Fact], related: Sequence[Fact], plan: Rewriting
     ) -> BatchTally:
-        """Steps 8 to 10, unless somebody changed one of these facts meanwhile: then it is asked anew."""
+        """Steps 8 to 10: store the plan, unless one of these facts changed meanwhile: then ask again."""
         ids = [fact.id for fact in batch]
         origins = dict.fromkeys(name for fact in batch for name in fact.origins)
         why = Reason("reconstruction", batch[0].scope, evidence=tuple(origins))
@@ -337,23 +339,23 @@ class Reconstruction:
     async def _is_unchanged(
         self, tx: Transaction, batch: Sequence[Fact], related: Sequence[Fact]
     ) -> bool:
-        """Whether what was read is still so: nothing was forgotten, and nobody else was faster."""
+        """Check that no fact changed since it was read, and that nobody else processed the batch."""
         scope, facts = batch[0].scope, self._stores.facts
         waiting = await facts.queued(scope, len(batch), taint=batch[0].taint, tx=tx)
-        if [_said(fact) for fact in waiting] != [_said(fact) for fact in batch]:
+        if [_id_and_text(fact) for fact in waiting] != [_id_and_text(fact) for fact in batch]:
             return False
         there = await facts.living(tx, scope, [fact.id for fact in related])
-        return {_said(fact) for fact in there} == {_said(fact) for fact in related}
+        return {_id_and_text(fact) for fact in there} == {_id_and_text(fact) for fact in related}
 
     async def _follow(
         self, tx: Transaction, batch: Sequence[Fact], set_id: str, ids: Sequence[str]
     ) -> None:
-        """Step 10: what is new may belong to the core, but never what came from outside (M-040)."""
+        """Step 10: enqueue a core update for the new facts, but never for untrusted ones (M-040)."""
         if batch[0].taint or not ids:
             return
         name = set_id or f"kept {batch[0].id} {batch[-1].id}"
         await self._stores.jobs.enqueue(tx, CORE, name, batch[0].scope, {"facts": [*ids]})
 
 
-def _said(fact: Fact) -> tuple[str, str]:
+def _id_and_text(fact: Fact) -> tuple[str, str]:
     return fact.id, fact.text

@@ -1,4 +1,4 @@
-"""Edited messages: facts that were learnt only from their former wording are retired (M-089)."""
+"""Edited messages: facts that came only from an earlier version of them are retired (M-089)."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -34,7 +34,7 @@ EDITED_SINCE = (
 async def rewordings(
     source: Transaction | Database, messages: Collection[str], zone: tzinfo
 ) -> list[Rewording]:
-    """The edited ones of these messages, each with all its wordings."""
+    """Return those of these messages that were edited, each with all its versions."""
     asked = {"messages": json.dumps(sorted(messages))}
     said: dict[str, dict[str, Line]] = {}
     for row in await source.rows(WORDINGS, asked) if messages else ():
@@ -51,10 +51,9 @@ async def rewordings(
 async def retire_unsaid(
     stores: Stores, tx: Transaction, scope: str, found: Sequence[Rewording], but: Collection[str]
 ) -> tuple[list[Fact], list[Change]]:
-    """Retire what was learnt only from former wordings, `but` these facts; how it is recorded.
+    """Retire facts that came only from earlier versions, `but` these facts; return them with their changes.
 
-    What had become a part of it, or ended for it, is back; what had none is named. What a person
-    asked for stays.
+    Facts that were merged into them, or ended for them, are restored. A fact that a person asked for stays.
     """
     origins = Origins(stores.facts)
     named = await origins.of_events(tx, {event for each in found for event in each.events})
@@ -80,7 +79,7 @@ async def retire_unsaid(
 
 
 async def asked_for(stores: Stores, scope: str, since: datetime) -> list[str]:
-    """Memories and tasks that a person asked for by a message that they edited since then."""
+    """Return memories and tasks that a person asked for by a message edited since then."""
     everywhere = EVERYWHERE if stores.owner.owns(scope) else scope
     rows = await stores.database.rows(
         f"WITH edited AS ({EDITED_SINCE}) SELECT message, text FROM (SELECT o.value AS message, text"
@@ -98,13 +97,13 @@ async def asked_for(stores: Stores, scope: str, since: datetime) -> list[str]:
 async def _unsaid(
     stores: Stores, tx: Transaction, found: Sequence[Rewording], facts: Sequence[Fact]
 ) -> list[Fact]:
-    """The facts that were learnt only from what edited messages say no more."""
+    """Return the facts that came only from text that edits removed."""
     names = {name for fact in facts for name in fact.origins}
     rows = await stores.edits.wordings(tx, names) | await stores.inbox.wordings(tx, names)
     gone = list[Fact]()
     for fact in facts:
         known = [rows[name] for name in fact.origins if name in rows]
-        if len(known) < len(fact.origins):  # it is known from elsewhere
+        if len(known) < len(fact.origins):  # it has another origin
             continue
         for each in found:
             others = {body for message, body in known if body and message != each.message}

@@ -1,4 +1,4 @@
-"""Splitting: one long text becomes the single facts that it tells; what to do with them is not decided here."""
+"""Splitting: a model turns one long text into single facts; the caller decides what to do with them."""
 
 import logging
 import re
@@ -25,11 +25,11 @@ from wintermute.templates import Template
 from wintermute.work.jobs import JobDone
 
 ROLE = "harvest"
-"""Of a transcript the same stage is the harvest."""
+"""Role of the model; splitting a transcript is the harvest."""
 CHUNK = 6_000
 """Characters of a question."""
 MOST_TEXT = 200_000
-"""Characters of a text that is taken apart at once: some 35 questions."""
+"""Characters of a text that is split at once: some 35 questions."""
 PARAGRAPH_END = re.compile(r"\n[ \t]*\n\s*")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n")
 # "Dear Ann," and "Yours, Bob" are no statements.
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def contents_of(found: Json, raw: str) -> tuple[str, ...]:
-    """What an answer picked, if it stands in the text (M-044). Raises: Unfit."""
+    """Return the facts of an answer, if they are in the text (M-044). Raises: Unfit."""
     only(found, "contents")
     try:
         lines = normalised([entry(text) for text in texts(found, "contents")])
@@ -53,19 +53,19 @@ def contents_of(found: Json, raw: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TakenApart:
-    """What a part of a text became: single facts, and what they leave out of it, as it is."""
+    """A part of a text after splitting: its facts, and the sentences that these do not cover."""
 
     contents: tuple[str, ...]
     rest: tuple[str, ...] = ()
 
 
 def as_it_is(part: str) -> TakenApart:
-    """A part of a text that stays whole."""
+    """Return a part of a text unsplit."""
     return TakenApart((), tuple(pieces_of(part)))
 
 
 def left_out(part: str, contents: Sequence[str]) -> list[str]:
-    """The sentences of a text that its facts do not say, and what each follows; by paragraph (M-039)."""
+    """Return the sentences that the facts do not cover, each with the one before, by paragraph (M-039)."""
     said, found = Heirs(contents), list[str]()
     paragraphs = [each.strip() for each in PARAGRAPH_END.split(part)]
     if SALUTATION.fullmatch(paragraphs[0]):
@@ -75,7 +75,7 @@ def left_out(part: str, contents: Sequence[str]) -> list[str]:
     for paragraph in paragraphs:
         sentences = [each for each in SENTENCE_END.split(paragraph) if entries(each)]
         kept = [not said.keeps(each) for each in sentences] + [False]
-        # What is told by "she" and "there" is told by the sentence before.
+        # "she" and "there" refer to the sentence before.
         wanted = [text for n, text in enumerate(sentences) if kept[n] or kept[n + 1]]
         found += pieces_of(" ".join(dict.fromkeys(wanted)))
     return found
@@ -89,9 +89,9 @@ class Splitting:
         self._template = template
 
     async def split(self, part: str, sources: QuestionSources | None = None) -> TakenApart:
-        """The facts of one of the `chunks` of a text; all of it as it is where there are none.
+        """Return the facts of one of the `chunks` of a text; the unsplit part if there are none.
 
-        So it is where an answer cannot be used, too (M-045). Raises: ModelError; QuestionWithdrawn.
+        The part also stays unsplit if an answer is unusable (M-045). Raises: ModelError; QuestionWithdrawn.
         """
         try:
             found = await self._models.answer_in_json(
@@ -105,7 +105,7 @@ class Splitting:
         return TakenApart(found, tuple(left_out(part, found))) if found else as_it_is(part)
 
     async def split_or_whole(self, text: str) -> AsyncIterator[TakenApart]:
-        """Part by part, as each is done; from where no model answers on as it is."""
+        """Yield each part when it is done; after a model error all further parts are unsplit."""
         answers = True
         for part in chunks(text):
             done = as_it_is(part)
@@ -119,7 +119,7 @@ class Splitting:
 
 
 class SplitLater:
-    """Takes apart, while nobody waits, what was too long for one fact and was kept as it is."""
+    """Splits, in the background, texts that were too long for one fact and were stored unsplit."""
 
     def __init__(self, stores: Stores, models: UnaskedModels, template: Template) -> None:
         self._stores = stores
@@ -127,7 +127,7 @@ class SplitLater:
         self._work = Splitting(models, template)
 
     async def take_apart(self, job: Job) -> JobDone:
-        """The facts, and what they leave out, take the place of the text; it stays where there are none.
+        """Replace the text by its facts and uncovered sentences; it stays if there are no facts.
 
         Raises: ModelError; QuestionWithdrawn.
         """
@@ -146,14 +146,14 @@ class SplitLater:
         return JobDone(partial(self._store, job=job, found=found))
 
     async def _is_unchanged(self, job: Job, names: Sequence[str], tx: Transaction) -> bool:
-        """Whether nothing of the text was taken back or forgotten since."""
+        """Check that nothing of the text was retracted or forgotten since."""
         there = await self._stores.facts.living(tx, job.scope, names)
         return len(there) == len(names) and await self._stores.jobs.is_there(tx, job.id)
 
     async def _store(self, tx: Transaction, *, job: Job, found: Sequence[str]) -> None:
-        """In the change set of the text, so that both are taken back by one gesture (M-076).
+        """Store the facts in the change set of the text, so that one undo reverts both (M-076).
 
-        Nothing of a text that was taken back or forgotten meanwhile.
+        Nothing is stored if the text was retracted or forgotten meanwhile.
         """
         facts, changes = self._stores.facts, self._stores.changes
         whole = await facts.living(tx, job.scope, job.args["facts"])
@@ -171,7 +171,7 @@ class SplitLater:
 
 
 def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:
-    """Make facts of the same kind from the lines picked of a text."""
+    """Return facts like this one from the lines of a text."""
     return [
         NewFact(
             *(like.scope, line, like.source, like.speaker, like.origins),
@@ -186,7 +186,7 @@ def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:
 
 
 def harmless_paragraphs(text: str) -> tuple[str, list[tuple[int, str]]]:
-    """A text without the paragraphs that give a secret away; at which lines those begin, and what kind."""
+    """Return a text without paragraphs that hold a secret, and the line and kind of each secret."""
     paragraphs = text.split("\n\n")
     kinds = [secret_kind(each) for each in paragraphs]
     for n in range(1, len(paragraphs)):
@@ -199,12 +199,12 @@ def harmless_paragraphs(text: str) -> tuple[str, list[tuple[int, str]]]:
 
 
 def chunks(text: str) -> list[str]:
-    """A text in parts of whole paragraphs as far as they fit; none of one without a word."""
+    """Split a text into parts of whole paragraphs, as far as they fit; none for a text without a word."""
     parts: list[str] = []
     for paragraph in text.split("\n\n"):
-        for piece in wrap(paragraph, CHUNK, replace_whitespace=False) or [""]:
-            if parts and len(parts[-1]) + len(piece) + 2 <= CHUNK:
-                parts[-1] = f"{parts[-1]}\n\n{piece}"
+        for part in wrap(paragraph, CHUNK, replace_whitespace=False) or [""]:
+            if parts and len(parts[-1]) + len(part) + 2 <= CHUNK:
+                parts[-1] = f"{parts[-1]}\n\n{part}"
             else:
-                parts.append(piece)
+                parts.append(part)
     return [part.strip() for part in parts if entries(part)]

@@ -1,8 +1,8 @@
-"""How the memories of a scope are kept and shown: behind one protocol, whatever is configured (M-014).
+"""Memory backends: one protocol for storing and showing the memories of a scope (M-014).
 
-With `flat_file` all of them are in each prompt and in MEMORIES.txt, where edits count. With the
-others a few that fit are in the prompt, and the file is a list of the most used that nobody reads.
-The facts are the same rows in the same database in all of them.
+With `flat_file` all memories are in each prompt and in MEMORIES.txt, where edits count. The other backends put only
+matching memories into the prompt; their file is an export of the most used ones, which nothing reads back. The facts
+are the same rows in the same database in all of them.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 
 class MemoryBackend(Protocol):
-    """The memories of all scopes, each alone."""
+    """The memories of all scopes, each scope separately."""
 
     @property
     def ranked(self) -> bool:
-        """Whether only what fits is in the prompt, rather than all."""
+        """True if only matching memories are in the prompt, False if all are."""
         ...
 
     async def text(self, scope: str) -> str:
-        """What the memories file holds, once it and the facts that are still true agree."""
+        """Return the text of the memories file, after merging it with the live facts."""
         ...
 
     async def search(
@@ -54,18 +54,18 @@ class MemoryBackend(Protocol):
         *,
         awake: bool = False,
     ) -> list[Hit]:
-        """The facts that fit, best first; one at rest is found, and awake from then.
+        """Return the matching facts, best first; an archived one becomes active again.
 
-        `awake`: only those that are; so no prompt wakes one (M-060). Raises: MemoryUnavailable.
+        `awake`: active ones only, so that no prompt reactivates one (M-060). Raises: MemoryUnavailable.
         """
         ...
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
-        """Those that fit and are no longer true, best first (M-074)."""
+        """Return matching facts that are no longer true, best first (M-074)."""
         ...
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
-        """Let the lines of a text stand for the facts (P-049). Raises: ToolFailed."""
+        """Replace the facts by the lines of a text (P-049). Raises: ToolFailed."""
         ...
 
     async def change(
@@ -74,15 +74,15 @@ class MemoryBackend(Protocol):
         work: Callable[[Transaction], Awaitable[T]],
         lines: Callable[[T], Sequence[str]],
     ) -> T:
-        """Let other facts stand in the list, in the order of `lines` (M-062). Raises: ToolFailed."""
+        """Change the facts, and list them in the order of `lines` (M-062). Raises: ToolFailed."""
         ...
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
-        """Remove facts for good; how many. Raises: MemoryFileUnusable."""
+        """Delete facts for good and return their number. Raises: MemoryFileUnusable."""
         ...
 
     async def refresh(self) -> None:
-        """Bring files and facts together where nobody waits for it, if that is worth it."""
+        """Merge files and facts in the background, if the backend needs it."""
         ...
 
 
@@ -97,7 +97,7 @@ class Listed:
         self._search = search
 
     async def text(self, scope: str) -> str:
-        """The whole list (P-010)."""
+        """Return the whole list (P-010)."""
         return await self._flat.text(scope)
 
     async def search(
@@ -109,16 +109,16 @@ class Listed:
         *,
         awake: bool = False,
     ) -> list[Hit]:
-        """By words."""
+        """Search by words."""
         await self._flat.text(scope)  # with what was edited by hand
         return await self._search.find(scope, query, most, when)
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
-        """By words."""
+        """Search by words."""
         return await self._search.past(scope, query, most)
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
-        """As `FlatFile` has it."""
+        """Replace the facts through the file, as `FlatFile.replace` does."""
         return await self._flat.replace(scope, text, why, begun)
 
     async def change(
@@ -127,22 +127,22 @@ class Listed:
         work: Callable[[Transaction], Awaitable[T]],
         lines: Callable[[T], Sequence[str]],
     ) -> T:
-        """As `FlatFile` has it."""
+        """Change the facts through the file, as `FlatFile.change` does."""
         return await self._flat.change(scope, work, lines)
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
-        """Line, row and recorded changes."""
+        """Delete line, row and recorded changes."""
         return await self._flat.remove(scope, ids)
 
     async def refresh(self) -> None:
-        """What was an export is a list again before somebody edits it (M-077)."""
+        """Turn former exports into live lists before somebody edits them (M-077)."""
         await wake_all(self._database)
         for scope in await self._flat.scopes(live=False):
             await self._flat.text(scope)
 
 
 class Ranked:
-    """Memories of which those that fit are in the prompt."""
+    """Memories of which only the matching ones are in the prompt."""
 
     ranked = True
 
@@ -162,21 +162,21 @@ class Ranked:
         self._flat = flat
         self._search = search
         self._size = size
-        self._taken: set[str] = set()
-        self._taking = asyncio.Lock()
-        self._seen: dict[str, tuple[object, ...]] = {}
-        self._said = SaidOnce(log)
+        self._imported: set[str] = set()
+        self._importing = asyncio.Lock()
+        self._stamps: dict[str, tuple[object, ...]] = {}
+        self._warnings = SaidOnce(log)
 
     async def text(self, scope: str) -> str:
-        """The working set, most used first, which is in the file by then (M-016)."""
+        """Return the most used facts, first of all writing them into the file (M-016)."""
         await self._facts.lapse()
         await self._take_edits(scope)
         return await self._written(scope)
 
     async def _written(self, scope: str, but: Collection[str] = ()) -> str:
         text, is_there = await self._rendered(self._database, scope, but)
-        if not is_there and scope in self._taken:  # else it has edits that nobody could read
-            # Whoever renders and places at once never puts an older list in place of a newer one.
+        if not is_there and scope in self._imported:  # else it has edits that could not be read
+            # Rendering and writing in one transaction never replaces a newer list by an older one.
             async with self._database.transaction() as tx:
                 text, _ = await self._rendered(tx, scope, but, place=True)
         return text
@@ -189,7 +189,7 @@ class Ranked:
         *,
         place: bool = False,
     ) -> tuple[str, bool]:
-        """The list, and whether the file has it; `place`: it does from now on."""
+        """Return the list, and True if the file has it; `place`: write it now."""
         found = await self._facts.most_used(scope, self._size, source)
         text = text_of(fact.text for fact in found if fact.id not in but)
         file, whole = self._places.memories_file(scope), f"{GENERATED}\n{text}"
@@ -199,9 +199,9 @@ class Ranked:
             if place and not is_there:
                 await to_its_end(partial(file.replace, whole, seen))
         except MemoryFileUnusable as problem:
-            self._said.warn("memories file not written", scope, problem)
+            self._warnings.warn("memories file not written", scope, problem)
             return text, False
-        self._said.over(scope)
+        self._warnings.over(scope)
         return text, is_there
 
     async def search(
@@ -213,17 +213,17 @@ class Ranked:
         *,
         awake: bool = False,
     ) -> list[Hit]:
-        """By words and by meaning."""
+        """Search by words and by embeddings."""
         await self._take_edits(scope)
         hits = await self._search.find(scope, query, most, when, awake=awake)
         return [*await awoken(self._database, hits, self._facts.now())]
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
-        """By words."""
+        """Search by words."""
         return await self._search.past(scope, query, most)
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
-        """Nobody replaces what nobody sees whole. Raises: ToolFailed, with what to do."""
+        """Refuse: a model must not replace a list it sees only in part. Raises: ToolFailed, with what to do."""
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 
     async def change(
@@ -232,16 +232,16 @@ class Ranked:
         work: Callable[[Transaction], Awaitable[T]],
         lines: Callable[[T], Sequence[str]],
     ) -> T:
-        """Nor does a night (M-062). Raises: ToolFailed."""
+        """Refuse, as `replace` does (M-062). Raises: ToolFailed."""
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
-        """Row and recorded changes; the file is made anew, also one that nobody can read."""
+        """Delete row and recorded changes; the file is written again, even if it is unreadable."""
         await self._take_edits(scope)
-        if scope not in self._taken:
+        if scope not in self._imported:
             await self._flat.retire_file(scope)
-            self._taken.add(scope)
-        # First: who goes on after a kill knows by the rows what is to go.
+            self._imported.add(scope)
+        # First the file: a restart after a crash finds by the rows which facts to delete.
         await self._written(scope, but=ids)
         async with self._database.transaction() as tx:
             gone = await self._facts.purge(tx, scope, ids)
@@ -249,19 +249,19 @@ class Ranked:
         return gone
 
     async def refresh(self) -> None:
-        """The files of scopes whose facts are others than the last time, of all at first (M-018)."""
-        # Who has no facts may have a file from when it was a two-way view (M-077).
+        """Write the files of scopes whose facts changed since the last call, all at first (M-018)."""
+        # A scope without facts may have a file from when it was a two-way view (M-077).
         files = dict.fromkeys([self._places.owner_scope, *await self._flat.scopes(live=True)], ())
         found: dict[str, tuple[object, ...]] = {**files, **await self._facts.stamps()}
         for scope, now in found.items():
-            if self._seen.get(scope) != now:
+            if self._stamps.get(scope) != now:
                 await self.text(scope)
-                self._seen[scope] = now
+                self._stamps[scope] = now
 
     async def _take_edits(self, scope: str) -> None:
-        """What was edited while the file was a two-way view counts, once (M-077, M-018)."""
-        async with self._taking:  # a second one beside it would make the file a view again
-            if scope not in self._taken:
+        """Take in, once, the edits made while the file was a two-way view (M-077, M-018)."""
+        async with self._importing:  # a second one beside it would make the file a view again
+            if scope not in self._imported:
                 await self._take_once(scope)
 
     async def _take_once(self, scope: str) -> None:
@@ -273,6 +273,6 @@ class Ranked:
                 log.info("memories file taken in scope=%s facts=%d before=%d", scope, now, found)
             await self._flat.retire_file(scope)
         except MemoryFileUnusable as problem:
-            self._said.warn("memories file not taken in", scope, problem)
+            self._warnings.warn("memories file not taken in", scope, problem)
             return
-        self._taken.add(scope)
+        self._imported.add(scope)

@@ -1,7 +1,7 @@
-"""The small files of the memory, which people edit too: where they lie, and the core among them.
+"""The small files of the memory, which people edit too: their paths, and the core memory.
 
-Each person and room has its own (M-013). The core is in every prompt: what form it has, and what a
-model may make of it. Problems that last are said once.
+Each person and room has its own (M-013). The core is in every prompt; its form is checked, and a model may change it
+only within rules. A lasting problem is logged once.
 """
 
 import asyncio
@@ -25,16 +25,24 @@ HEADERS = ("# SOUL", "# TOOLS", "# RULE", "# USER")
 EMPTY_CORE = "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n"
 MOST_CORE = 4_000
 """Characters of a page that a model writes."""
-# A bar below a line makes a header of that line, and what stands in a fence is no header.
+# A bar below a line makes it a header; a line inside a fence is no header.
 HEADING = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
 DISGUISED = re.compile(r" {0,3}(?:=+|-{2,}|`{3,}.*|~{3,}.*|#.*|<[a-zA-Z/!].*)\s*")
 ITEM = re.compile(r"[ \t]*[-*+][ \t]+(?=\S)")
 
+MEMORIES = "MEMORIES.txt"
+CORE = "core.md"
+SCOPES = "scopes"
+MOST_BYTES = 200
+MOST_CORE_BYTES = 1_000_000
+
+log = logging.getLogger(__name__)
+
 
 def form_problem(text: str) -> str | None:
-    """Which line of a page that a person wrote has no place in it, in words for them (M-052).
+    """Return what is wrong with the form of a page that a person wrote, in words for them (M-052).
 
-    Headers that are missing do no harm: what stands below the others is as clear.
+    Missing headers do no harm: the text below the others is clear without them.
     """
     last = -1
     for number, line in enumerate(text.split("\n"), 1):
@@ -53,7 +61,7 @@ def form_problem(text: str) -> str | None:
 
 
 def page_problem(text: str) -> str | None:
-    """What keeps a text from being a whole page: four headers, and bullets below them (M-052)."""
+    """Return why a text is no whole page: four headers with bullets below them (M-052); None if it is one."""
     if problem := form_problem(text):
         return problem
     lines = text.split("\n")
@@ -82,7 +90,7 @@ def _named(headers: Sequence[str]) -> str:
 
 
 def bullets(text: str) -> list[str]:
-    """What a page says, one line each, without its marks; what a line below adds belongs to it."""
+    """Return the bullets of a page, one line each, without marks; continuation lines are joined."""
     found: list[str] = []
     for line in text.splitlines():
         if not line.strip() or HEADING.match(line):
@@ -95,20 +103,20 @@ def bullets(text: str) -> list[str]:
 
 
 def stands_in(bullet: str, other: str) -> bool:
-    """Whether another line says all of it: main words, numbers and negations (M-039, M-052)."""
+    """Check that another line covers the bullet: main words, numbers and negations (M-039, M-052)."""
     return Heirs([other]).keeps(bullet)
 
 
 def goes_with(bullet: str, facts: Sequence[str], *, ours: bool) -> bool:
-    """Whether a bullet goes when these facts are forgotten: it says one of them.
+    """Check that a bullet must go when these facts are forgotten, because it repeats one of them.
 
-    One that we wrote also where it says no more than one of them does; a person's own never does.
+    A bullet that a model wrote also goes if one fact covers it; a person's own never does.
     """
     return any(key(bullet) == key(fact) or (ours and stands_in(bullet, fact)) for fact in facts)
 
 
 def lost(before: str, after: str, free: Collection[str]) -> list[str]:
-    """The bullets that a new page would lose, but for those that are `free` to go, by their keys."""
+    """Return the bullets that a new page would lose, except those that are `free` to go, by their keys."""
     new = bullets(after)
     keys = {key(bullet) for bullet in new}
     return [
@@ -121,10 +129,10 @@ def lost(before: str, after: str, free: Collection[str]) -> list[str]:
 
 
 def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str]) -> set[str]:
-    """The keys of the new page's bullets that may go again: nobody typed them, or said so.
+    """Return the keys of the new page's bullets that may go later: nobody typed or stated them.
 
-    `free`: those of the old page. `explicit`: what people said of what is new; the words of a
-    bullet that went stay as protected in the one that took it over.
+    `free`: those of the old page. `explicit`: statements by people in the new facts. A bullet that takes over the
+    words of a protected one is protected too.
     """
     old = {key(bullet): bullet for bullet in bullets(before)}
     typed = [bullet for name, bullet in old.items() if name not in free]
@@ -140,15 +148,8 @@ def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str
     return found
 
 
-MEMORIES = "MEMORIES.txt"
-CORE = "core.md"
-SCOPES = "scopes"
-MOST_BYTES = 200
-MOST_CORE_BYTES = 1_000_000
-
-
 class Places:
-    """The owner's files lie in the data folder itself, all others in a folder per scope."""
+    """Paths of the memory files: the owner's in the data folder itself, all others in a folder per scope."""
 
     def __init__(self, data_dir: Path, owner: Owner) -> None:
         self._data_dir = data_dir
@@ -156,35 +157,35 @@ class Places:
 
     @property
     def owner_scope(self) -> str:
-        """Whose files lie in the data folder itself."""
+        """The scope whose files are in the data folder itself."""
         return self._owner.scope
 
     def memories(self, scope: str) -> Path:
-        """The file of facts, one per line."""
+        """Return the path of the memories file, with one fact per line."""
         return self._data_dir / self._below(scope) / MEMORIES
 
     def core(self, scope: str) -> Path:
-        """The core memory."""
+        """Return the path of the core memory."""
         return self._data_dir / self._below(scope) / CORE
 
     def skills(self) -> Path:
-        """The folder of skills."""
+        """Return the folder of skills."""
         return self._data_dir / "skills"
 
     def memories_file(self, scope: str) -> TextFile:
-        """The file of facts, to be read and written."""
+        """Return the memories file for reading and writing."""
         return self._pair(self._below(scope))[0]
 
     def core_file(self, scope: str) -> TextFile:
-        """The core memory, to be read and written."""
+        """Return the core memory for reading and writing."""
         return self._pair(self._below(scope))[1]
 
     def shown_memories(self, scope: str) -> str:
-        """What prompt and tools call the file of facts, wherever the data folder is."""
+        """Return the name of the memories file in prompts and tools, wherever the data folder is."""
         return str("data" / self._below(scope) / MEMORIES)
 
     def files(self) -> list[TextFile]:
-        """The files of everybody for whom there may be one."""
+        """Return the files of all scopes that have a folder."""
         folders = [PurePosixPath()]
         with suppress(OSError):
             found = sorted((self._data_dir / SCOPES).iterdir())
@@ -205,7 +206,7 @@ class Places:
 
 
 def folder_name(scope: str) -> str:
-    """A scope as exactly one part of a path, different for different scopes."""
+    """Return a scope as one path component, different for different scopes."""
     name = quote(scope, safe=":@!")
     if not name.strip("."):
         name = "%2E" * len(name)
@@ -216,25 +217,22 @@ def folder_name(scope: str) -> str:
 
 
 class SaidOnce:
-    """Warns of a problem of a scope when it begins or becomes another, not at each prompt."""
+    """Logs a problem of a scope when it begins or changes, not at each prompt."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._last: dict[str, tuple[str, str]] = {}
 
     def warn(self, event: str, scope: str, problem: Exception) -> None:
-        """`event` is what comes of it."""
+        """Log a warning, unless it is the last one of this scope. `event`: the consequence."""
         said = (event, str(problem))
         if self._last.get(scope) != said:
             self._last[scope] = said
             self._log.warning("%s scope=%s reason=%s", event, scope, problem)
 
     def over(self, scope: str) -> None:
-        """All is well: the next problem is a new one."""
+        """Note that all is well, so that the next problem is logged again."""
         self._last.pop(scope, None)
-
-
-log = logging.getLogger(__name__)
 
 
 class Core:
@@ -244,17 +242,17 @@ class Core:
         self._places = places
         self._edited = edited
         self._kept: dict[str, str] = {}
-        self._said = SaidOnce(log)
+        self._warnings = SaidOnce(log)
 
     async def text(self, scope: str) -> str:
-        """The file of this scope, or what it last held where it cannot be read (F-031)."""
+        """Return the file of this scope, or its last known text if it cannot be read (F-031)."""
         file = self._places.core_file(scope)
         try:
             text = await asyncio.to_thread(file.text) or ""
         except MemoryFileUnusable as problem:
-            self._said.warn("core memory not read, last text stays in use", scope, problem)
+            self._warnings.warn("core memory not read, last text stays in use", scope, problem)
             return await self._edited.text(file.name) or ""
-        self._said.over(scope)
+        self._warnings.over(scope)
         known = self._kept.get(scope)
         if known is None:
             known = await self._edited.text(file.name) or ""

@@ -1,4 +1,4 @@
-"""Changes of core.md: each with its way back, and none of a page that a person saved meanwhile."""
+"""Changes of core.md: each can be undone, and none overwrites a page that a person saved meanwhile."""
 
 import asyncio
 import hashlib
@@ -22,7 +22,7 @@ ALL_OF_THEM = -1
 
 @dataclass(frozen=True, slots=True)
 class CorePage:
-    """A page as it was found. None: there is no file."""
+    """A page as it was read. None: there is no file."""
 
     text: str | None
     content: bytes | None
@@ -30,7 +30,7 @@ class CorePage:
 
 @dataclass(frozen=True, slots=True)
 class PageVersion:
-    """What a page was until a change. `number`: 1 is the newest; `text` None: there was none."""
+    """The page before a change. `number`: 1 is the newest; `text` None: there was no page."""
 
     number: int
     set_id: str
@@ -40,7 +40,7 @@ class PageVersion:
 
 
 def core_items(places: Places) -> TextItems:
-    """Give the pages as items that can be undone; an item is the page of a scope, whatever its form."""
+    """Return the pages as undoable items; an item is the page of a scope, whatever its form."""
     prepared = partial(files_prepared, places.core_file)
     return TextItems(lambda item: places.core_file(item).found()[0], prepared)
 
@@ -57,14 +57,14 @@ class CorePages:
         self._placing = placing
 
     async def found(self, scope: str) -> CorePage:
-        """The page as it is now. Raises: MemoryFileUnusable, also for one that has no good form."""
+        """Read the page. Raises: MemoryFileUnusable, also for a page of a bad form."""
         page = await self.raw(scope)
         if page.content is not None:
             self._places.core_file(scope).decoded(page.content)
         return page
 
     async def raw(self, scope: str) -> CorePage:
-        """The same, whatever its form."""
+        """Read the page, whatever its form."""
         return CorePage(*await asyncio.to_thread(self._places.core_file(scope).found))
 
     async def replace(
@@ -75,10 +75,10 @@ class CorePages:
         free: Collection[str] | None = None,
         also: Also | None = None,
     ) -> str | None:
-        """Give the page of a scope another text; the change set, or None where it changed meanwhile.
+        """Replace the page of a scope; return the change set, or None if the page changed meanwhile.
 
-        `free`: the keys of the bullets that may go again; None: a person wrote it, so none may.
-        Raises: MemoryFileUnusable.
+        `free`: the keys of the bullets that may go later; None: a person wrote it, so none may. Raises:
+        MemoryFileUnusable.
         """
         if why.is_unasked:
             text = without_secrets(text, seen.text or "")
@@ -97,14 +97,14 @@ class CorePages:
             return None
 
     async def free(self, scope: str, text: str) -> set[str]:
-        """The keys of the bullets that we wrote, from what nobody said in so many words."""
+        """Return the keys of the bullets that a model wrote and nobody stated."""
         query = "SELECT digest FROM unowned_bullets WHERE scope = ?"
         known = set(await self._database.scalars(query, (scope,)))
         keys = map(key, bullets(text))
         return {name for name in keys if _digest(name) in known}
 
     async def versions(self, scope: str) -> list[PageVersion]:
-        """What the page was before each change of the last 30 days, newest first."""
+        """Return the page before each change of the last 30 days, newest first."""
         found = await self._changes.history(("core",), scope, ALL_OF_THEM)
         changes = [
             (one, change) for one in found for change in one.changes if change.kind == "core"
@@ -121,7 +121,7 @@ class CorePages:
         ]
 
     async def updates(self, scope: str) -> list[Change]:
-        """Give the pages that updates made, as far as they are on record."""
+        """Return the changes that core updates made, as far as they are on record."""
         found = await self._changes.history(("core",), scope, ALL_OF_THEM)
         sets = [each for each in found if each.cause == "reconstruction"]
         return [change for each in sets for change in each.changes if change.kind == "core"]

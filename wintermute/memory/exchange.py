@@ -1,4 +1,4 @@
-"""Facts as lines of JSON: out to any other program, and in from one (M-067, M-068)."""
+"""Facts as lines of JSON: exported for other programs, and imported from them (M-067, M-068)."""
 
 import json
 import re
@@ -35,43 +35,46 @@ SCOPE = re.compile(r"(?:person:@[^\s:]+:|room:!)\S+")
 MOST_NAME = 300
 """Characters of an id, a speaker or an origin."""
 MOST_LINE = 1_000_000
-"""Bytes of a line; of a longer one only the beginning is read, which is a bad line then."""
+"""Bytes of a line; a longer one is cut, which makes it a bad line."""
 MOST_PROBLEMS = 1_000
-"""Bad lines of an import that are kept; all are told."""
+"""Bad lines of an import that are kept; all are reported."""
+
+TellLine = Callable[[int, str], None]
+"""Takes the number of a bad line, and what is wrong with it."""
 
 
 class _Problem(Exception):
-    """What is wrong with a line."""
+    """A bad line; its text says what is wrong."""
 
 
-class _Wordless(Exception):
-    """A line that says nothing is no memory, and no mistake either (M-075)."""
+class _NoWords(Exception):
+    """A line without a word: no memory, and no mistake either (M-075)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import did, in lines. `problems`: number of the line, and what is wrong with it."""
+    """Counts of an import's lines. `problems`: the number of a bad line, and what is wrong with it."""
 
     stored: int = 0
     raised: int = 0
     ended: int = 0
-    """Known, and no longer true by now, or from a time to come on."""
+    """Known facts that now have an end."""
     known: int = 0
     skipped: int = 0
-    """Without a word."""
+    """Lines without a word."""
     left_out: int = 0
     """Lines that look like they hold a secret (M-098)."""
     bad: int = 0
     problems: tuple[tuple[int, str], ...] = ()
-    """Of the first bad ones."""
+    """The first bad lines."""
     set_id: str | None = None
     scopes: frozenset[str] = field(default_factory=frozenset)
-    """Whose memories changed."""
+    """Scopes whose memories changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question of many. `before`: the last reply before it, if there was one."""
+    """A question of a batch. `before`: the last reply before it, if there was one."""
 
     id: str
     text: str
@@ -79,20 +82,16 @@ class Asked:
     before: str = ""
 
 
-TellLine = Callable[[int, str], None]
-"""Takes the number of a bad line, and what is wrong with it."""
-
-
 def told_nobody(_number: int, _problem: str) -> None:
-    """For whoever looks at what is kept."""
+    """Ignore a bad line, for callers that read `Imported.problems`."""
 
 
 def unwatched(_lines: int) -> None:
-    """Nobody waits for it."""
+    """Ignore the progress of an import."""
 
 
 def lines_of_file(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file as they are needed, each bounded."""
+    """Yield the lines of a file as they are needed, each of bounded size."""
     while line := file.readline(MOST_LINE):
         more = line
         while len(more) == MOST_LINE and not more.endswith(b"\n"):
@@ -101,27 +100,27 @@ def lines_of_file(file: BinaryIO) -> Iterator[bytes]:
 
 
 def of_list(lines: Iterable[bytes]) -> Iterator[str | bytes]:
-    """The lines of a list of one memory each, such as MEMORIES.txt, as lines of JSON."""
+    """Yield the lines of a plain list, such as MEMORIES.txt, as lines of JSON."""
     for line in lines:
         try:
             text = line.decode("utf-8-sig").strip()
         except UnicodeDecodeError:
-            yield line  # it is told as a bad one
+            yield line  # it is reported as a bad one
             continue
         yield json.dumps({"text": text}) if text and text != GENERATED else ""
 
 
-def questions(lines: Iterable[str | bytes], scope: str, told: TellLine) -> Iterator[Asked]:
-    """The questions of a file of lines of JSON; what is no question is told (M-069).
+def questions(lines: Iterable[str | bytes], scope: str, report: TellLine) -> Iterator[Asked]:
+    """Yield the questions of a file of JSON lines; a bad line is reported (M-069).
 
-    `scope`: of lines that name none.
+    `scope`: for lines that name none.
     """
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 yield _asked(line, scope)
             except _Problem as problem:
-                told(number, str(problem))
+                report(number, str(problem))
 
 
 def _asked(line: str | bytes, scope: str) -> Asked:
@@ -138,7 +137,7 @@ def _asked(line: str | bytes, scope: str) -> Asked:
 
 
 async def exported(facts: Facts, scopes: Collection[str]) -> list[str]:
-    """One JSON line per fact of these scopes, also of what is no longer true, oldest first (M-068)."""
+    """Return one JSON line per fact of these scopes, ended facts included, oldest first (M-068)."""
     return [
         json.dumps(as_line(fact), ensure_ascii=False)
         for scope in scopes
@@ -147,7 +146,7 @@ async def exported(facts: Facts, scopes: Collection[str]) -> list[str]:
 
 
 class Import:
-    """Reads facts from lines, in batches; what was taken stays when it is stopped in between."""
+    """Reads facts from lines, in batches; a stop keeps the batches stored so far."""
 
     def __init__(
         self,
@@ -158,7 +157,7 @@ class Import:
         timezone: tzinfo,
         named: Callable[[str], str] = str,
     ) -> None:
-        """`scope`: of lines that name none. `named`: the name by which a scope is known here."""
+        """`scope`: for lines that name none. `named`: maps a scope to its local name."""
         self._database = database
         self._facts = facts
         self._changes = changes
@@ -173,9 +172,9 @@ class Import:
         told: TellLine = told_nobody,
         read: Callable[[int], None] = unwatched,
     ) -> Imported:
-        """Take every good line; all of it is one change set. Lines are read as they are needed.
+        """Store every good line, as one change set. Lines are read as they are needed.
 
-        `told`: of each bad line. `read`: of how many lines are done, now and then.
+        `told`: called for each bad line. `read`: called now and then with the number of lines done.
         """
         result = Imported()
         numbered = enumerate(lines, 1)
@@ -189,11 +188,11 @@ class Import:
         batch: Sequence[tuple[int, str | bytes]],
         why: Reason,
         so_far: Imported,
-        told: TellLine,
+        report: TellLine,
     ) -> Imported:
         new, skipped, problems = self._read(batch)
         for problem in problems:
-            told(*problem)
+            report(*problem)
         async with self._database.transaction() as tx:
             taken = await self._facts.take(tx, new)
             changes = [done.change for done in taken if done.change]
@@ -216,7 +215,7 @@ class Import:
     def _read(
         self, batch: Sequence[tuple[int, str | bytes]]
     ) -> tuple[list[NewFact], int, list[tuple[int, str]]]:
-        """The facts, how many lines say nothing, and the bad lines."""
+        """Return the facts, the number of wordless lines, and the bad lines."""
         facts: list[NewFact] = []
         problems: list[tuple[int, str]] = []
         skipped = 0
@@ -224,7 +223,7 @@ class Import:
             if line.strip():
                 try:
                     facts.append(self._fact(line))
-                except _Wordless:
+                except _NoWords:
                     skipped += 1
                 except (_Problem, ToolFailed) as problem:
                     problems.append((number, str(problem)))
@@ -253,7 +252,7 @@ class Import:
             archived=_truth(values, "resting"),
         )
         if not says_something(fact.text):
-            raise _Wordless
+            raise _NoWords
         entry(fact.text, SHORTEST, LONGEST)
         return fact
 
@@ -268,13 +267,13 @@ class Import:
 
 
 def moment_of(text: str, zone: tzinfo) -> datetime | None:
-    """The moment that a day or a time in ISO 8601 names; None: it names none.
+    """Return the time that a day or a time in ISO 8601 names, or None.
 
-    A day is meant from its beginning on. `zone`: of a time that names none.
+    A day means its beginning. `zone`: for a time that names none.
     """
     try:
-        found = datetime.fromisoformat(text)
-        aware = found if found.tzinfo else found.replace(tzinfo=zone)
+        moment = datetime.fromisoformat(text)
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
         stamp(aware)  # the first and the last day of the calendar have no moment elsewhere
     except (ValueError, OverflowError):
         return None
@@ -299,7 +298,7 @@ def _object(line: str | bytes) -> Json:
 
 
 def _name(values: Mapping[str, Any], key: str) -> str | None:
-    """A short text in one line, or nothing."""
+    """Read a short text in one line, or nothing."""
     value = values.get(key)
     if value is None:
         return None
@@ -324,7 +323,7 @@ def _names(values: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def as_line(fact: Fact) -> Json:
-    """A fact as a line says it (M-067)."""
+    """Return a fact as a JSON line (M-067)."""
     line: Json = {
         "id": fact.id,
         "text": fact.text,

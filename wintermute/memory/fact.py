@@ -1,7 +1,6 @@
-"""A fact: one clean line with a key, by which equal facts are one, as a value and as a row. Pure.
+"""A fact: one clean line with a key that equal facts share, as a value and as a row. Pure.
 
-Also what new facts make of those that are there, and whether a rewritten list of memories keeps
-what it must keep (M-062).
+Also how new facts are merged with known ones, and which lines a rewritten list of memories must keep (M-062).
 """
 
 import json
@@ -27,15 +26,43 @@ from wintermute.text import shortened
 
 Source = Literal["user_explicit", "harvest", "dreaming_merge"]
 AddOutcome = Literal["stored", "known", "raised", "ended", "refused"]
-"""`refused`: it gives a secret away, so it is not there (M-083)."""
+"""`refused`: the text holds a secret, so it was not stored (M-083)."""
 
 SOURCES: tuple[Source, ...] = get_args(Source)
 EXPLICIT: Source = "user_explicit"
 
+BESIDE = "said beside what was looked for"
+"""Note on a fact that does not match itself (M-096)."""
+
+LEAST = 3
+MOST = 2_000
+"""Characters of a fact that a conversation or a model adds (M-006)."""
+MOST_ORIGINS = 100
+"""Origins kept of a fact; further ones are dropped."""
+SHORTEST = 1
+LONGEST = 20_000
+"""Characters of a fact that comes from a file (M-067)."""
+
+# A mark before a blank or a word makes a heading or a list; a minus before a digit is a number.
+MARKS = re.compile(r"(?:[#>*\s\u200c\u200d]|-(?!\d)|[`~]{3,})+")
+DROPPED = {"Cc", "Cf", "Cs"}
+JOINERS = {"\u200c", "\u200d"}
+"""Invisible, but parts of words in Persian and of emoji."""
+# Between characters of these scripts, or beside one, a blank means nothing.
+SIGN = "[\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+IDLE_BLANK = re.compile(f"(?<={SIGN}) | (?={SIGN})")
+
+LEFT_OUT = re.compile(r"^\s*(?:\[truncated: \d|\[lines \d+-\d+ of |(?:\.{3,}|…)\s*$)", re.MULTILINE)
+SHOWN = 3
+"""Lines that a refusal quotes."""
+
+UPDATED = ("id", "source", "origins", "valid_to", "taint", "protected", "archived", "said_at")
+"""Columns that may change when an equal fact is stored again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One atomic memory. `valid_to`: until when it is, or was, true. `replaced_by`: what is since."""
+    """One atomic memory. It was true until `valid_to`; the fact `replaced_by` is true since then."""
 
     id: str
     scope: str
@@ -49,27 +76,26 @@ class Fact:
     replaced_by: str | None = None
     retired_at: datetime | None = None
     taint: bool = False
-    """Whether it may come from outside: from a page, a file, a stranger (L-037)."""
+    """True if it may come from outside: from a page, a file, a stranger (L-037)."""
     protected: bool = False
-    """Whether it is the person's own words, or was made of such in any generation (M-060)."""
+    """True if it is the person's own words, or was made from such in any generation (M-060)."""
     archived: bool = False
-    """Whether it was not used for long, so that only who looks for it finds it (M-060)."""
+    """True if it was not used for long, so that only a search finds it (M-060)."""
     said_at: datetime | None = None
-    """When it was last said, by the person if it is their own words; None: when it was created."""
+    """Time of the last mention, by the person if it is their own words; None: its creation."""
 
     @property
     def last_said(self) -> datetime:
-        """How new an evidence it is; that of the person's own words is the last time they said them."""
+        """Return the time of its newest evidence; the person's own words need a mention by them."""
         said = self.said_at or self.created_at
         return said if self.protected else max(said, self.created_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A fact that fits a query. `score`: how well, from 0 to 1 among those found together; None:
-    nothing was looked for.
+    """A fact that matches a query. `score`: from 0 to 1 relative to the other hits; None: no query.
 
-    `beside`: only what was said right before or after it fits (M-096).
+    `beside`: only a message right before or after it matches (M-096).
     """
 
     fact: Fact
@@ -77,13 +103,9 @@ class Hit:
     beside: bool = False
 
 
-BESIDE = "said beside what was looked for"
-"""The note on a fact that does not match itself (M-096)."""
-
-
 @dataclass(frozen=True, slots=True)
 class NewFact:
-    """A fact to be stored; `text` is clean. None: the store gives a new id, the present moment."""
+    """A fact to be stored; `text` is clean. None: the store sets a new id and the present time."""
 
     scope: str
     text: str
@@ -97,30 +119,30 @@ class NewFact:
     replaced_by: str | None = None
     taint: bool = False
     protected: bool = False
-    """Beside what its source says."""
+    """True if it counts as the person's own words whatever its source."""
     said_at: datetime | None = None
-    """If it was last said at another time than `at`."""
+    """Time of the last mention, if it differs from `at`."""
     archived: bool = False
     queued: bool = False
-    """Whether it is to be brought together with the others of its scope."""
+    """True if it still has to be consolidated with the other facts of its scope."""
     theirs: bool = False
-    """A person wrote it into the file by hand, so it may hold a secret (M-083)."""
+    """True if a person wrote it into the file by hand, so that it may hold a secret (M-083)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The facts of a scope that are still to be brought together with the others."""
+    """The facts of a scope that still have to be consolidated with the others."""
 
     scope: str
     taint: bool
     facts: int
     newest: datetime
-    """When the last of them was stored."""
+    """Time when the last of them was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedFact:
-    """The outcome of a new fact; `change` is None where it was known already, or refused."""
+    """The outcome of a new fact; `change` is None if it was known already, or refused."""
 
     fact: Fact
     outcome: AddOutcome
@@ -129,19 +151,19 @@ class AddedFact:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The outcome of a replacement: new facts in order, also known or refused, and retired ones."""
+    """The outcome of a replacement: new facts in order, known and refused ones included, and retired ones."""
 
     facts: tuple[Fact, ...]
     outcomes: tuple[AddOutcome, ...]
     retired: tuple[Fact, ...]
     set_id: str | None
     ended: tuple[str, ...] = ()
-    """Those that were overtaken: they were true until now."""
+    """Ids of facts that the new ones ended: they were true until now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A fact that a message was given, by the cast of that message."""
+    """A fact that was in the prompt of a message's cast."""
 
     cast_id: str
     fact: Fact
@@ -149,7 +171,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of facts of a scope, by what became of them. `by_source`, `archived`: of the live ones."""
+    """Counts of a scope's facts by their state. `by_source` and `archived` count live facts only."""
 
     scope: str
     live: int
@@ -158,12 +180,12 @@ class Tally:
     retired: int
     by_source: Mapping[Source, int]
     indexed: int
-    """That are found by words: those that are live or ended."""
+    """Facts in the full-text index: the live and the ended ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A fact as the memories file sees it. `exported`: the file has its line."""
+    """A fact for the memories file. `exported`: the file has its line."""
 
     id: str
     key: str
@@ -172,27 +194,8 @@ class FileLine:
     exported: bool
 
 
-LEAST = 3
-MOST = 2_000
-"""Characters of a fact that a conversation or a model adds (M-006)."""
-MOST_ORIGINS = 100
-"""From how many places a fact is known to come; of more the first ones."""
-SHORTEST = 1
-LONGEST = 20_000
-"""Characters of a fact that comes from a file (M-067)."""
-
-# A mark before a blank or a word makes structure of a line; a minus before a digit is a number.
-MARKS = re.compile(r"(?:[#>*\s\u200c\u200d]|-(?!\d)|[`~]{3,})+")
-DROPPED = {"Cc", "Cf", "Cs"}
-JOINERS = {"\u200c", "\u200d"}
-"""Invisible, but parts of words in Persian and of emoji."""
-# Between signs of these scripts, or beside one, a blank means nothing.
-SIGN = "[\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-IDLE_BLANK = re.compile(f"(?<={SIGN}) | (?={SIGN})")
-
-
 def entry(text: str, least: int = LEAST, most: int = MOST) -> str:
-    """The text as one clean line (M-006).
+    """Return the text as one clean line (M-006).
 
     Raises: ToolFailed, naming the limit, for a line that is too short or too long.
     """
@@ -210,47 +213,42 @@ def entry(text: str, least: int = LEAST, most: int = MOST) -> str:
 
 
 def pieces_of(text: str) -> list[str]:
-    """A text that is too long for one fact as it can be kept until it is taken apart."""
+    """Split a text that is too long for one fact into parts that can be stored until a model splits it."""
     return [part for part in textwrap.wrap(cleaned(text), MOST) if says_something(part)]
 
 
 def entries(line: str) -> list[str]:
-    """The facts in a line of a memories file: none in mere decoration, several if very long."""
+    """Return the facts in a line of a memories file: none for decoration, several if it is very long."""
     parts = textwrap.wrap(cleaned(line), LONGEST) if len(line) > LONGEST else [line]
     return [text for part in parts if says_something(text := cleaned(part))]
 
 
 def cleaned(text: str) -> str:
-    """The text in one line, without invisible characters and leading marks of structure."""
+    """Return the text as one line, without invisible characters and leading Markdown marks."""
     if not text.isprintable():
         dropped = {mark for mark in text if unicodedata.category(mark) in DROPPED} - JOINERS
         text = "".join(mark for mark in text if mark.isspace() or mark not in dropped)
     line = " ".join(text.split())
-    marks = MARKS.match(line)
-    return line[marks.end() :] if marks else line
+    markup = MARKS.match(line)
+    return line[markup.end() :] if markup else line
 
 
 def key(text: str) -> str:
-    """What equal facts have in common: the text whatever its case and spacing (M-007)."""
+    """Return the text without differences of case and spacing; equal facts have the same key (M-007)."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return IDLE_BLANK.sub("", " ".join(folded.split()))
 
 
-LEFT_OUT = re.compile(r"^\s*(?:\[truncated: \d|\[lines \d+-\d+ of |(?:\.{3,}|…)\s*$)", re.MULTILINE)
-SHOWN = 3
-"""Lines that a refusal quotes."""
-
-
 def listed(text: str) -> list[str]:
-    """The memories in a text of one per line, each once."""
+    """Return the memories in a text of one per line, each once."""
     found = [line for raw in text.splitlines() for line in entries(raw)]
     return list({key(line): line for line in reversed(found)}.values())[::-1]
 
 
 def refusal(old: Sequence[tuple[str, bool]], text: str) -> str | None:
-    """Why the text must not replace the old lines, in words for the model; None: it may.
+    """Return why the text must not replace the old lines, in words for the model; None if it may.
 
-    `old`: each line, and whether it is protected: the person's own words.
+    `old`: each line, and True if it is protected, which means the person's own words.
     """
     new = listed(text)
     if not new:
@@ -267,7 +265,11 @@ def refusal(old: Sequence[tuple[str, bool]], text: str) -> str | None:
         )
     kept = {key(line) for line in new}
     gone = [line for line, protected in old if protected and key(line) not in kept]
-    orphans = [line for line, heir in zip(gone, successors(gone, new), strict=True) if heir is None]
+    orphans = [
+        line
+        for line, successor in zip(gone, successors(gone, new), strict=True)
+        if successor is None
+    ]
     if not orphans:
         return None
     quoted = "; ".join(f'"{shortened(line, 200)}"' for line in orphans[:SHOWN])
@@ -280,7 +282,7 @@ def refusal(old: Sequence[tuple[str, bool]], text: str) -> str | None:
 
 @dataclass(slots=True)
 class Batch:
-    """What became of new facts, and the rows to insert and then to update for it."""
+    """The outcomes of new facts, and the rows to insert and then to update for them."""
 
     taken: list[AddedFact] = field(default_factory=list)
     inserts: list[Json] = field(default_factory=list)
@@ -289,7 +291,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """Which facts go, what comes, and for each that goes the number of its heir, if any."""
+    """A replacement plan: the old facts, the new ones, and for each old one the index of its successor."""
 
     old: tuple[Fact, ...]
     fresh: tuple[NewFact, ...]
@@ -300,12 +302,12 @@ fact_of = reader(Fact)
 
 
 def facts_of(rows: Iterable[db.Row]) -> list[Fact]:
-    """Rows as facts."""
+    """Return rows as facts."""
     return [fact_of(row) for row in rows]
 
 
 def state_of(fact: Fact) -> Json:
-    """What is on record of a fact."""
+    """Return the recorded state of a fact, as change sets hold it."""
     state: Json = {"scope": fact.scope, "text": fact.text, "source": fact.source}
     if fact.speaker:
         state["speaker"] = fact.speaker
@@ -315,23 +317,23 @@ def state_of(fact: Fact) -> Json:
 
 
 def protection(fact: Fact) -> Json:
-    """That it is protected, where its source does not say so, and that it is at rest."""
-    found: Json = {"protected": True} if fact.protected and fact.source != EXPLICIT else {}
-    return found | ({"resting": True} if fact.archived else {})
+    """Return the flags of a fact for its state: protected, unless its source says so, and archived."""
+    flags: Json = {"protected": True} if fact.protected and fact.source != EXPLICIT else {}
+    return flags | ({"resting": True} if fact.archived else {})
 
 
 def is_protected(state: Json) -> bool:
-    """What `state_of` says of that, also in states from before it was told apart."""
+    """Read `protected` from a state, also from old states that lack the flag."""
     return bool(state.get("protected")) or state["source"] == EXPLICIT
 
 
 def last_said(facts: Iterable[Fact], *, own: bool) -> datetime:
-    """When what is made of these was last said. `own`: it is the person's words, so by them."""
+    """Return when the facts that a new one is made of were last mentioned. `own`: by the person only."""
     return max(fact.last_said for fact in facts if fact.protected or not own)
 
 
 def renamed(fact: Fact, scope: str) -> NewFact:
-    """A fact that belongs to another scope."""
+    """Return a copy of a fact for another scope."""
     return NewFact(
         scope,
         fact.text,
@@ -347,23 +349,27 @@ def renamed(fact: Fact, scope: str) -> NewFact:
     )
 
 
-def standing(heirs: Mapping[str, int | None], taken: Sequence[AddedFact]) -> dict[str, int | None]:
-    """Without the old facts whose heir was refused: those stay."""
-    return {old: n for old, n in heirs.items() if n is None or taken[n].outcome != "refused"}
+def standing(
+    successors_of: Mapping[str, int | None], taken: Sequence[AddedFact]
+) -> dict[str, int | None]:
+    """Return the successors without the old facts whose successor was refused: those stay."""
+    return {
+        old: n for old, n in successors_of.items() if n is None or taken[n].outcome != "refused"
+    }
 
 
 def retirements(facts: Iterable[Fact]) -> list[Change]:
-    """How facts that go are recorded."""
+    """Return the changes that record retired facts."""
     return [Change("fact", fact.id, state_of(fact), None) for fact in facts]
 
 
 def revivals(facts: Iterable[Fact]) -> list[Change]:
-    """How facts that come back are recorded."""
+    """Return the changes that record revived facts."""
     return [Change("fact", fact.id, None, state_of(fact)) for fact in facts]
 
 
 def revived(rows: Iterable[db.Row], named: Mapping[str, str]) -> list[Fact]:
-    """The last row of each key as a fact, with the text that the key has now."""
+    """Return the last row of each key as a fact, with the text that the key has now."""
     last = {row["key"]: row for row in rows}
     return [
         replace(fact_of(row), text=named[name], retired_at=None, replaced_by=None, protected=True)
@@ -372,19 +378,15 @@ def revived(rows: Iterable[db.Row], named: Mapping[str, str]) -> list[Fact]:
 
 
 def wanted(new: Sequence[NewFact]) -> tuple[str, str]:
-    """Ids, and pairs of scope and key, under which new facts may be known; as JSON."""
+    """Return, as JSON, the ids and the pairs of scope and key under which new facts may be known."""
     return (
         json.dumps([fact.id for fact in new if fact.id]),
         json.dumps([(fact.scope, key(fact.text)) for fact in new]),
     )
 
 
-UPDATED = ("id", "source", "origins", "valid_to", "taint", "protected", "archived", "said_at")
-"""What may be another when an equal fact is told."""
-
-
 def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: NewId) -> Batch:
-    """Let new facts meet those known by id, or by scope and key while they are true."""
+    """Merge new facts with known ones: by id, or by scope and key while the known one is true."""
     by_id = {row["id"]: fact_of(row) for row in rows}
     place = {
         (row["scope"], row["key"]): row["id"]
@@ -395,25 +397,25 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
     for fact in new:
         at = (fact.scope, key(fact.text))
         known = by_id.get(fact.id or "")
-        over = fact.valid_to is not None and fact.valid_to <= now
+        has_ended = fact.valid_to is not None and fact.valid_to <= now
         if known:
             batch.taken.append(AddedFact(known, "known", None))
             continue
         if at in place:
             before = by_id[place[at]]
-            taken = _met(before, fact, now)
+            taken = _merged(before, fact, now)
             if taken.fact != before:
                 row = columns(taken.fact)
-                batch.updates.append({name: row[name] for name in UPDATED} | {"ended": over})
+                batch.updates.append({name: row[name] for name in UPDATED} | {"ended": has_ended})
         else:
             taken = _stored(fact, now, new_id)
             if not fact.theirs and secret_kind(fact.text):
                 batch.taken.append(AddedFact(taken.fact, "refused", None))
                 continue
             row = columns(taken.fact, "retired_at")
-            row |= {"key": at[1], "stored_at": now, "ended": over}
-            batch.inserts.append(row | {"queued": fact.queued and not over})
-        if over:
+            row |= {"key": at[1], "stored_at": now, "ended": has_ended}
+            batch.inserts.append(row | {"queued": fact.queued and not has_ended})
+        if has_ended:
             place.pop(at, None)
         else:
             place[at] = taken.fact.id
@@ -429,25 +431,25 @@ def succession(
     new: Sequence[tuple[str, Source]],
     evidence: Sequence[str],
 ) -> Succession:
-    """Let new texts stand for the live facts with these ids; equal ones stay.
+    """Plan to replace the live facts with these ids by new texts; equal facts stay.
 
-    What stands for the person's own words is their own words as well (M-042), and they get lost in
-    nothing: unrecognised, they are in any of the new texts. Raises: ToolFailed for a bad text.
+    A text that replaces the person's own words counts as their own words too (M-042). If no text matches their
+    words, every new text counts as such. Raises: ToolFailed for a bad text.
     """
     texts = [entry(text, SHORTEST, LONGEST) for text, _ in new]
     names = [key(text) for text in texts]
     living = {key(fact.text): fact for fact in live}
     kept = set(names)
     old = [fact for name, fact in living.items() if fact.id in ids and name not in kept]
-    heirs = successors([fact.text for fact in old], texts)
+    successor_of = successors([fact.text for fact in old], texts)
     if len(texts) == 1:
-        heirs = [0] * len(old)
-    pairs = list(zip(old, heirs, strict=True))
-    lost = [fact for fact, heir in pairs if heir is None and fact.protected]
+        successor_of = [0] * len(old)
+    pairs = list(zip(old, successor_of, strict=True))
+    lost = [fact for fact, successor in pairs if successor is None and fact.protected]
     replaced: dict[int, list[Fact]] = defaultdict(list)
-    for fact, heir in pairs:
-        if heir is not None:
-            replaced[heir].append(fact)
+    for fact, successor in pairs:
+        if successor is not None:
+            replaced[successor].append(fact)
     fresh = []
     for n, (text, (_, source)) in enumerate(zip(texts, new, strict=True)):
         past = [*replaced[n], *lost]
@@ -457,14 +459,19 @@ def succession(
             origins |= dict.fromkeys(evidence)
         same = [living[names[n]]] if names[n] in living else []
         taint = any(fact.taint for fact in (*past, *same))
-        kind = EXPLICIT if own else source
+        new_source = EXPLICIT if own else source
         said = last_said([*past, *same], own=own) if same else None  # nobody says it again
-        fresh.append(NewFact(scope, text, kind, origins=tuple(origins), taint=taint, said_at=said))
+        fresh.append(
+            NewFact(scope, text, new_source, origins=tuple(origins), taint=taint, said_at=said)
+        )
     anywhere = 0 if texts else None
     return Succession(
         old=tuple(old),
         fresh=tuple(fresh),
-        heirs=tuple(anywhere if heir is None and fact.protected else heir for fact, heir in pairs),
+        heirs=tuple(
+            anywhere if successor is None and fact.protected else successor
+            for fact, successor in pairs
+        ),
     )
 
 
@@ -489,8 +496,8 @@ def _stored(new: NewFact, now: datetime, new_id: NewId) -> AddedFact:
     return AddedFact(fact, "stored", Change("fact", fact.id, None, state_of(fact), fact.origins))
 
 
-def _met(known: Fact, new: NewFact, now: datetime) -> AddedFact:
-    """An equal fact: where both came from is kept, and the stronger source (M-007, M-075)."""
+def _merged(known: Fact, new: NewFact, now: datetime) -> AddedFact:
+    """Merge a new fact into an equal one: both origins are kept, and the stronger source (M-007, M-075)."""
     own = new.source == EXPLICIT or new.protected
     said = new.said_at or new.at or now
     if known.protected:
@@ -502,7 +509,7 @@ def _met(known: Fact, new: NewFact, now: datetime) -> AddedFact:
     fact = replace(
         known,
         source=EXPLICIT if new.source == EXPLICIT else known.source,
-        # What no message told is no message's alone: it stays where one that says so is taken back.
+        # A fact without origins gets none: it must stay if a message that repeats it is redacted.
         origins=tuple(dict.fromkeys([*known.origins, *also, *(known.origins and new.origins)]))[
             :MOST_ORIGINS
         ],

@@ -1,4 +1,4 @@
-"""The store of facts: kept once per scope, retired rather than deleted, every change on record."""
+"""The store of facts: each kept once per scope, retired rather than deleted, with every change on record."""
 
 import asyncio
 import json
@@ -52,20 +52,20 @@ WAS_TRUE = (
     "{}.retired_at IS NULL AND (NOT {}.ended OR {}.valid_to > :when AND"
     " ({}.valid_from <= :when OR {}.valid_from >= {}.valid_to))"
 )
-"""What is true, and what was at that moment; of what was told afterwards nobody knows since when."""
+"""True now, or true at that moment; a fact stored afterwards has no known beginning."""
 LIVE = TRUE.replace("{}.", "")
-"""What is remembered and true; the rest is kept for an undo, or for what once was (M-074)."""
+"""Remembered and true; other facts are kept for an undo, or for questions about the past (M-074)."""
 TRUE_THEN = WAS_TRUE.replace("{}.", "")
 AWAKE = f"{LIVE} AND NOT archived"
-"""What is also of use, as far as we know: the rest is found by who looks for it (M-060)."""
+"""Live and not archived; archived facts are found by a search only (M-060)."""
 RESTING = "archived = :archived, examined = iif(archived AND NOT :archived, 0, examined)"
 LISTED = f"({LIVE})"
-"""Whether it has a line in the memories file; as the index `facts_unwritten` says it."""
+"""The fact has a line in the memories file; written as in the index `facts_unwritten`."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
-# `+scope` beside it: else SQLite reads the whole scope to find a few ids.
+# `+scope` beside it: otherwise SQLite reads the whole scope to find a few ids.
 
 SPLIT = "split"
-"""The name of the job that takes a long text apart."""
+"""Name of the job that splits a long text."""
 NOBODY: Mapping[str, int] = {}
 
 Owing = Callable[[Transaction], Awaitable[None]]
@@ -76,9 +76,9 @@ _queue = reader(Queue)
 
 
 class Facts:
-    """What is remembered of each person and room. Also the `Rows` of kind "fact" for an undo.
+    """The memories of each person and room. Also the `Rows` of kind "fact" for an undo.
 
-    What is done to many facts at once goes on beside the event loop.
+    Work on many facts at once runs in a thread beside the event loop.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class Facts:
         changes: ChangeSets,
         clock: Clock,
         new_id: NewId,
-        owed: Owing | None = None,
+        on_new_texts: Owing | None = None,
         health: Health | None = None,
     ) -> None:
-        """`owed`: what has to be told when texts are new, in the transaction in which they are.
+        """`on_new_texts`: called when texts are new, in the same transaction.
 
-        `health`: who is told when the index of words had to be mended.
+        `health`: gets a report when the index of words had to be repaired.
         """
         self._database = database
         self._changes = changes
         self._clock = clock
         self._new_id = new_id
-        self._owed = owed
+        self._on_new_texts = on_new_texts
         self.words = WordIndex(health)
 
     # Reading
@@ -106,9 +106,9 @@ class Facts:
     async def live(
         self, scope: str, tx: Transaction | None = None, stored_before: datetime | None = None
     ) -> list[Fact]:
-        """The facts of a scope, oldest first; within a transaction, as it sees them.
+        """Return the facts of a scope, oldest first; within a transaction, as it sees them.
 
-        `stored_before`: without what was stored, or revived, since; whatever its age.
+        `stored_before`: without facts stored, or revived, since then, whatever their age.
         """
         rows = await (tx or self._database).rows(
             f"SELECT * FROM facts WHERE scope = :scope AND {LIVE}"
@@ -120,9 +120,9 @@ class Facts:
     async def latest(
         self, scope: str, begin: int, count: int, when: datetime | None = None
     ) -> list[Fact]:
-        """`count` facts, newest first, from the one numbered `begin` on (M-002).
+        """Return `count` facts, newest first, from the one numbered `begin` on (M-002).
 
-        `when`: also of those that were true at that moment.
+        `when`: include facts that were true at that moment.
         """
         if begin < 1:
             raise ToolFailed(f"begin counts from 1, the newest; {begin} is no place in the list")
@@ -139,7 +139,7 @@ class Facts:
         return [fact_of(row) for row in rows]
 
     async def most_used(self, scope: str, count: int, source: Transaction | Database) -> list[Fact]:
-        """The live facts that were of use most often, then the newest (M-016)."""
+        """Return the live facts that were used most often, then the newest (M-016)."""
         rows = await source.rows(
             f"SELECT * FROM facts WHERE scope = ? AND {AWAKE}"
             " ORDER BY accesses DESC, created_at DESC, seq DESC LIMIT ?",
@@ -148,7 +148,7 @@ class Facts:
         return [fact_of(row) for row in rows]
 
     async def get(self, fact_id: str, scope: str | None = None) -> Fact | None:
-        """One fact, live or retired; with `scope` only if it belongs there."""
+        """Return one fact, live or retired; with `scope` only if it belongs there."""
         row = await self._database.row(
             "SELECT * FROM facts WHERE id = ? AND (scope = ? OR ? IS NULL)",
             (fact_id, scope, scope),
@@ -156,7 +156,7 @@ class Facts:
         return fact_of(row) if row else None
 
     async def lineage(self, ids: Iterable[str]) -> list[Fact]:
-        """These facts, live or retired, with what they replaced and equal facts of their scope."""
+        """Return these facts, live or retired, with those they replaced and equal ones of their scope."""
         rows = await self._database.rows(
             "WITH RECURSIVE found (id) AS (SELECT value FROM json_each(?) UNION"
             "  SELECT f.id FROM found JOIN facts o ON o.id = found.id JOIN facts f"
@@ -167,25 +167,25 @@ class Facts:
         return [fact_of(row) for row in rows]
 
     async def saying(self, traces: Traces) -> list[Fact]:
-        """The facts of all scopes, live or retired, that hold one of the `traces`."""
+        """Return the facts of all scopes, live or retired, that match one of the `traces`."""
         query = f"SELECT * FROM facts WHERE {FACTS.rows()} ORDER BY scope, seq"
         rows = await self._database.rows(query, traces.asked(FACTS))
         return await asyncio.to_thread(facts_of, rows)
 
     async def count(self, scope: str) -> int:
-        """How many live facts a scope has."""
+        """Count the live facts of a scope."""
         query = f"SELECT count(*) FROM facts WHERE scope = ? AND {LIVE}"
         (count,) = await self._database.scalars(query, (scope,))
         return int(count)
 
     async def scopes(self) -> list[str]:
-        """Every scope that has facts: for the command line of the machine's owner."""
+        """Return every scope that has facts, for the command line of the machine's owner."""
         return await self._database.scalars(
             "SELECT DISTINCT scope FROM facts WHERE retired_at IS NULL ORDER BY scope"
         )
 
     async def stamps(self) -> dict[str, tuple[object, ...]]:
-        """For each scope something that is another thing once its facts are."""
+        """Return for each scope a value that changes whenever its facts do."""
         rows = await self._database.rows(
             f"SELECT scope, count(*), sum({AWAKE}), max(stored_at), max(retired_at) FROM facts"
             " GROUP BY scope"
@@ -193,7 +193,7 @@ class Facts:
         return {row[0]: tuple(row[n] for n in range(1, 5)) for row in rows}
 
     async def kept(self, scope: str) -> list[Fact]:
-        """The facts of a scope with those that are no longer true, oldest first."""
+        """Return the facts of a scope, ended ones included, oldest first."""
         rows = await self._database.rows(
             "SELECT * FROM facts WHERE scope = ? AND retired_at IS NULL ORDER BY created_at, seq",
             (scope,),
@@ -201,17 +201,17 @@ class Facts:
         return await asyncio.to_thread(facts_of, rows)
 
     async def _renew(self, tx: Transaction, ids: Collection[str]) -> None:
-        """Let these facts be found by what they say now."""
+        """Index the present texts of these facts."""
         if ids:
             await self.words.renew(tx, ids)
-            await self._tell(tx)
+            await self._notify(tx)
 
-    async def _tell(self, tx: Transaction) -> None:
-        if self._owed is not None:
-            await self._owed(tx)
+    async def _notify(self, tx: Transaction) -> None:
+        if self._on_new_texts is not None:
+            await self._on_new_texts(tx)
 
     async def kin(self, fact: Fact) -> tuple[list[Fact], list[Fact]]:
-        """What a fact stands for by now, and what stands for it: as far as it is kept."""
+        """Return the facts that this one replaced, and those that replaced it, as far as they are kept."""
         before = await self._database.rows(
             "SELECT * FROM facts WHERE scope = ? AND replaced_by = ? ORDER BY created_at, seq",
             (fact.scope, fact.id),
@@ -222,7 +222,7 @@ class Facts:
         return facts_of(before), facts_of(after)
 
     async def tallies(self) -> list[Tally]:
-        """How many facts there are, for each scope that has some."""
+        """Count the facts of each scope that has some, by their state."""
         rows = await self._database.rows(
             f"SELECT scope, sum({LIVE}) AS live, sum({LIVE} AND archived) AS archived,"
             " sum(retired_at IS NULL AND ended) AS ended,"
@@ -257,11 +257,10 @@ class Facts:
         taint: bool = False,
         queued: bool = True,
     ) -> tuple[Fact, AddOutcome]:
-        """Remember one thing; an equal fact stays the only one (M-005 to M-007).
+        """Store one fact; an equal fact stays the only one (M-005 to M-007).
 
-        `until`: when it stops, or stopped, being true. `queued`: it is to be brought together with
-        the others of its scope. Raises: ToolFailed for a text that is too short or too long, or
-        gives a secret away.
+        `until`: when it stops, or stopped, being true. `queued`: it still has to be consolidated with the others of
+        its scope. Raises: ToolFailed for a text that is too short or too long, or holds a secret.
         """
         line = entry(text, most=most)
         new = NewFact(scope, line, source, speaker, tuple(origins), valid_to=until)
@@ -273,16 +272,21 @@ class Facts:
         return taken.fact, taken.outcome
 
     async def end(
-        self, tx: Transaction, why: Reason, fact_id: str, until: datetime, heir: str | None = None
+        self,
+        tx: Transaction,
+        why: Reason,
+        fact_id: str,
+        until: datetime,
+        successor: str | None = None,
     ) -> Fact | None:
-        """Let a live fact of `why.scope` be true until then; `heir`: what is true since (M-074)."""
+        """End a live fact of `why.scope` at a time; `successor`: id of the fact that is true since (M-074)."""
         row = await tx.row(
             f"SELECT * FROM facts WHERE id = ? AND scope = ? AND {LIVE}", (fact_id, why.scope)
         )
         if row is None:
             return None
         was = fact_of(row)
-        now = replace(was, valid_to=until, replaced_by=heir)
+        now = replace(was, valid_to=until, replaced_by=successor)
         await self._put_state(tx, now.id, state_of(now))
         await self._changes.record(
             tx, why, [Change("fact", was.id, state_of(was), state_of(now), tuple(why.evidence))]
@@ -297,10 +301,9 @@ class Facts:
         old_ids: Iterable[str],
         new: Sequence[tuple[str, Source]],
     ) -> Replaced:
-        """Let new facts stand for old ones: stored first, then the old ones retired (M-057).
+        """Replace old facts by new ones, which are stored before the old ones are retired (M-057).
 
-        An old fact that equals a new one stays. What stands for the person's own words is their
-        own words as well (M-042).
+        An old fact that equals a new one stays. A text in place of the person's own words counts as such (M-042).
         """
         ids = list(old_ids)
         names = [key(entry(text, SHORTEST, LONGEST)) for text, _ in new]
@@ -312,36 +315,38 @@ class Facts:
         )
         live = await asyncio.to_thread(facts_of, rows)
         planned = await asyncio.to_thread(succession, live, set(ids), scope, new, why.evidence)
-        heirs = {fact.id: heir for fact, heir in zip(planned.old, planned.heirs, strict=True)}
-        return await self.supersede(tx, why, planned.fresh, heirs)
+        successor_of = {
+            fact.id: successor for fact, successor in zip(planned.old, planned.heirs, strict=True)
+        }
+        return await self.supersede(tx, why, planned.fresh, successor_of)
 
     async def supersede(
         self,
         tx: Transaction,
         why: Reason,
         fresh: Sequence[NewFact],
-        heirs: Mapping[str, int | None],
+        successor_of: Mapping[str, int | None],
         ended: Mapping[str, int] = NOBODY,
     ) -> Replaced:
-        """Store `fresh`, then retire the facts of `heirs`; those of `ended` were true until now.
+        """Store `fresh`, then retire the facts of `successor_of`; those of `ended` were true until now.
 
-        `heirs`, `ended`: for the id of an old fact the number of the new one in its place. An old
-        fact that equals a new one stays, and so does one whose heir was refused.
+        `successor_of`, `ended`: old id → index of its successor. An old fact stays that equals a new one, or whose
+        successor was refused.
         """
         taken = await self.take(tx, fresh)
-        heirs = standing(heirs, taken)
+        successor_of = standing(successor_of, taken)
         ended = {old: n for old, n in ended.items() if taken[n].outcome != "refused"}
         stay = {done.fact.id for done in taken}
         places = {
-            old: taken[heir].fact.id
-            for old, heir in heirs.items()
-            if heir is not None and old not in stay
+            old: taken[successor].fact.id
+            for old, successor in successor_of.items()
+            if successor is not None and old not in stay
         }
         over = await self._overtake(
             tx, why.scope, {old: taken[n].fact.id for old, n in ended.items() if old not in stay}
         )
         retired = await self.retire_unrecorded(
-            tx, why.scope, [old for old in heirs if old not in stay], why.cause, places
+            tx, why.scope, [old for old in successor_of if old not in stay], why.cause, places
         )
         changes = [done.change for done in taken if done.change] + over
         changes += await asyncio.to_thread(retirements, retired)
@@ -354,12 +359,12 @@ class Facts:
         )
 
     async def _overtake(
-        self, tx: Transaction, scope: str, heirs: Mapping[str, str]
+        self, tx: Transaction, scope: str, successor_of: Mapping[str, str]
     ) -> list[Change]:
-        """Let facts be true until now, each in favour of its heir; how that is recorded."""
+        """End facts now, each in favour of its successor; return the changes to record."""
         now, changes = self._clock.now(), []
-        for was in await self.living(tx, scope, list(heirs)):
-            then = replace(was, valid_to=now, replaced_by=heirs[was.id])
+        for was in await self.living(tx, scope, list(successor_of)):
+            then = replace(was, valid_to=now, replaced_by=successor_of[was.id])
             await self._put_state(tx, was.id, state_of(then))
             changes.append(Change("fact", was.id, state_of(was), state_of(then)))
         return changes
@@ -367,7 +372,7 @@ class Facts:
     async def living(
         self, source: Transaction | Database, scope: str, ids: Collection[str]
     ) -> list[Fact]:
-        """Those of the facts with these ids that are live in the scope, in their order."""
+        """Return the live facts of the scope among these ids, in their order."""
         rows = await source.rows(
             f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND {LIVE} ORDER BY seq",
             (json.dumps(list(ids)), scope),
@@ -375,7 +380,7 @@ class Facts:
         return facts_of(rows)
 
     async def numbered(self, scope: str, seqs: Collection[int]) -> dict[int, Fact]:
-        """The live facts of a scope by the numbers under which an index knows them."""
+        """Return the live facts of a scope by the row numbers that an index uses."""
         rows = await self._database.rows(
             f"SELECT * FROM facts WHERE seq {IN_LIST} AND +scope = ? AND {LIVE}",
             (json.dumps(list(seqs)), scope),
@@ -383,20 +388,20 @@ class Facts:
         return {row["seq"]: fact_of(row) for row in rows}
 
     async def rename(self, tx: Transaction, why: Reason, was: str) -> None:
-        """What is remembered under a name that a scope no longer has belongs to `why.scope`."""
+        """Move the facts of a scope's former name to `why.scope`."""
         old = await self.live(was, tx)
         if not old:
             return
         taken = await self.take(tx, [renamed(fact, why.scope) for fact in old])
-        heirs = {fact.id: done.fact.id for fact, done in zip(old, taken, strict=True)}
-        gone = await self.retire_unrecorded(tx, was, list(heirs), why.cause, heirs)
+        new_ids = {fact.id: done.fact.id for fact, done in zip(old, taken, strict=True)}
+        gone = await self.retire_unrecorded(tx, was, list(new_ids), why.cause, new_ids)
         changes = [done.change for done in taken if done.change]
         await self._changes.record(tx, why, [*changes, *retirements(gone)])
 
-    # What is to be brought together with the others (M-031 to M-043); what has an end stays apart
+    # Facts to be consolidated with the others (M-031 to M-043); those with an end are not
 
     async def queues(self, source: Transaction | Database) -> list[Queue]:
-        """How many facts of each scope wait, those that may come from outside apart."""
+        """Count the waiting facts of each scope, untrusted ones separately."""
         rows = await source.rows(
             "SELECT scope, taint, count(*) AS facts, max(stored_at) AS newest FROM facts"
             f" WHERE queued AND valid_to IS NULL AND {LIVE} GROUP BY scope, taint ORDER BY scope, taint"
@@ -406,7 +411,7 @@ class Facts:
     async def queued(
         self, scope: str, most: int, *, taint: bool, tx: Transaction | None = None
     ) -> list[Fact]:
-        """The first that wait."""
+        """Return the first facts that wait to be consolidated."""
         rows = await (tx or self._database).rows(
             f"SELECT * FROM facts WHERE queued AND scope = ? AND taint = ? AND {LIVE}"
             " AND valid_to IS NULL ORDER BY seq LIMIT ?",
@@ -415,7 +420,7 @@ class Facts:
         return facts_of(rows)
 
     async def unqueue(self, tx: Transaction, ids: Collection[str]) -> None:
-        """They were brought together with the others, or cannot be."""
+        """Mark facts as consolidated, or as impossible to consolidate."""
         await tx.execute(
             f"UPDATE facts SET queued = 0 WHERE id {IN_LIST}", (json.dumps(list(ids)),)
         )
@@ -423,7 +428,7 @@ class Facts:
     # Writing, for callers that put the changes on record themselves
 
     async def take(self, tx: Transaction, new: Sequence[NewFact]) -> list[AddedFact]:
-        """Store facts, but those that are known, or give a secret away; see `fact.met` (M-083)."""
+        """Store facts, except known ones and those that hold a secret; see `fact.met` (M-083)."""
         ids, pairs = await asyncio.to_thread(wanted, new)
         rows = await tx.rows(
             "SELECT f.* FROM json_each(?) w CROSS JOIN facts f ON f.id = w.value"
@@ -444,7 +449,7 @@ class Facts:
         return batch.taken
 
     async def _place(self, tx: Transaction, rows: Sequence[Json]) -> None:
-        """Give new rows their places, in their order."""
+        """Number new rows in their order, with gaps where the conversation paused."""
         last: dict[str, tuple[int, str | None, datetime]] = {}
         for scope in {row["scope"] for row in rows}:
             query = (
@@ -469,7 +474,7 @@ class Facts:
         cause: Cause,
         places: Mapping[str, str] | None = None,
     ) -> list[Fact]:
-        """Retire facts of a scope; those that were kept. `places`: who took whose place."""
+        """Retire facts of a scope and return them. `places`: old id → id of the fact that replaces it."""
         rows = await tx.rows(
             f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND retired_at IS NULL"
             " ORDER BY created_at, seq",
@@ -486,13 +491,13 @@ class Facts:
         )
         await self.words.drop(tx, [row["seq"] for row in rows])
         if gone:
-            await self._tell(tx)
+            await self._notify(tx)
         return gone
 
     async def revive(self, tx: Transaction, scope: str, texts: Sequence[str]) -> list[Fact]:
-        """Bring back what was removed by hand not long ago and is written again (M-015).
+        """Bring back recently removed facts whose lines are written again (M-015).
 
-        So it keeps where it is from and its age; an editor may have saved in two steps.
+        They keep their origins and age; some editors save in two steps.
         """
         named = await asyncio.to_thread(lambda: {key(text): text for text in texts})
         rows = await tx.rows(
@@ -513,7 +518,7 @@ class Facts:
     async def reword(
         self, tx: Transaction, scope: str, pairs: Sequence[tuple[str, str]]
     ) -> list[Change]:
-        """Give facts (id, text) another case or spacing, as the memories file has it."""
+        """Change the case or spacing of facts (id, text), as the memories file has it."""
         texts = dict(pairs)
         rows = await tx.rows(
             f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND {LIVE}",
@@ -528,15 +533,15 @@ class Facts:
             Change("fact", f.id, state_of(f), state_of(replace(f, text=texts[f.id]))) for f in facts
         ]
 
-    # The way back
+    # Undo
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
-        """What a change set says of a fact; None: retired, or not there."""
+        """Return the state of a fact for a change set; None if it is retired or missing."""
         row = await tx.row("SELECT * FROM facts WHERE id = ? AND retired_at IS NULL", (item,))
         return state_of(fact_of(row)) if row else None
 
     async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
-        """Make the fact this again; False where an equal one lives or it is gone for good.
+        """Restore a state of a fact; False if an equal one lives or the fact is gone for good.
 
         A retired fact comes back under its id. `why` is on record already.
         """
@@ -551,7 +556,7 @@ class Facts:
         return await self._put_state(tx, item, state)
 
     async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
-        """Of those of these facts that were merged into others, or ended for them, which that is."""
+        """Return, for facts that were merged or ended in favour of others, the ids of those others."""
         rows = await tx.rows(
             f"SELECT id, replaced_by FROM facts WHERE id {IN_LIST} AND replaced_by IS NOT NULL"
             " AND (retired_at IS NULL AND ended OR valid_to IS NULL AND retired_at IS NOT NULL)",
@@ -590,7 +595,7 @@ class Facts:
         return done == 1
 
     async def lapse(self) -> None:
-        """What was true until a moment that has passed leaves the prompt, lists and files."""
+        """End the facts whose `valid_to` has passed, so that they leave the prompt, lists and files."""
         (next_end,) = await self._database.scalars(
             "SELECT min(valid_to) FROM facts WHERE valid_to IS NOT NULL AND NOT ended"
         )
@@ -601,23 +606,23 @@ class Facts:
                 "UPDATE facts SET ended = 1 WHERE valid_to <= ? AND valid_to IS NOT NULL AND NOT ended",
                 (now,),
             )
-            await self._tell(tx)
+            await self._notify(tx)
 
     async def purge(self, tx: Transaction, scope: str, ids: Iterable[str]) -> int:
-        """Delete facts of a scope for good, with what is recorded of them; how many were there.
+        """Delete facts of a scope for good, with their recorded changes; return their number.
 
         Their lines must have left the file, or they would be learnt again: `FlatFile.forget`.
         """
         listed = json.dumps(list(ids))
         for vectors in ("fact_vectors", "qdrant_points"):
-            # What was said right after one of them was embedded with the end of its text.
+            # The embedding of the next fact included the end of the deleted text.
             await tx.execute(
                 f"DELETE FROM {vectors} WHERE seq IN (SELECT n.seq FROM facts f JOIN facts n"
                 f" ON n.scope = f.scope AND n.place = f.place + 1"
                 f" WHERE f.id {IN_LIST} AND f.scope = ?)",
                 (listed, scope),
             )
-        await self._tell(tx)
+        await self._notify(tx)
         rows = await tx.rows(
             f"DELETE FROM facts WHERE +scope = ? AND id {IN_LIST} RETURNING id, seq",
             (scope, listed),
@@ -627,7 +632,7 @@ class Facts:
         return len(rows)
 
     async def expire(self, tx: Transaction, before: datetime) -> int:
-        """Delete what was retired before a moment and has left the file; how many (M-065)."""
+        """Delete facts that were retired before a moment and have left the file; return their number (M-065)."""
         return await tx.execute(
             "DELETE FROM facts WHERE retired_at < ? AND exported = 0", (stamp(before),)
         )
@@ -635,25 +640,25 @@ class Facts:
     # The memories file
 
     def now(self) -> datetime:
-        """The moment by which facts are stamped."""
+        """Return the time by which facts are stamped."""
         return self._clock.now()
 
     async def gone_since(
         self, tx: Transaction, scope: str, begun: datetime, but_by: Cause
     ) -> set[str]:
-        """Keys of what was retired since `begun` by another cause than this one."""
+        """Return the keys of facts retired since `begun` by another cause than this one."""
         query = "SELECT key FROM facts WHERE scope = ? AND retired_at >= ? AND retired_by <> ?"
         return set(await tx.scalars(query, (scope, stamp(begun), but_by)))
 
     async def is_unwritten(self, scope: str) -> bool:
-        """Whether the memories file lacks a live fact or still has a retired one."""
+        """Check whether the memories file lacks a live fact or still has a retired one."""
         return await self._database.exists(
             f"SELECT 1 FROM facts WHERE scope = ? AND exported <> {LISTED} LIMIT 1",
             (scope,),
         )
 
     async def for_file(self, tx: Transaction, scope: str) -> list[FileLine]:
-        """All live facts, oldest first, and the others whose line is still in the file."""
+        """Return all live facts, oldest first, and other facts whose line is still in the file."""
         rows = await tx.rows(
             "SELECT id, key, text, exported = 1 AS exported, 1 AS live, created_at, seq FROM facts"
             f" WHERE scope = :scope AND {LIVE}"
@@ -667,9 +672,9 @@ class Facts:
     async def unwrite(
         self, tx: Transaction, scope: str, ids: Collection[str] | None = None
     ) -> None:
-        """Let these facts count as not written: if their lines go now, nobody removed them.
+        """Mark facts as not written, so that a missing line does not count as removed by a person.
 
-        None: all, also those that are retired; the file is none of theirs any more.
+        None: all facts, retired ones included, as the file is no view of them any more.
         """
         if ids is None:
             await tx.execute("UPDATE facts SET exported = 0 WHERE scope = ? AND exported", (scope,))
@@ -680,7 +685,7 @@ class Facts:
         )
 
     async def written(self, tx: Transaction, scope: str) -> None:
-        """The memories file now has exactly the live facts."""
+        """Mark exactly the live facts as written to the memories file."""
         await tx.execute(
             f"UPDATE facts SET exported = {LISTED} WHERE scope = ? AND exported <> {LISTED}",
             (scope,),

@@ -1,14 +1,13 @@
 """MEMORIES.txt: a live two-way view of the facts, one per line (M-015).
 
-The database is the truth. `exported` tells a line that a person removed (the fact has been in the
-file) from one that has not been written yet. What the store decides is committed before the file
-is written. Only what is learnt from the file commits after it: after a crash in between, the next
-look finds lines that are there already.
+The database is the truth. `exported` tells a line that a person removed (the fact has been in the file) from one
+that has not been written yet. Decisions of the store are committed before the file is written. Edits read from the
+file are committed after it: after a crash in between, the next read finds lines that are known already.
 
-The last versions of a file tell from which one a saved file comes (F-032). A version is the set of
-facts whose lines stood in it: no text is kept twice, and what is forgotten is in none of them. What
-a person saves from an old buffer lacks what was learnt since; that is no wish to forget it. Nor is
-it one that many lines are missing at once, until the person says so (M-090).
+A saved file is compared with the last versions to find the one it was edited from (F-032). A version is the set of
+facts whose lines were in it: no text is stored twice, and forgotten facts are in none of them. A file saved from an
+old buffer lacks facts learnt since then; that does not forget them. Nor do many lines missing at once, until the
+person says so (M-090).
 """
 
 import asyncio
@@ -46,16 +45,30 @@ from wintermute.memory.sense import Heirs, successors
 from wintermute.secret_shapes import refuse_secret, secret_kind
 
 GENERATED = "# generated: edits here are ignored; use: wintermute memory import FILE"
-"""The first line of a file that is only an export (M-016)."""
+"""First line of a file that is only an export (M-016)."""
 MOST = 20
-"""Versions of a file that are told apart."""
+"""Versions of a file that are kept."""
+
+FEW, PART_LOST = 3, 0.2
+"""A person may remove this many lines, or this share of a long file, on purpose."""
+LINE_END = re.compile(r"\r\n|\r|\n")
+
+T = TypeVar("T")
+"""Result of a transaction; None: nothing was done."""
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+LINES_LOST = "{n} lines disappeared from {file} at once"
+MOMENT, SETTLES = 0.2, 2.0
+"""Seconds after a save in which the rest of it may come: of a small file, and of any."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineLife:
-    """From which version on a line stood in a file, and from which on (None: still) no more.
+    """The versions of a file that have a line: from `since` until before `until` (None: still there).
 
-    `ours`: we wrote it there, not a person.
+    `ours`: Wintermute wrote it there, not a person.
     """
 
     key: str
@@ -64,13 +77,13 @@ class LineLife:
     ours: bool
 
     def is_in(self, version: int) -> bool:
-        """Whether that version has the line."""
+        """Check that a version has the line."""
         return self.since <= version and (self.until is None or version < self.until)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptLine:
-    """A memory that was missing in a saved file and stayed."""
+    """A memory that was missing in a saved file and was retained."""
 
     scope: str
     id: str
@@ -78,9 +91,9 @@ class KeptLine:
 
 
 def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[str]:
-    """The keys of the version that differs least from a file with these; the newest of equals.
+    """Return the keys of the version that differs least from a file with these keys; the newest of equals.
 
-    A file that shares nothing with any of them was written anew: the newest.
+    A file that shares nothing with any version counts as edited from the newest.
     """
     newest = max((span.until or span.since for span in spans), default=0)
     versions = [
@@ -97,9 +110,9 @@ def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[st
 def _older(
     spans: Collection[LineLife], oldest: frozenset[str], found: Collection[str]
 ) -> frozenset[str]:
-    """Keep what a version holds that may be older than the oldest known one (F-066).
+    """Reduce the oldest known version to the lines an even older one may have had (F-066).
 
-    Its newest lines are taken away while a saved file has fewer of them than not.
+    Its newest lines are dropped while a saved file lacks more of them than it has.
     """
     lines = sorted((span.since, span.key) for span in spans if span.key in oldest)
     best, differs, least = len(lines), 0, 0
@@ -111,13 +124,13 @@ def _older(
 
 
 class Versions:
-    """The store of versions."""
+    """The store of file versions."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def spans(self, tx: Transaction, scope: str) -> list[LineLife]:
-        """All lines of the last versions of a scope's file."""
+        """Return all lines of the last versions of a scope's file."""
         rows = await tx.rows(
             "SELECT f.key, l.added_in AS since, l.removed_in AS until, l.by_us AS ours FROM file_lines l JOIN facts f ON f.seq = l.fact"
             " WHERE l.scope = ?",
@@ -126,13 +139,13 @@ class Versions:
         return await asyncio.to_thread(_spans, rows)
 
     async def found(self, tx: Transaction, scope: str, names: Iterable[str]) -> None:
-        """A person saved a file with these lines, by their keys."""
+        """Record the lines of a file that a person saved, by their keys."""
         await self._add(
             tx, scope, "AND key IN (SELECT value FROM json_each(:names))", list(names), ours=0
         )
 
     async def written(self, tx: Transaction, scope: str, but: Sequence[str] = ()) -> None:
-        """The file now has exactly the live facts, `but` these (by id)."""
+        """Record a version with exactly the live facts, `but` these (by id)."""
         await self._add(
             tx, scope, "AND id NOT IN (SELECT value FROM json_each(:names))", but, ours=1
         )
@@ -140,7 +153,7 @@ class Versions:
     async def _add(
         self, tx: Transaction, scope: str, which: str, names: Sequence[str], ours: int
     ) -> None:
-        """A version with those of the live facts, unless the newest is the same."""
+        """Add a version with the selected live facts, unless the newest is the same."""
         query = "SELECT max(max(added_in), coalesce(max(removed_in), 0)) FROM file_lines WHERE scope = ?"
         newest = (await tx.scalars(query, (scope,)))[0] or 0
         values = {"scope": scope, "names": json.dumps(names), "new": newest + 1, "ours": ours}
@@ -160,10 +173,10 @@ class Versions:
             "DELETE FROM file_lines WHERE scope = ? AND removed_in <= ?", (scope, newest + 1 - MOST)
         )
 
-    # What the owner has to know
+    # Lines to report to the owner
 
     async def keep(self, tx: Transaction, ids: Collection[str]) -> None:
-        """These facts were missing in a saved file, and stay."""
+        """Mark facts as retained although a saved file lacked them."""
         await tx.execute(
             "UPDATE facts SET retained = 1"
             " WHERE NOT retained AND id IN (SELECT value FROM json_each(?))",
@@ -171,14 +184,14 @@ class Versions:
         )
 
     async def untold(self) -> list[KeptLine]:
-        """Those of which the owner was not told; oldest first."""
+        """Return the retained lines that were not reported to the owner yet, oldest first."""
         rows = await self._database.rows(
             "SELECT scope, id, text FROM facts WHERE retained = 1 AND retired_at IS NULL ORDER BY seq"
         )
         return [KeptLine(row["scope"], row["id"], row["text"]) for row in rows]
 
     async def tell(self, tx: Transaction, lines: Iterable[KeptLine]) -> None:
-        """The owner knows of these: once is enough."""
+        """Mark retained lines as reported to the owner."""
         await tx.execute(
             "UPDATE facts SET retained = 2 WHERE retained AND id IN (SELECT value FROM json_each(?))",
             (json.dumps([line.id for line in lines]),),
@@ -189,17 +202,12 @@ def _spans(rows: Iterable[Row]) -> list[LineLife]:
     return [LineLife(row["key"], row["since"], row["until"], bool(row["ours"])) for row in rows]
 
 
-FEW, PART_LOST = 3, 0.2
-"""So many lines, or of a long file this part, a person may well remove on purpose."""
-LINE_END = re.compile(r"\r\n|\r|\n")
-
-
 @dataclass(frozen=True, slots=True)
 class FileMerge:
-    """What to do so that file and facts are the same."""
+    """The plan that makes file and facts equal."""
 
     lines: tuple[str, ...]
-    """What the file should hold: in the person's order, with their blank lines."""
+    """The lines of the new file: in the person's order, with their blank lines."""
     added: tuple[str, ...] = ()
     """Lines that a person wrote."""
     reworded: tuple[tuple[str, str], ...] = ()
@@ -207,27 +215,27 @@ class FileMerge:
     removed: tuple[str, ...] = ()
     """Facts (id) whose line a person removed."""
     dropped: int = 0
-    """Lines of mere decoration, which go."""
+    """Lines of decoration only, which are dropped."""
     learnt: tuple[str, ...] = ()
     """Facts (id) whose line is missing because the file was saved from an older buffer."""
     held: tuple[str, ...] = ()
     """Facts (id) whose line is missing, and that stay until a person says yes."""
     names: tuple[str, ...] = field(default=(), compare=False)
-    """The keys of the lines that were found."""
+    """The keys of the lines in the file."""
 
 
 def lines_of(text: str) -> tuple[str, ...]:
-    """The lines of a file without the blank ones at its end."""
+    """Return the lines of a file without the blank ones at its end."""
     return _trimmed(LINE_END.split(text))
 
 
 def text_of(lines: Iterable[str]) -> str:
-    """Lines as the text of a file."""
+    """Return lines as the text of a file."""
     return "".join(f"{line}\n" for line in lines)
 
 
 def arranged(lines: Sequence[str], order: Iterable[str]) -> tuple[str, ...]:
-    """These lines without blank ones: first those of the order, in it, then the others."""
+    """Return the lines without blank ones: first those of `order`, in that order, then the others."""
     there = set(lines)
     first = {line: None for line in order if line in there}
     return (*first, *(line for line in lines if line.strip() and line not in first))
@@ -239,10 +247,10 @@ def plan(
     spans: Collection[LineLife] = (),
     asked: Collection[str] = (),
 ) -> FileMerge:
-    """Bring a file and the rows of `Facts.for_file` together. None: there is no file.
+    """Plan how to merge a file with the rows of `Facts.for_file`. `lines` None: there is no file.
 
-    `spans`: the versions that the file may come from (F-032). `asked`: facts (id) of which a person
-    was asked whether their missing lines may go.
+    `spans`: the versions that the file may come from (F-032). `asked`: facts (id) with an open question whether
+    their missing lines may go.
     """
     live = {row.key: row for row in rows if row.live}
     texts, dropped = _facts_in(lines or (), live.values())
@@ -285,19 +293,19 @@ def _since(
     gone: Sequence[FileLine],
     spans: Collection[LineLife],
 ) -> tuple[set[str], set[str]]:
-    """The missing lines (id) that the version which a file was saved from never had, and
-    those that are lost: no line says them in other words.
+    """Return the missing lines (id) that are newer than the file's version, and the lost ones.
 
-    A file without a new line may as well be one that was cut: then both are.
+    A lost line is covered by no other line. A file without new lines may have been cut: then a line is in both.
     """
     ours = {span.key for span in spans if span.ours and span.until is None}
-    # A line that was reworded by hand was there; of one that may be newer, all words are left.
-    heirs, said = successors([row.text for row in gone], added), Heirs(added)
+    # A line reworded by hand was in the version; one that may be newer counts only if fully
+    # covered.
+    successor_of, said = successors([row.text for row in gone], added), Heirs(added)
     base = nearest(spans, names) if gone else frozenset[str]()
     edited = {
         row.key
-        for row, heir in zip(gone, heirs, strict=True)
-        if heir is not None and (row.key in base or not spans or said.keeps(row.text))
+        for row, successor in zip(gone, successor_of, strict=True)
+        if successor is not None and (row.key in base or not spans or said.keeps(row.text))
     }
     base = nearest(spans, {*names, *edited}) | edited if edited else base
     learnt = {row.id for row in gone if row.key in ours and row.key not in base}
@@ -306,7 +314,7 @@ def _since(
 
 
 def _facts_in(lines: Sequence[str], live: Iterable[FileLine]) -> tuple[list[tuple[str, str]], int]:
-    """Key and text of each line, equal ones once, blank ones as they are; and how many say nothing."""
+    """Return key and text of each line, equal ones once, blank ones as they are; and the wordless lines."""
     keys = {row.text: row.key for row in live}  # most lines are as we wrote them
     found: list[tuple[str, str]] = []
     seen: set[str] = set()
@@ -333,19 +341,8 @@ def _trimmed(lines: list[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-T = TypeVar("T")
-"""What came of it; None: nothing was done."""
-
-log = logging.getLogger(__name__)
-
-ATTEMPTS = 5
-LINES_LOST = "{n} lines went from {file} all at once"
-MOMENT, SETTLES = 0.2, 2.0
-"""Seconds after a save in which the rest of it may come: of a small file, and of any."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FileRead:
     """A file as it was read; None: there is none."""
 
     content: bytes | None
@@ -354,23 +351,23 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """The text of file and facts; `digest` is None where the file could not be written."""
+    """The text of file and facts; `digest` is None if the file could not be written."""
 
     text: str
     digest: bytes | None
 
 
 class _SavedMeanwhile(Exception):
-    """Somebody saved the file while we worked on it, or may be about to: look again."""
+    """Raised when somebody saved the file during the work on it, or may be about to: read it again."""
 
     def __init__(self, pause: float = 0.0) -> None:
         super().__init__()
         self.pause = pause
-        """Seconds until then, spent outside the transaction: nobody else may write in one."""
+        """Seconds to wait outside the transaction, which would block all other writers."""
 
 
 class FlatFile:
-    """Keeps the memories file of each scope and the facts the same."""
+    """Keeps the memories file of each scope and the facts equal."""
 
     def __init__(
         self,
@@ -387,12 +384,12 @@ class FlatFile:
         self._decisions = decisions
         self._versions = Versions(database)
         self._settled: dict[str, _Settled] = {}
-        self._said = SaidOnce(log)
+        self._warnings = SaidOnce(log)
 
     async def text(self, scope: str) -> str:
-        """The file's lines, once hand edits are facts and new facts are lines.
+        """Return the file's lines, after edits became facts and new facts became lines.
 
-        Where the file cannot be used, the facts alone: nothing is ever retired for that.
+        If the file cannot be used, return the facts alone; nothing is retired because of that.
         """
         await self._facts.lapse()
         try:
@@ -402,15 +399,15 @@ class FlatFile:
             last = self._settled.get(scope)
             known = last and last.digest == _digest(content)
             if last and known and not await self._facts.is_unwritten(scope):
-                self._said.over(scope)
+                self._warnings.over(scope)
                 return last.text
             return await self._sync(scope)
         except MemoryFileUnusable as problem:
-            self._said.warn("memories file left out", scope, problem)
+            self._warnings.warn("memories file left out", scope, problem)
             return text_of(fact.text for fact in await self._facts.live(scope))
 
     async def is_live(self, scope: str) -> bool:
-        """Whether what is edited in the file of a scope counts; also one that nobody has read yet."""
+        """Check that edits in the file of a scope count, also before its first reading."""
         live = await self._live(scope)
         if live is not None:
             return live
@@ -418,12 +415,12 @@ class FlatFile:
         return text is not None and not text.startswith(GENERATED)
 
     async def scopes(self, *, live: bool) -> list[str]:
-        """The scopes of which what is edited in the file counts, or nothing in it does."""
+        """Return the scopes whose files are live views, or those whose files are exports."""
         query = "SELECT scope FROM memories_files WHERE live = ?"
         return await self._database.scalars(query, (live,))
 
     async def retire_file(self, scope: str) -> None:
-        """From now on nothing in the file of a scope counts: it is an export."""
+        """Make the file of a scope an export: edits in it count no longer."""
         self._settled.pop(scope, None)
         async with self._database.transaction() as tx:
             await self._facts.unwrite(tx, scope)
@@ -442,13 +439,13 @@ class FlatFile:
         )
 
     async def _write_anew(self, scope: str) -> str:
-        """What was an export is the whole list again, whatever somebody wrote into it (M-077)."""
+        """Turn an export into the whole list, whatever somebody wrote into it (M-077)."""
 
         async def work(tx: Transaction) -> _Settled:
             content = await asyncio.to_thread(self._places.memories_file(scope).content)
             rows = await self._facts.for_file(tx, scope)
             lines = tuple(row.text for row in rows if row.live)
-            digest = await self._write(scope, _Found(content, None), lines)
+            digest = await self._write(scope, _FileRead(content, None), lines)
             await self._facts.written(tx, scope)
             await self._versions.written(tx, scope)
             await self._mark(tx, scope, live=True)
@@ -458,11 +455,10 @@ class FlatFile:
         return settled.text
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
-        """Let the lines of a text stand for the facts (P-049), within the guards of M-062.
+        """Replace the facts by the lines of a text (P-049), within the limits of M-062.
 
-        What was stored since `begun` stays, and what was removed since does not come back, whether
-        the text has it or not. Raises: ToolFailed, with what to do, when the text would lose what
-        must stay.
+        Facts stored since `begun` stay, and facts removed since do not come back, whether the text has them or not.
+        Raises: ToolFailed, with what to do, when the text would lose protected facts.
         """
 
         async def work(tx: Transaction) -> Replaced:
@@ -482,11 +478,11 @@ class FlatFile:
         work: Callable[[Transaction], Awaitable[T]],
         lines: Callable[[T], Sequence[str]],
     ) -> T:
-        """Let other facts stand in a list, once what was edited by hand is known; the file follows.
+        """Change the facts, after taking in edits by hand; the file follows.
 
-        `lines`: their order, by what came of it.
+        `lines`: the order of the lines, given the result.
 
-        Whatever happens to the file then, the facts are changed. Raises: ToolFailed.
+        If the file cannot be written afterwards, the facts are changed nevertheless. Raises: ToolFailed.
         """
         await self._facts.lapse()
         try:
@@ -498,13 +494,13 @@ class FlatFile:
         try:
             await self._sync(scope, lines(done))
         except MemoryFileUnusable as problem:
-            self._said.warn("memories file not written", scope, problem)
+            self._warnings.warn("memories file not written", scope, problem)
         return done
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
-        """Remove facts of a scope for good: line, row and recorded changes; how many rows.
+        """Delete facts of a scope for good: line, row and recorded changes; return the number of rows.
 
-        Raises: MemoryFileUnusable, when the file cannot be rewritten; then all is as before.
+        Raises: MemoryFileUnusable if the file cannot be rewritten; then nothing changes.
         """
 
         async def work(tx: Transaction) -> int:
@@ -521,12 +517,12 @@ class FlatFile:
         return await self._transaction(scope, work)
 
     async def take_in(self, scope: str) -> None:
-        """Learn what was edited by hand. Raises: MemoryFileUnusable, also while it is being saved."""
+        """Take in edits by hand. Raises: MemoryFileUnusable, also while the file is being saved."""
         await self._facts.lapse()
         await self._sync(scope)
 
     async def _sync(self, scope: str, order: Sequence[str] = ()) -> str:
-        """Bring file and facts together. `order`: how the lines are to stand, if that is new."""
+        """Merge file and facts. `order`: a new order of the lines, if there is one."""
 
         seen: set[bytes] = set()
 
@@ -534,10 +530,10 @@ class FlatFile:
             found = await self._read(scope)
             rows = await self._facts.for_file(tx, scope)
             asked = await self._decisions.waiting(scope, LINES, tx)
-            known = {each for wish in asked for each in wish.plan["ids"]}
+            known = {fact_id for question in asked for fact_id in question.plan["ids"]}
             planned = await asyncio.to_thread(plan, found.lines, rows, (), known)
             if planned.removed or not known.issuperset(planned.held):
-                # Else it does not matter from which version it was saved.
+                # Otherwise the version it was saved from does not matter.
                 spans = await self._versions.spans(tx, scope)
                 planned = await asyncio.to_thread(plan, found.lines, rows, spans, known)
             await self._wait_for_the_rest(scope, found, planned, known, seen)
@@ -549,9 +545,9 @@ class FlatFile:
             try:
                 digest = await self._write(scope, found, lines)
             except MemoryFileUnusable as problem:
-                # Not `written`: the next look tries again, and retires nothing for it.
+                # Not `written`: the next sync tries again, and retires nothing because of it.
                 await self._facts.unwrite(tx, scope, [*planned.learnt, *planned.held])
-                self._said.warn("memories file not written", scope, problem)
+                self._warnings.warn("memories file not written", scope, problem)
                 return _Settled(text, None)
             await self._facts.written(tx, scope)
             await self._facts.unwrite(tx, scope, planned.held)
@@ -559,14 +555,14 @@ class FlatFile:
             await self._mark(tx, scope, live=True)
             return _Settled(text, digest)
 
-        # Kept only when committed: else edits by hand would count as known.
+        # Cached only after the commit: otherwise edits by hand would count as known.
         settled = self._settled[scope] = await self._transaction(scope, work)
         if settled.digest is not None:
-            self._said.over(scope)
+            self._warnings.over(scope)
         return settled.text
 
     async def _transaction(self, scope: str, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """One transaction, begun again if the file is saved by somebody else meanwhile."""
+        """Run a transaction, again if somebody else saves the file meanwhile."""
         for _ in range(ATTEMPTS):
             try:
                 async with self._database.transaction() as tx:
@@ -577,21 +573,21 @@ class FlatFile:
         name = self._places.shown_memories(scope)
         raise MemoryFileUnusable(f"{name} is saved again and again: try again later")
 
-    async def _read(self, scope: str) -> _Found:
-        return await asyncio.to_thread(_found, self._places.memories_file(scope))
+    async def _read(self, scope: str) -> _FileRead:
+        return await asyncio.to_thread(_read_file, self._places.memories_file(scope))
 
     async def _wait_for_the_rest(
         self,
         scope: str,
-        found: _Found,
+        found: _FileRead,
         planned: FileMerge,
         asked: Collection[str],
         seen: set[bytes],
     ) -> None:
-        """Many editors empty a file and then write it: a fresh loss is looked at again.
+        """Wait until a fresh save is complete: many editors empty a file before they write it.
 
-        So is what ends in the midst of a line, before it is written anew beside its editor; before
-        it takes something out, it is looked at twice (`seen`: what was looked at).
+        A file that ends within a line is also read again, before it is overwritten. One that would remove facts is
+        read twice (`seen`: the contents read so far).
         """
         file, last = self._places.memories_file(scope), self._settled.get(scope)
         saved = await asyncio.to_thread(file.saved_at)
@@ -609,7 +605,7 @@ class FlatFile:
     async def _ask(
         self, tx: Transaction, scope: str, planned: FileMerge, asked: Sequence[Decision]
     ) -> None:
-        """Nothing goes for missing lines before a yes: to these, and no more to what was `asked`."""
+        """Ask the person before missing lines are removed; older questions (`asked`) become outdated."""
         for each in asked:
             await self._decisions.move(tx, each, "outdated")
         if planned.held:
@@ -624,7 +620,7 @@ class FlatFile:
             await self._decisions.propose(tx, scope, wanted)
 
     async def _learn(self, tx: Transaction, scope: str, planned: FileMerge) -> None:
-        """Take what was edited by hand into the store, as one change set."""
+        """Store the edits by hand, as one change set."""
         if planned.dropped:
             log.warning("lines that say nothing removed scope=%s n=%d", scope, planned.dropped)
         gone = await self._facts.retire_unrecorded(tx, scope, planned.removed, "edit")
@@ -649,8 +645,8 @@ class FlatFile:
         summary = f"{len(planned.added)} lines added by hand, {len(gone)} removed"
         await self._changes.record(tx, Reason("edit", scope, summary=summary), edits)
 
-    async def _write(self, scope: str, found: _Found, lines: tuple[str, ...]) -> bytes:
-        """Write the file unless it has these lines; the digest of its content then."""
+    async def _write(self, scope: str, found: _FileRead, lines: tuple[str, ...]) -> bytes:
+        """Write the file unless it has these lines; return the digest of its content."""
         if lines == (found.lines or ()):
             return _digest(found.content)
         text = text_of(lines)
@@ -661,7 +657,7 @@ class FlatFile:
 
 
 def _accepted(old: Sequence[Fact], text: str, gone: set[str]) -> list[tuple[str, Source]]:
-    """The lines that may stand for the old facts. Raises: ToolFailed."""
+    """Return the lines that may replace the old facts. Raises: ToolFailed."""
     if problem := refusal([(fact.text, fact.protected) for fact in old], text):
         raise ToolFailed(problem)
     return [(line, "dreaming_merge") for line in listed(text) if key(line) not in gone]
@@ -672,9 +668,9 @@ def _without(lines: Sequence[str], goes: set[str]) -> tuple[str, ...]:
     return lines_of("\n".join(kept))
 
 
-def _found(file: TextFile) -> _Found:
+def _read_file(file: TextFile) -> _FileRead:
     content = file.content()
-    return _Found(content, None if content is None else lines_of(file.decoded(content)))
+    return _FileRead(content, None if content is None else lines_of(file.decoded(content)))
 
 
 def _digest(content: bytes | None) -> bytes:

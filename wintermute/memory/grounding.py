@@ -1,7 +1,7 @@
-"""Grounding: whether what a model picked stands in the lines of one person. Pure (M-085, M-086).
+"""Grounding: a check that the lines of one person contain a fact that a model extracted. Pure (M-085, M-086).
 
-fact ─ its numbers, dates, names, "not", whose it is ─▶ each stands in the lines, else it is dropped
-     └ its other words ─▶ most of them stand there: told · few: meaning decides, where there is one
+fact ─ its numbers, dates, names, "not", whose it is ─▶ each is in the lines, else it is dropped
+     └ its other words ─▶ most are in the lines: grounded · few: embeddings decide, if there are any
 """
 
 import re
@@ -38,22 +38,22 @@ DropReason = Literal[
 ]  # fmt: skip
 """Reasons for dropping a fact, as a status counts them."""
 MOST_WORDS = 0.5
-"""The part of its words that tells a fact; with fewer, meaning has to be `LEAST_ALIKE`."""
+"""Share of a fact's words that grounds it; below it the embeddings must be `LEAST_ALIKE`."""
 LEAST_ALIKE = 0.46
 UNKNOWN = frozenset({"el", "fi", "he", "hi"})
-"""Languages that the embedder has not learnt: all it says of them is alike, so meaning needs words."""
+"""Languages that the embedder does not know: all their texts look alike, so words are needed as well."""
 SAME = 0.5
-"""The part of a word that has to stand there in pieces, so that another form of it counts."""
+"""Share of a word that must match in fragments, so that another form of it counts."""
 STRANGE = 0.34
-"""Less of it in what was said, and it is another name."""
+"""Share of a word's fragments below which it counts as another name."""
 PIECE = 3
-"""Letters of a piece; of a sign that is a word one, of a syllable two."""
+"""Letters of a fragment; one for an ideograph, two for a syllable."""
 SHORT = 4
-"""Letters of a name of which no other word may be taken for a form."""
+"""Letters of a name so short that no other word may count as a form of it."""
 LONGEST_WORD = 40
 LONGEST_QUESTION = 500
 LIKELIEST = 3
-"""Lines of which each is looked at as what may tell a fact, alone and with another one."""
+"""Lines that are tried for a fact, alone and in pairs."""
 SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7af]")
 ALPHABET = re.compile("[a-z\u00c0-\u058f\u0900-\u0dff]")
 FIRST_SIGN = "\u2e80"
@@ -71,12 +71,12 @@ WEIGHTLESS = (
     *("user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units"),
     *("habit", "maybe", "because", "owing"),
 )
-"""Tables of words that are judged by themselves, or say nothing."""
+"""Word tables that are checked separately, or carry no meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Words of one person in one message, and their day."""
+    """The words of one person in one message, and the day they were written."""
 
     text: str
     on: date
@@ -86,9 +86,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on a fact: the lines that tell it, or the reason why none does.
+    """The verdict on a fact: the lines that ground it, or the reason why none does.
 
-    Neither `told` nor a reason: it is worded otherwise, and told if `fact` means one of `said`.
+    Without such lines and without a reason it is undecided: embeddings compare `fact` with the texts in `said`.
     """
 
     text: str
@@ -100,23 +100,23 @@ class Judged:
 
     @property
     def is_undecided(self) -> bool:
-        """True where only meaning can tell."""
+        """True if only embeddings can decide."""
         return not (self.told or self.reason)
 
     def decided(
         self, places: Mapping[str, int], like: Callable[[int, int], float] | None
     ) -> "Judged":
-        """The same once meaning has told; None: there is none."""
+        """Return the verdict after embeddings decided; `like` is None if there are none."""
         if not self.is_undecided:
             return self
         if like is None:
             return replace(self, reason="worded otherwise (no embedder)")
-        told = any(like(places[self.fact], places[each]) >= LEAST_ALIKE for each in self.said)
-        return replace(self, told=told, reason=None if told else "not said")
+        is_told = any(like(places[self.fact], places[each]) >= LEAST_ALIKE for each in self.said)
+        return replace(self, told=is_told, reason=None if is_told else "not said")
 
 
 def confirmed(question: str, answer: str) -> str:
-    """Return what a bare yes to a single question says; else "" (M-085)."""
+    """Return the statement that a bare yes to a single question confirms; else "" (M-085)."""
     if max(len(question), len(answer)) > LONGEST_QUESTION:
         return ""
     asked = unicodedata.normalize("NFKC", question).strip()
@@ -128,7 +128,7 @@ def confirmed(question: str, answer: str) -> str:
 
 
 class Grounding:
-    """Judges facts by lines, each of which is folded once."""
+    """Checks facts against lines, each of which is normalised once."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines = lines
@@ -136,21 +136,21 @@ class Grounding:
         self._names = {folded(line.name) for line in lines}
 
     def judged(self, fact: str) -> Judged:
-        """By which lines a fact is told, or why it is not."""
+        """Return the lines that ground a fact, or the reason why none does."""
         bare = folded(SUBJECT.sub(" ", fact))
         words = [*WORD.findall(bare), *NUMBER.findall(bare)]
         score = [sum(len(w) for w in words if covered(w, each) >= SAME) for each in self._folded]
         best = sorted(range(len(score)), key=lambda n: (-score[n], -n))[:LIKELIEST]
-        found = [self._by(fact, (n,)) for n in best]
-        if not any(each.told for each in found):
-            found += [self._by(fact, pair) for n in best for pair in self._pairs(n, words)]
-        ranked = [each for each in found if each.told] or [
-            each for each in found if each.is_undecided
+        candidates = [self._by(fact, (n,)) for n in best]
+        if not any(each.told for each in candidates):
+            candidates += [self._by(fact, pair) for n in best for pair in self._pairs(n, words)]
+        ranked = [each for each in candidates if each.told] or [
+            each for each in candidates if each.is_undecided
         ]
-        return (ranked or found or [Judged(fact, (), "not said")])[0]
+        return (ranked or candidates or [Judged(fact, (), "not said")])[0]
 
     def _pairs(self, n: int, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """A line with another one of the same person: beside it, or with two words of the fact."""
+        """Yield a line with another of the same person: adjacent, or with two words of the fact."""
         same = [k for k, line in enumerate(self._lines) if line.sender == self._lines[n].sender]
         for place, k in enumerate(same):
             if k != n:
@@ -172,12 +172,12 @@ class Grounding:
         reason, share = compared.contradiction(), compared.share()
         if not (reason or share) and language.name in UNKNOWN:
             reason = "not said"
-        told = not reason and share >= MOST_WORDS
-        return Judged(fact, which, reason, told, bare.strip(" .,"), (text, *parts))
+        is_told = not reason and share >= MOST_WORDS
+        return Judged(fact, which, reason, is_told, bare.strip(" .,"), (text, *parts))
 
 
 class _Compared:
-    """A fact beside what was said, both without case and with digits for numbers."""
+    """A fact beside the words it was taken from, both casefolded and with digits for numbers."""
 
     def __init__(self, fact: str, mine: str, said: str, line: Line, language: Language) -> None:
         self._fact, self._mine, self._said = fact, mine, said
@@ -187,23 +187,25 @@ class _Compared:
         # "Never call me before ten" has no other word than one of those that name somebody.
         self._words = _content(self._rest, language) or _content(self._rest, language, "called")
         self._new = [word for word in self._words if covered(word, self._known) < SAME]
-        self._told = max(SENTENCE.findall(said) or [said], key=lambda each: len(self._shared(each)))
+        self._sentence = max(
+            SENTENCE.findall(said) or [said], key=lambda each: len(self._shared(each))
+        )
 
     def _shared(self, text: str) -> set[str]:
         known = _spaced(text, self._language)
         return {word for word in self._words if covered(word, known) >= SAME}
 
     def share(self) -> float:
-        """Return the part of the fact's words that was said; of two words one tells too little."""
-        told = len(self._words) - len(self._new)
-        return told / max(len(self._words), 3 if self._new else 1)
+        """Return the part of the fact's words that was said; of two words, one is too little."""
+        covered_words = len(self._words) - len(self._new)
+        return covered_words / max(len(self._words), 3 if self._new else 1)
 
     def contradiction(self) -> DropReason | None:
-        """The first thing in the fact that does not stand in what was said, words aside."""
+        """Return the first contradiction between the fact and the words it was taken from, single words aside."""
         language, mine, said = self._language, self._mine, self._said
         more = language.has("habit", mine) and not language.has("habit", said)
-        unsure = language.has("maybe", self._told) and not language.has("maybe", mine)
-        asks = QUESTION.search(self._told)
+        unsure = language.has("maybe", self._sentence) and not language.has("maybe", mine)
+        asks = QUESTION.search(self._sentence)
         checks: tuple[tuple[DropReason, Callable[[], bool]], ...] = (
             ("other date", self._is_another_day),
             ("other number", self._is_another_number),
@@ -219,7 +221,7 @@ class _Compared:
         return self._language.which(table, self._mine) - self._language.which(table, self._said)
 
     def _is_another_day(self) -> bool:
-        on = self._line.on  # who names no day speaks of the day on which they speak
+        on = self._line.on  # without a date the day of the message is meant
         meant = list(spans(self._said, self._language, on)) or [(on, on)]
         days = self._language.which("days", self._rest) - self._language.which("days", self._said)
         return not all(_meant(each, meant) for each in self._dates) or not all(
@@ -235,15 +237,15 @@ class _Compared:
         return any(not {n - 12, n - evening} & known or n > 23 for n in numbers)
 
     def _is_denied(self) -> bool:
-        """Tell if one of both denies, or shuns, what the other says."""
+        """Check that one of the two denies, or dislikes, what the other states."""
         tables, mine = self._language.tables, self._mine
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
         clauses = self._clauses()
         pairs = [(clause, self._shared(clause)) for clause in clauses]
         if denies(mine) or averse(mine):
             shuns = [(denies(c) or averse(c) or soft(c)) for c in clauses]
-            told = [each for (_, each), shun in zip(pairs, shuns, strict=True) if shun]
-            return not any(shuns) or (not any(told) and any(each for _, each in pairs))
+            shunned = [each for (_, each), shun in zip(pairs, shuns, strict=True) if shun]
+            return not any(shuns) or (not any(shunned) and any(each for _, each in pairs))
         if soft(mine):
             return any(denies(c) and soft(c) and each for c, each in pairs)
         pairs = [(c, each) for c, each in pairs if not soft(c)]
@@ -252,7 +254,7 @@ class _Compared:
         return any(is_over and each - affirmed for is_over, each in over)
 
     def _is_renamed(self) -> bool:
-        """Tell if the fact has a name that was not said, or one thing in place of another."""
+        """Check for a name in the fact that was not said, or a thing in place of another."""
         name, least = self._language.name, 0.6 if self._language.name in INFLECTED else 0.75
         text = SUBJECT.sub(" ", self._fact)
         capitals = " ".join(
@@ -270,7 +272,7 @@ class _Compared:
         return self._is_called_otherwise() or self._is_replaced()
 
     def _is_called_otherwise(self) -> bool:
-        """Tell if the word beside a "called" was not said."""
+        """Check that the word beside a "called" was not said."""
         language, text = self._language, self._rest
         if language.name not in UNCASED:
             return False
@@ -281,7 +283,7 @@ class _Compared:
         return any(covered(word, self._known) < STRANGE for each in named for word in each)
 
     def _is_replaced(self) -> bool:
-        """Tell if another word was said between two words of the fact; for names without capitals."""
+        """Check for another word between two words of the fact; for names in scripts without capitals."""
         name = self._language.name
         if name not in {"ja", "ko", "hi", "he", "de"}:
             return False
@@ -302,7 +304,7 @@ class _Compared:
         )
 
     def _gives_another_reason(self) -> bool:
-        """Tell if most words of a reason that the fact gives were not said."""
+        """Check that most words of a reason in the fact were not said."""
         tables, mine = self._language.tables, self._mine
         if len(self._clauses()) > 1:  # one of them may be the reason
             return False
@@ -318,19 +320,19 @@ class _Compared:
         return [part for part in parts if part.strip()]
 
     def _is_about_others(self) -> bool:
-        """Tell if the fact names other relatives, or leaves out those the line begins with."""
+        """Check that the fact names other relatives, or omits those that the line begins with."""
         language = self._language
-        theirs, ours = (language.which("kin", each) for each in (self._told, self._mine))
+        theirs, ours = (language.which("kin", each) for each in (self._sentence, self._mine))
         if ours or not theirs:
             return bool(ours and theirs) and not ours & language.which("kin", self._said)
-        begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._told)]
-        piece = 1 if language.name in UNSPACED else PIECE
-        told = [self._told.find(w[:piece]) for w in self._words if w not in self._new]
-        return min(begins) < min((at for at in told if at >= 0), default=len(self._told))
+        begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._sentence)]
+        least = 1 if language.name in UNSPACED else PIECE
+        places = [self._sentence.find(w[:least]) for w in self._words if w not in self._new]
+        return min(begins) < min((at for at in places if at >= 0), default=len(self._sentence))
 
 
 def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
-    """Tell if a date lies in one of the spans; a day only in one of two weeks at most."""
+    """Check that a date lies in one of the spans; a single day only in a span of two weeks at most."""
     years = [day[0]] if day[0] else {each.year for span in meant for each in span}
     return any(
         mine[0] <= end and begin <= mine[1] and (not day[2] or (end - begin).days < 15)
@@ -346,7 +348,7 @@ def _is_on(weekday: int, span: DaySpan) -> bool:
 
 
 def _without_subject(fact: str, name: str, language: Language) -> str:
-    """A fact without who it is about: the user, or the display name in any case."""
+    """Return a fact without its subject: the user, or the display name in any grammatical case."""
     mine = language.tables["user"][0].sub(" ", folded(SUBJECT.sub(" ", fact)))
     for part in WORD.findall(folded(name)):
         stem, whole = re.escape(part[:-1]), re.escape(part)
@@ -361,13 +363,13 @@ def _without_subject(fact: str, name: str, language: Language) -> str:
 
 
 def _content(text: str, language: Language, but: str = "") -> list[str]:
-    """List the words of a text that say something, in its order; `but`: a table that counts as well."""
+    """List the meaningful words of a text in order; `but`: a word table that counts as well."""
     for name in (each for each in WEIGHTLESS if each != but):
         for pattern in language.tables.get(name, ()):
             text = pattern.sub(" ", text)
     for _, pattern in language.near:
         text = pattern.sub(" ", text)
-    if language.name == "ja":  # what stands in hiragana is grammar
+    if language.name == "ja":  # hiragana is grammar
         text = KATAKANA.sub(r" \1 ", KANA.sub(" ", text))
     return [w for w in WORD.findall(text) if len(w) > 1 or language.name in UNSPACED]
 
@@ -377,7 +379,7 @@ def _spaced(text: str, language: Language) -> str:
 
 
 def covered(word: str, known: str) -> float:
-    """Return the part of a word that is made of pieces that stand in a text."""
+    """Return the part of a word that consists of fragments found in a text."""
     word = word[:LONGEST_WORD]
     signs = 2 if SYLLABLE.match(word) else 1
     least = min(signs if word[0] >= FIRST_SIGN else PIECE, len(word))
@@ -385,7 +387,9 @@ def covered(word: str, known: str) -> float:
     at = found = 0
     while at <= len(word) - least:
         sizes = range(len(word) - at, least - 1, -1)
-        pieces = ((n, word[at : at + n]) for n in sizes)
-        size = next((n for n, each in pieces if (each if n > PIECE else begins + each) in known), 0)
+        candidates = ((n, word[at : at + n]) for n in sizes)
+        size = next(
+            (n for n, each in candidates if (each if n > PIECE else begins + each) in known), 0
+        )
         found, at = found + size, at + (size or 1)
     return found / len(word)

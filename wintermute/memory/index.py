@@ -1,7 +1,7 @@
-"""The words of all facts in a full-text index (FTS5), kept in the transactions that change the facts.
+"""The full-text index (FTS5) of all facts, kept in the transactions that change the facts.
 
-It is there whatever else is asked for meaning, so that words always find something. Derived: what
-is wrong with it is mended by building it anew from the rows.
+It exists with every backend, so that a search by words always works. It is derived: damage is repaired by a rebuild
+from the rows.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from wintermute.memory.words import words_of
 from wintermute.text import one_line
 
 PART = "memory index"
-"""What the status calls it."""
+"""Name of this part in the status."""
 STEP = 2_000
-"""Facts that are read at once while all of it is built anew."""
+"""Facts that are read at once during a rebuild."""
 COLUMNS = 'fts5 (scope, words, detail = column, tokenize = "unicode61 remove_diacritics 2")'
 LACKS = (
     "SELECT 1 WHERE (SELECT count(*) FROM facts_fts_docsize)"
@@ -32,41 +32,41 @@ log = logging.getLogger(__name__)
 
 
 def scope_word(scope: str) -> str:
-    """A scope as one token of the index."""
+    """Return a scope as one token of the index."""
     return "s" + hashlib.blake2b(scope.encode(), digest_size=10).hexdigest()
 
 
 class WordIndex:
     """Owns `facts_fts`; a row there has the number of its fact.
 
-    A row of a fact is there while the fact is kept, true or no longer true.
+    A fact has a row while it is not retired, even after it ended.
     """
 
     def __init__(self, health: Health | None = None) -> None:
-        """`health`: who is told when it had to be mended."""
+        """`health`: gets a report of each repair."""
         self._health = health
         self._proven = False
 
     async def prove(self, database: Database) -> None:
-        """See once that it has as many facts as are kept, else build it anew; 20 ms at 100,000."""
+        """Check once that the index has as many facts as the table, else rebuild it; 20 ms at 100,000."""
         if self._proven:
             return
         if await self._lacks(database):
             async with database.transaction() as tx:
                 if await self._lacks(tx):  # nobody else was faster
-                    await self.mend(tx, "it had not all of them")
+                    await self.mend(tx, "it lacked some of them")
         self._proven = True
 
     async def mend(self, tx: Transaction, reason: object) -> None:
-        """Build it anew because it is not as it should be, and tell the status."""
+        """Rebuild the damaged index, and report it to the status."""
         log.warning("index of words built anew reason=%s", reason)
         built = await self.rebuild(tx)
         if self._health is not None:
-            told = f"built anew from {built} memories: {one_line(str(reason))}"
-            await self._health.note_in(tx, PART, "ok", told)
+            report = f"built anew from {built} memories: {one_line(str(reason))}"
+            await self._health.note_in(tx, PART, "ok", report)
 
     async def renew(self, tx: Transaction, ids: Iterable[str]) -> None:
-        """Let it say of these facts what their rows say now."""
+        """Index the present rows of these facts."""
         if named := list(ids):
             found = f"{ROWS} JOIN json_each(?) w ON f.id = w.value"
             rows = await tx.rows(found, (json.dumps(named),))
@@ -74,7 +74,7 @@ class WordIndex:
             await self._add(tx, rows)
 
     async def drop(self, tx: Transaction, seqs: Iterable[int]) -> None:
-        """Find these facts no longer."""
+        """Remove these facts from the index."""
         numbers = [(seq,) for seq in seqs]
         try:
             await tx.execute_many("DELETE FROM facts_fts WHERE rowid = ?", numbers)
@@ -85,14 +85,14 @@ class WordIndex:
                 await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('optimize')")
 
     async def optimize(self, tx: Transaction) -> None:
-        """Put its parts together, as it is best read."""
+        """Merge the segments of the index for faster reading."""
         try:
             await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('optimize')")
         except Error as problem:
             await self._mend(tx, problem)
 
     async def counts(self, database: Database) -> dict[str, int]:
-        """Of how many facts of each scope it knows the words; empty where it cannot be read."""
+        """Count the indexed facts of each scope; empty if the index cannot be read."""
         query = (
             "SELECT f.scope, count(*) AS n FROM facts_fts w JOIN facts f ON f.seq = w.rowid"
             " GROUP BY f.scope"
@@ -105,7 +105,7 @@ class WordIndex:
             raise
 
     async def rebuild(self, tx: Transaction) -> int:
-        """Build all of it anew; of how many facts."""
+        """Rebuild the whole index; return the number of facts."""
         if await tx.exists("SELECT 1 FROM sqlite_schema WHERE name = 'facts_fts'"):
             for statement in dropping("facts_fts"):
                 await tx.execute(statement)
@@ -132,7 +132,7 @@ class WordIndex:
         )
 
     async def _mend(self, tx: Transaction, problem: Exception) -> None:
-        """What it could not take, it takes with all the others."""
+        """Rebuild the index after a failed write; the rebuild includes the new rows."""
         if not is_broken(problem):
             raise problem
         await self.mend(tx, problem)

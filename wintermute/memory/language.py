@@ -57,38 +57,38 @@ class Language:
     name: str
     tables: Mapping[str, tuple[re.Pattern[str], ...]]
     near: tuple[tuple[frozenset[int], re.Pattern[str]], ...]
-    """Days from today, the longest words first."""
+    """Words for days relative to today, the longest first."""
     small: re.Pattern[str]
-    """Words by which it is known."""
+    """Words that identify the language."""
     values: Mapping[str, int]
     numbers: re.Pattern[str]
     parts: re.Pattern[str]
-    """A number, or a word for one: what `numbers` is made of."""
+    """Matches a number or a number word, the parts of a match of `numbers`."""
 
     def has(self, table: str, text: str) -> bool:
-        """Tell if a word of this table stands there."""
+        """Check for a word of this table in a text."""
         return any(pattern.search(text) for pattern in self.tables[table])
 
     def which(self, table: str, text: str) -> set[int]:
-        """List the groups of which a word stands there."""
+        """Return the groups that have a word in a text."""
         return {n for n, pattern in enumerate(self.tables[table]) if pattern.search(text)}
 
     def looks(self, text: str, folds: str) -> int:
-        """Count the words that look like this language."""
+        """Count the words of a text that are typical of this language."""
         small = len(self.small.findall(folds)) + len(self.numbers.findall(folds))
         return 2 * small + len(self.tables["look"][0].findall(text))
 
 
 @cache
 def known_languages() -> Mapping[str, Mapping[str, str]]:
-    """The words of all languages, by their codes."""
+    """Return the word tables of all languages, by their codes."""
     text = (resources.files("wintermute.memory") / "languages.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 
 @cache
 def language_named(name: str) -> Language:
-    """One of them; its expressions are made when it is first needed."""
+    """Return a language; its expressions are compiled at the first call."""
     table = known_languages()[name]
     values = {word.replace("_", " "): value for value, word in _valued(folded(table["numbers"]))}
     words = "|".join(map(re.escape, sorted(values, key=len, reverse=True)))
@@ -117,7 +117,7 @@ def language_named(name: str) -> Language:
 
 
 def _valued(listed: str) -> Iterator[tuple[int, str]]:
-    """Words that follow the number they stand for."""
+    """Yield words with the number that precedes them."""
     value = 0
     for word in listed.split():
         if word.lstrip("-").isdigit():
@@ -137,13 +137,13 @@ def _pattern(name: str, words: str, key: str) -> re.Pattern[str]:
         return re.compile(rf"(?<!\d)(?:{listed})" if words[:1].isdigit() else f"(?:{listed})")
     end = "" if name == "ko" else f"(?!{LETTER})"
     prefix = PREFIXES.get(name, "")
-    if name == "ar" and key == "not":  # "when" is no "to what not"
+    if name == "ar" and key == "not":  # the word for "when" contains the one for "not"
         prefix = "[وف]?"
     return re.compile(f"(?<!{LETTER}){prefix}(?:{listed}){end}")
 
 
 def folded(text: str) -> str:
-    """Text without case, accents and vowel points; all digits are ours."""
+    """Return a text without case, accents and vowel points, with ASCII digits."""
     plain = unicodedata.normalize("NFKC", text).casefold().translate(LATIN).replace("n't", " not")
     marks = unicodedata.normalize("NFD", plain)
     kept = (m for m in marks if m >= "\u0900" or unicodedata.category(m) != "Mn")
@@ -152,7 +152,7 @@ def folded(text: str) -> str:
 
 
 def language_of(text: str) -> Language:
-    """By its signs, where no other is written with them; else that which most words look like."""
+    """Return the language of a text: by its script if that is unique, else by its words."""
     folds, text = folded(text), text.casefold()
     for name, signs in BY_SIGNS.items():
         if len(re.findall(f"[{signs}]", folds)) * 4 > len(folds.replace(" ", "")):
@@ -162,7 +162,7 @@ def language_of(text: str) -> Language:
 
 
 def numeric(text: str, language: Language) -> str:
-    """Folded text in which number words are digits."""
+    """Return a folded text with digits for number words."""
 
     def digits(found: re.Match[str]) -> str:
         parts = language.parts.findall(found[0])
@@ -191,7 +191,7 @@ def numeric(text: str, language: Language) -> str:
 
 
 def _combined(values: Sequence[int], *, turned: bool) -> list[int]:
-    """The numbers that a run of number words says: 4, 1000, 5, 100 is 4500."""
+    """Combine the numbers of consecutive number words: 4, 1000, 5, 100 is 4500."""
     out, last = [values[0]], values[0]
     for value in values[1:]:
         if value >= 1000 and out[-1] < value:
@@ -210,7 +210,7 @@ def _combined(values: Sequence[int], *, turned: bool) -> list[int]:
 
 
 def written(text: str, language: Language) -> tuple[list[WrittenDate], str]:
-    """The dates that stand in a text, as far as they are given, and the text without them."""
+    """Return the dates in a text, as far as they are given, and the text without them."""
     found = list[WrittenDate]()
     for pattern in (ISO, DAY_FIRST):
         found += [(int(m["y"]), int(m["m"]), int(m["d"])) for m in pattern.finditer(text)]
@@ -233,7 +233,7 @@ def written(text: str, language: Language) -> tuple[list[WrittenDate], str]:
 
 
 def bounds(year: int, month: int | None, day: int | None) -> Iterator[DaySpan]:
-    """The first and the last day of a date; nothing where there is no such day."""
+    """Yield the first and the last day of a date; nothing for an impossible date."""
     year -= 543 if year > 2400 else 0  # of Thailand
     try:
         begin = date(year, month or 1, day or 1)
@@ -244,7 +244,7 @@ def bounds(year: int, month: int | None, day: int | None) -> Iterator[DaySpan]:
 
 
 def spans(text: str, language: Language, on: date) -> Iterator[DaySpan]:
-    """The days that a text may mean, said on that day."""
+    """Yield the days that a text written on day `on` may mean."""
     past, coming = language.has("last", text), language.has("next", text)
     sides = range(0 if coming and not past else -1, 1 if past and not coming else 2)
     dates, _ = written(text, language)
@@ -268,7 +268,7 @@ def spans(text: str, language: Language, on: date) -> Iterator[DaySpan]:
 def _away(
     text: str, language: Language, on: date, sides: Sequence[int], dated: bool
 ) -> Iterator[DaySpan]:
-    """The weeks, months, years and seasons of which it tells, in the past, the present and the future."""
+    """Yield the weeks, months, years and seasons that a text mentions, past, present and future."""
     for unit, pattern in enumerate(language.tables["units"][: YEAR_UNIT if dated else None]):
         for match in pattern.finditer(text):
             count = COUNT.search(text[: match.start()])
@@ -283,7 +283,7 @@ def _away(
 
 
 def _around(on: date, unit: int, k: int, *, exact: bool) -> Iterator[DaySpan]:
-    """The day, week, month or year that is so many away."""
+    """Yield the day, week, month or year that is `k` units away."""
     if unit == 0 and exact:
         yield on + timedelta(k), on + timedelta(k)
     elif unit == 1:

@@ -1,7 +1,7 @@
-"""How alike the facts of a scope are, two by two: by meaning, or by words where none is to be had.
+"""Similarity of the facts of a scope, in pairs: by embeddings, or by words where there are none.
 
-Only what is new is compared, with what lies nearest to it, so that a night costs what is new and
-not what is known. Never across scopes, nor what may come from outside with what does not.
+Only new facts are compared, each with its nearest neighbours, so that a night's cost grows with what is new. Facts
+of two scopes are never compared, nor are untrusted facts with trusted ones.
 """
 
 import asyncio
@@ -23,26 +23,29 @@ from wintermute.memory.sense import alike_in_words
 from wintermute.memory.values import hands_over
 
 STEP = 40
-"""New facts that are compared at once."""
+"""New facts compared in one batch."""
 NEAREST = 10
-"""To how many others each is compared."""
+"""Nearest neighbours compared with each new fact."""
 BESIDE = 10
-"""Facts read more than that, for some are at rest, or of another kind."""
+"""Extra neighbours to read, as some are archived or differ in taint."""
 
-AWAY = "meanings cannot be told apart now"
+AWAY = "embeddings are unavailable now"
 UNMADE = "memories have no vectors yet, and a dry run makes none: a night may find more alike"
 
 FactPair = tuple[str, str]
 log = logging.getLogger(__name__)
 
+Star = tuple[Fact, ...]
+"""A new fact, followed by its neighbours, the nearest first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The facts that are new, oldest first, with those near them, and how alike two of them are.
+    """The new facts, oldest first, with their neighbours and the similarity of each pair.
 
-    `pairs`: from the least likeness on; two of which none is new stand there where both are near
-    the same new one. `note`: what to know of it. `more`: new facts that wait for the next night.
-    `by_words`: the new ones that are to be compared again once meanings can be had.
+    `pairs`: from the least similarity that counts; two old facts are a pair only as neighbours of the same new one.
+    `note`: a remark for the report. `more`: new facts left for the next night. `by_words`: new facts to be compared
+    again once embeddings are available.
     """
 
     facts: Mapping[str, Fact]
@@ -52,25 +55,25 @@ class Compared:
     more: int = 0
     by_words: frozenset[str] = frozenset()
     asked: set[str] = field(default_factory=set)
-    """Digests of what was asked about since, whether it is kept or only tried."""
+    """Digests of the questions asked about these facts, whether or not the answer was used."""
 
     def ranked(self) -> list[FactPair]:
-        """All pairs, the likest first."""
+        """Return all pairs, the most similar first."""
         return sorted(self.pairs, key=lambda pair: (-self.pairs[pair], pair))
 
 
 def pair_of(one: str, other: str) -> FactPair:
-    """Two ids in an order of their own."""
+    """Return two ids as a pair that does not depend on their order."""
     return (one, other) if one < other else (other, one)
 
 
 class Likeness:
-    """Compares what is new in a scope of a night, once for all that ask about it."""
+    """Compares the new facts of a scope once a night, for all steps that need the result."""
 
     def __init__(
         self, database: Database, facts: Facts, meaning: Meaning | None, least: float, same: float
     ) -> None:
-        """`least`: from which likeness on two facts count; `same`: that of what says the same."""
+        """`least`: similarity from which two facts count as a pair; `same`: similarity of equal statements."""
         self._database = database
         self._facts = facts
         self._meaning = meaning
@@ -80,10 +83,7 @@ class Likeness:
         self._known: Compared | None = None
 
     async def compared(self, scope: str, began: datetime, *, dry: bool = False) -> Compared:
-        """Find what a night has to look at there; once, when it is asked for the first time.
-
-        `dry`: nothing is written.
-        """
+        """Return the facts to compare in this scope, computed at the first call. `dry`: nothing is written."""
         if self._known is None:
             self._known = await self._compare(scope, began, dry)
         return self._known
@@ -92,9 +92,9 @@ class Likeness:
         if not dry:
             await self._facts.lapse()
         found = await unjudged(self._database, scope, began)
-        owed = (await self._meaning.owed()).get(scope, 0) if self._meaning else 0
-        if not found.facts and (owed or not found.by_words):
-            return Compared({}, (), {})  # whoever makes what is owed tries again, and tells
+        missing = (await self._meaning.owed()).get(scope, 0) if self._meaning else 0
+        if not found.facts and (missing or not found.by_words):
+            return Compared({}, (), {})  # the job that makes the missing vectors tries again
         why = await self._why_by_words(dry)
         facts: dict[str, Fact] = {}
         pairs: dict[FactPair, float] = {}
@@ -116,14 +116,14 @@ class Likeness:
         if self._meaning is None:
             worded = []
         notes = [f"compared by words alone: {why}"] if worded else []
-        if dry and owed and not why:
-            notes.append(f"{owed} {UNMADE}")
+        if dry and missing and not why:
+            notes.append(f"{missing} {UNMADE}")
         if found.more:
             notes.append(f"{found.more} new memories wait for the next night")
         return Compared(facts, tuple(new), pairs, "; ".join(notes), found.more, frozenset(worded))
 
     async def _why_by_words(self, dry: bool) -> str:
-        """Why meanings cannot be had now; "": they can. What is owed of them is made, unless dry."""
+        """Return why embeddings cannot be used now, or "". Missing vectors are computed, unless `dry`."""
         if self._meaning is None:
             return "there is no embedder"
         try:
@@ -137,8 +137,8 @@ class Likeness:
 
     async def _by_meaning(
         self, scope: str, new: Sequence[Fact], began: datetime
-    ) -> "list[tuple[Star, dict[FactPair, float]]]":
-        """Each new fact with those near it; nothing where that cannot be told now."""
+    ) -> list[tuple[Star, dict[FactPair, float]]]:
+        """Return each new fact with its neighbours, or nothing while embeddings are unavailable."""
         if self._meaning is None:
             return []
         try:
@@ -166,7 +166,7 @@ class Likeness:
 
     async def _by_words(
         self, scope: str, new: Sequence[Fact], began: datetime
-    ) -> "list[tuple[Star, dict[FactPair, float]]]":
+    ) -> list[tuple[Star, dict[FactPair, float]]]:
         texts = [fact.text for fact in new]
         found = await self._words.sharing(scope, texts, NEAREST + BESIDE)
         stars = await self._stars(scope, new, found, began)
@@ -176,17 +176,17 @@ class Likeness:
         return max(alike_in_words(one.text, other.text), self._changed(one, other))
 
     def _changed(self, one: Fact, other: Fact) -> float:
-        """Enough to be looked at where one says that what the other tells changes (F-065)."""
+        """Return the least similarity if one text says that the content of the other changes (F-065)."""
         return self._least if hands_over(one.text, other.text) else 0.0
 
     def _compared_in(
-        self, stars: "Sequence[Star]", like: Callable[[Fact, Fact], float]
-    ) -> "list[tuple[Star, dict[FactPair, float]]]":
+        self, stars: Sequence[Star], like: Callable[[Fact, Fact], float]
+    ) -> list[tuple[Star, dict[FactPair, float]]]:
         return [(star, alike_in(star, like, self._least, self._same)) for star in stars]
 
     async def _stars(
         self, scope: str, new: Sequence[Fact], found: Sequence[Iterable[int]], began: datetime
-    ) -> "list[Star]":
+    ) -> list[Star]:
         seqs = {seq for near in found for seq in near}
         known = await comparable(self._database, scope, seqs, began)
         return [
@@ -195,14 +195,10 @@ class Likeness:
         ]
 
 
-Star = tuple[Fact, ...]
-"""A new fact, and then those that lie nearest to it, the nearest first."""
-
-
 def alike_in(
     star: Star, like: Callable[[Fact, Fact], float], least: float, same: float
 ) -> dict[FactPair, float]:
-    """How alike the first is to the others, and of those that say the same as it each to each."""
+    """Return the similarity of the new fact to its neighbours, and among those that say the same as it."""
     new, *others = star
     near = {fact.id: like(new, fact) for fact in others}
     pairs = {pair_of(new.id, name): value for name, value in near.items() if value >= least}
@@ -217,7 +213,7 @@ def _others(new: Fact, near: Sequence[Fact]) -> list[Fact]:
 
 
 def _with_handed_over(star: Star, more: Star) -> Star:
-    """Also those that share a word, where one says that something changes."""
+    """Add neighbours that share a word, if one of the two says that something changes."""
     new, *near = star
     known = {fact.id for fact in near}
     return (*star, *(f for f in more[1:] if f.id not in known and hands_over(new.text, f.text)))

@@ -1,7 +1,7 @@
-"""Meaning: which facts are alike to a question, and that each fact gets its vectors in time.
+"""Similarity by embeddings: finds facts similar to a question, and gives each fact its vectors.
 
-A fact is stored without them; they are owed and made by the work `embeddings`. Whatever fails here,
-words go on finding (M-008, M-022, M-023), and the status says so.
+A fact is stored without vectors; the job `embeddings` makes them. Whatever fails here, the search by words goes on
+(M-008, M-022, M-023), and the status says so.
 """
 
 import asyncio
@@ -22,23 +22,31 @@ from wintermute.memory.search import NOTHING, Alike
 from wintermute.memory.vectors import Embedded, Space, Spaces, VectorIndex
 
 PART = "meaning"
-"""What the status calls it."""
+"""Name of this part in the status."""
 ALONE = "found by words alone"
 BATCH = 128
 """Facts whose vectors are made in one step."""
 ASKED = 16
-"""Questions whose vectors are kept: those of a message are the same however many turns it takes."""
+"""Query vectors that are cached: the texts of a message are the same in all its turns."""
 CANDIDATES = 0.4
-"""The cosine distance within which the embedded model finds what may be about the same (M-033)."""
+"""Cosine distance up to which texts of the embedded model may be on the same topic (M-033)."""
 OWED = "embeddings"
-"""The name of the work that makes vectors."""
+"""Name of the job that makes vectors."""
 
 log = logging.getLogger(__name__)
 
+BEFORE = """
+SELECT f.seq, f.id, f.scope, f.text, f.speaker, (
+    SELECT p.seq FROM facts p WHERE p.scope = f.scope AND p.place = f.place - 1
+    AND p.retired_at IS NULL AND NOT p.ended) AS before,
+    (SELECT n.speaker FROM facts n WHERE n.scope = f.scope AND n.place = f.place + 1) AS next
+FROM facts f WHERE f.seq IN {}
+"""
+
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """A fact with what is embedded of it."""
+class _FactTexts:
+    """The texts to embed for a fact."""
 
     seq: int
     id: str
@@ -51,7 +59,7 @@ class _Told:
 
 
 class Meaning:
-    """Asks the embedder, and the index of vectors."""
+    """Uses the embedder and the vector index."""
 
     def __init__(
         self, database: Database, index: VectorIndex, embedder: Embedder, health: Health
@@ -63,16 +71,16 @@ class Meaning:
         self._spaces = Spaces(database)
         self._asked: dict[str, Vector | None] = {}
         self._making = asyncio.Lock()
-        self._doubted = True
-        """Whether a note of a search that failed may stand; one of an earlier run as well."""
+        self._failed_before = True
+        """True while the status may hold a note of a failed search, also from an earlier run."""
 
     async def ready(self, seconds: float) -> None:
-        """Wait until it can be asked, or for so long: for whoever asks once and then leaves."""
+        """Wait for the embedder, for at most that long; for callers that ask once and then exit."""
         if await self._spaces.latest_of(self._embedder.name) is not None:
             await self._embedder.warm(seconds)
 
     async def likest(self, scope: str, query: Query, most: int) -> Alike:
-        """The likest facts; nothing, and a note of it, where they cannot be had now."""
+        """Return the most similar facts; none, and a note in the status, if embeddings are unavailable."""
         try:
             found = await self._likest(scope, query, most)
         except EmbedderNotReady as problem:
@@ -80,17 +88,17 @@ class Meaning:
             return NOTHING
         except MemoryUnavailable as problem:
             log.warning("found by words alone reason=%s", problem)
-            self._doubted = True
+            self._failed_before = True
             await self._health.note(PART, "warn", f"{ALONE}: {problem}")
             return NOTHING
-        await self._over()
+        await self._clear_note()
         return found
 
-    async def _over(self) -> None:
-        """What was noted of a search is not so any more; what is owed may be."""
-        if not self._doubted:
+    async def _clear_note(self) -> None:
+        """Clear the note of a failed search; a note of missing vectors stays."""
+        if not self._failed_before:
             return
-        self._doubted = False
+        self._failed_before = False
         part = await self._health.part(PART)
         if part is not None and part.detail.startswith(ALONE):
             await self._health.note(PART, "ok", f"by {self._embedder.name}")
@@ -109,7 +117,7 @@ class Meaning:
         return Alike({each.seq: each.likeness for each in near}, floor)
 
     async def _vector(self, query: Query) -> Vector | None:
-        """What is looked for, the message and, weighing less, the reply before it."""
+        """Return the vector of a query: the message and, with less weight, the reply before it."""
         missing = [
             text for text in (query.text, query.before) if text.strip() and text not in self._asked
         ]
@@ -127,10 +135,10 @@ class Meaning:
     async def near(
         self, scope: str, texts: Sequence[str], most: int, distance: float
     ) -> list[dict[int, float]] | None:
-        """For each text the numbers of the likest live facts, `most` of them, and how like they are.
+        """Return for each text its `most` nearest live facts, as `seq` → cosine.
 
-        Only those within the distance; all texts are embedded in one call (M-032). None: this
-        model tells no texts apart. Raises: MemoryUnavailable.
+        Only facts within the distance count; all texts are embedded in one call (M-032). None: this model cannot
+        separate texts. Raises: MemoryUnavailable.
         """
         space = await self._spaces.latest_of(self._embedder.name)
         least = self._least(space, distance)
@@ -146,9 +154,9 @@ class Meaning:
     async def alike(
         self, texts: Sequence[str], others: Sequence[str], distance: float
     ) -> list[list[bool]] | None:
-        """Which of the `others` lie within the distance of each text, in one call (M-038).
+        """Return for each text which of the `others` lie within the distance, in one call (M-038).
 
-        None: this model tells no texts apart. Raises: MemoryUnavailable.
+        None: this model cannot separate texts. Raises: MemoryUnavailable.
         """
         least = self._least(await self._spaces.latest_of(self._embedder.name), distance)
         if least is None:
@@ -166,10 +174,9 @@ class Meaning:
         )
 
     async def comparison(self, texts: Sequence[str]) -> Callable[[int, int], float] | None:
-        """How alike two of the texts are, by their places, as the embedded model would say it.
+        """Return a function for the similarity of two texts, by index, on the embedded model's scale.
 
-        All are embedded in one call. None: this model tells no texts apart. Raises:
-        MemoryUnavailable.
+        All are embedded in one call. None: this model cannot separate texts. Raises: MemoryUnavailable.
         """
         space = await self._spaces.latest_of(self._embedder.name)
         ours = self._embedder.name == MODEL
@@ -189,7 +196,7 @@ class Meaning:
         return like
 
     def _least(self, space: Space | None, distance: float) -> float | None:
-        """The likeness from which texts may be about the same; of a model that is not ours as learnt."""
+        """Return the similarity of texts that may be on the same topic; calibrated for foreign models."""
         if self._embedder.name == MODEL:
             return 1 - max(distance, CANDIDATES)
         if space is None or space.related is None:
@@ -197,23 +204,23 @@ class Meaning:
         return min(space.related, 1 - distance)
 
     async def aclose(self) -> None:
-        """Let go of processes and connections."""
+        """Close processes and connections."""
         await self._embedder.aclose()
         await self._index.aclose()
 
     async def make(self, *, until: Callable[[int], None] = lambda _: None) -> int:
-        """Make all vectors that are owed; how many facts. `until` is told how many so far.
+        """Make all missing vectors; return the number of facts. `until` is called with the number so far.
 
-        Raises: MemoryUnavailable; what was made stays.
+        Raises: MemoryUnavailable; vectors made so far are kept.
         """
         async with self._making:
             if await self._spaces.latest_of(self._embedder.name) is None and not await self.owed():
-                return 0  # there is nothing, so nobody needs to be started
+                return 0  # without facts the embedder need not start
             space, made = await self._space(), 0
             before: int | None = None
-            while owed := await self._index.missing(space, BATCH, before):
-                before = min(fact.seq for fact in owed)
-                made += await self._step(space, [fact.seq for fact in owed])
+            while lacking := await self._index.missing(space, BATCH, before):
+                before = min(fact.seq for fact in lacking)
+                made += await self._step(space, [fact.seq for fact in lacking])
                 until(made)
             async with self._database.transaction() as tx:
                 complete = await self._index.complete(tx, space)
@@ -223,12 +230,12 @@ class Meaning:
             return made
 
     async def rebuild(self, until: Callable[[int], None]) -> int:
-        """Drop what is wrong, and make what is missing."""
+        """Drop wrong vectors, and make missing ones."""
         await self._index.rebuild(await self._space())
         return await self.make(until=until)
 
     async def owed(self) -> dict[str, int]:
-        """How many facts of each scope lack vectors; of a model that was never asked all."""
+        """Count the facts of each scope that lack vectors; for a new model all of them."""
         space = await self._spaces.latest_of(self._embedder.name)
         if space is not None:
             return await self._index.owed(space)
@@ -239,11 +246,11 @@ class Meaning:
         return {row["scope"]: int(row["n"]) for row in rows}
 
     async def former(self) -> str:
-        """The model whose vectors are being replaced; "": it is the same as before (M-022)."""
+        """Return the model whose vectors are being replaced; "" if it did not change (M-022)."""
         return await self._spaces.former(self._embedder.name)
 
     async def probe(self) -> str:
-        """Ask the index and the embedder once; what answered. Raises: MemoryUnavailable."""
+        """Test the index and the embedder once; return what answered. Raises: MemoryUnavailable."""
         await self._index.prove_usable()
         (made,) = await self._embedder.embed_document(["hello"])
         if made is None:
@@ -251,7 +258,7 @@ class Meaning:
         return f"{self._embedder.name}, {made.dimension} numbers each"
 
     async def _space(self) -> Space:
-        """That of the embedder; its dimension is known once it has embedded something."""
+        """Return the vector space of the embedder; a new one is created after a first embedding."""
         known = await self._spaces.latest_of(self._embedder.name)
         if known is not None:
             return known
@@ -262,17 +269,19 @@ class Meaning:
         async with self._database.transaction() as tx:
             space = await self._spaces.enter(tx, self._embedder.name, first.dimension)
             if means is None:
-                log.warning("model tells no texts apart, words alone model=%s", space.model)
+                log.warning(
+                    "model cannot separate texts, searching by words alone model=%s", space.model
+                )
                 return space
             await self._spaces.calibrate(tx, space, means.same, means.related, means.floor)
         return replace(space, same=means.same, related=means.related, floor=means.floor)
 
     async def _step(self, space: Space, seqs: Sequence[int]) -> int:
-        """Embed some facts, and store that for those that are still the same."""
-        told = await self._told(seqs)
-        texts = [text for each in told for text in each.texts]
+        """Embed some facts, and store the vectors of those that did not change meanwhile."""
+        facts = await self._fact_texts(seqs)
+        texts = [text for each in facts for text in each.texts]
         vectors = iter(await self._embedder.embed_document(texts) if texts else [])
-        ready = [(each, [next(vectors) for _ in each.texts]) for each in told]
+        ready = [(each, [next(vectors) for _ in each.texts]) for each in facts]
         by_scope: dict[str, list[Embedded]] = {}
         for each, made in ready:
             values = tuple(one.values for one in made if one is not None)
@@ -282,13 +291,15 @@ class Meaning:
         for scope, entries in by_scope.items():
             await self._index.send(space, scope, entries)
             async with self._database.transaction() as tx:
-                now = {each.seq: each.digest for each in await self._told(seqs, tx)}
+                now = {each.seq: each.digest for each in await self._fact_texts(seqs, tx)}
                 same = [entry for entry in entries if now.get(entry.seq) == entry.digest]
                 await self._index.put(tx, space, scope, same)
-        return len(told)
+        return len(facts)
 
-    async def _told(self, seqs: Iterable[int], tx: Transaction | None = None) -> list[_Told]:
-        """What is embedded of these facts: who said them, and what stood before."""
+    async def _fact_texts(
+        self, seqs: Iterable[int], tx: Transaction | None = None
+    ) -> list[_FactTexts]:
+        """Return the texts to embed for these facts: with their speakers and the messages before."""
         source, listed = tx or self._database, "(SELECT value FROM json_each(?))"
         rows = await source.rows(BEFORE.format(listed), (json.dumps(list(seqs)),))
         before = [row["before"] for row in rows if row["before"] is not None]
@@ -298,22 +309,13 @@ class Meaning:
         )
         earlier = {row["seq"]: row for row in found}
         return await asyncio.to_thread(
-            lambda: [_told(row, earlier.get(row["before"])) for row in rows]
+            lambda: [_fact_texts(row, earlier.get(row["before"])) for row in rows]
         )
 
 
-def _told(row: Row, earlier: Row | None) -> _Told:
+def _fact_texts(row: Row, earlier: Row | None) -> _FactTexts:
     before = ""
     if earlier is not None:
         before = f"{earlier['speaker']}: {earlier['text']}"
     texts = embedded_text(row["text"], row["speaker"] or "", before, row["next"] or "")
-    return _Told(int(row["seq"]), row["id"], row["scope"], texts)
-
-
-BEFORE = """
-SELECT f.seq, f.id, f.scope, f.text, f.speaker, (
-    SELECT p.seq FROM facts p WHERE p.scope = f.scope AND p.place = f.place - 1
-    AND p.retired_at IS NULL AND NOT p.ended) AS before,
-    (SELECT n.speaker FROM facts n WHERE n.scope = f.scope AND n.place = f.place + 1) AS next
-FROM facts f WHERE f.seq IN {}
-"""
+    return _FactTexts(int(row["seq"]), row["id"], row["scope"], texts)

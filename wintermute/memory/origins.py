@@ -1,4 +1,4 @@
-"""Which facts came from which messages, and what becomes of them when messages are taken back."""
+"""The messages that facts came from, and the consequences for facts when messages are redacted."""
 
 import hashlib
 import json
@@ -22,36 +22,36 @@ FROM_ONE = (
 SAYING_MARKS = re.compile(
     r"\A/|(?<=\d)[.,:/\u2013-](?=\d)|(?<=\d)[%\u2030\u00b0]|[+\u2212<>\u2264\u2265-](?=\d)"
 )
-"""Marks that say something: 2.5 is not 25, and /help no help."""
+"""Marks that change the meaning: 2.5 is not 25, and /help is not help."""
 OTHERWISE = 3
-"""A message of which less than this part is what a fact says, is of other things."""
+"""A message of which a fact covers less than one part in this many is on other topics."""
 
 
 class OriginText(NamedTuple):
-    """A message that something was learnt from, and who said it."""
+    """A message that a fact was learnt from, and its sender."""
 
     body: str
     name: str
 
 
 def is_said_in(text: str, others: Iterable[str]) -> bool:
-    """Whether these others together say all of a text: its words, numbers and negations (M-039)."""
+    """Check that these texts together cover a text: its words, numbers and negations (M-039)."""
     return Heirs([*others]).keeps(text)
 
 
 def gist(fact: Fact | NewFact) -> str:
-    """The same for facts of a scope that say the same with the same main words (M-039); unreadable."""
+    """Return a digest that is equal for facts of a scope with the same main words (M-039)."""
     said = json.dumps([fact.scope, sorted(beginnings(fact.text)), is_negated(fact.text)])
     return hashlib.sha256(said.encode()).hexdigest()
 
 
 def is_reworded(former: str, last: str) -> bool:
-    """Tell whether an edit says something else; other blanks and marks, or nothing but these, do not (M-089)."""
+    """Check that an edit changed the meaning; changed blanks and marks do not count (M-089)."""
     return _letters(last) not in ("", _letters(former))
 
 
 def _letters(text: str) -> str:
-    """Letters of all scripts, digits, currencies, and the marks that say something."""
+    """Return letters of all scripts, digits, currencies, and marks that change the meaning."""
     plain = unicodedata.normalize("NFKC", text)
     said = [
         mark
@@ -65,7 +65,7 @@ def _letters(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rewording:
-    """A message that was edited. `events`: all that gave it a wording; `former`: those before the last."""
+    """An edited message. `events`: all its versions; `former`: those before the last."""
 
     message: str
     events: frozenset[str]
@@ -73,29 +73,29 @@ class Rewording:
     last: Line
 
     def unsays(self, text: str, others: Sequence[str]) -> bool:
-        """Tell whether a fact that came from it was learnt only from what it says no more (M-089).
+        """Check that a fact from this message came only from text that the edit removed (M-089).
 
-        The rule is that of the harvest by words: meaning is asked where the last wording is read. The
-        edit changed what the rule says of the fact, or took a word of it, and the `others` do not tell
-        all that the former wording did. In another language nothing is shared: others, if any, tell it.
+        It applies the harvest's check by words; embeddings are used when the last version is harvested. The fact
+        goes if the edit changed the result of that check, or removed a word of it, and the `others` do not cover the
+        former text. In another language no words are shared: then any other message keeps the fact.
         """
         now, before = (Grounding(each).judged(text) for each in ([self.last], self.former))
-        is_over = Heirs([f"{self.last.name} {self.last.text}"]).overtakes(text, 0)
-        if now.told and not is_over:
+        says_over = Heirs([f"{self.last.name} {self.last.text}"]).overtakes(text, 0)
+        if now.told and not says_over:
             return False
         had = words_in(text, "\n".join(each.text for each in self.former))
         if not had:
             return not others
-        told = Grounding([replace(self.last, text=each) for each in others]).judged(text)
-        if told.told and had <= words_in(text, "\n".join(others[n] for n in told.lines)):
+        elsewhere = Grounding([replace(self.last, text=each) for each in others]).judged(text)
+        if elsewhere.told and had <= words_in(text, "\n".join(others[n] for n in elsewhere.lines)):
             return False
-        turned = is_over or (before.told, before.reason) != (now.told, now.reason)
+        turned = says_over or (before.told, before.reason) != (now.told, now.reason)
         return turned or bool(had - words_in(text, self.last.text))
 
 
 @dataclass(frozen=True, slots=True)
 class KeptWording:
-    """The message that an event is a wording of, and how that reads by now; "": it is blank."""
+    """The message that an event is a version of, and its present text; "" if it is blank."""
 
     message: str
     body: str
@@ -103,66 +103,65 @@ class KeptWording:
 
 @dataclass(frozen=True, slots=True)
 class Unlearnt:
-    """What becomes of facts when messages are taken back."""
+    """The consequences for facts when messages are redacted."""
 
     kept: tuple[Fact, ...]
-    """What their other origins say as well."""
+    """Facts that their other origins cover as well."""
     gone: tuple[Fact, ...]
     back: tuple[Fact, ...]
-    """In whose place one stood that goes."""
+    """Facts that one of the lost facts had replaced."""
     again: frozenset[str]
-    """The messages from which it is to be derived again."""
+    """Messages to harvest again, as lost facts came from them too."""
 
 
 def unlearnt(
-    found: Sequence[Fact],
+    facts: Sequence[Fact],
     before: Sequence[Fact],
     events: Collection[str],
     kept: Mapping[str, KeptWording],
 ) -> Unlearnt:
-    """Decide about all facts that came from these events.
+    """Decide on all facts that came from these events.
 
-    `before`: what they stand in the place of. `kept`: their other origins that are messages. What
-    did not come from a message at all, as it was imported, is there without it. What a person took
-    back does not come back, neither by itself nor by what it was made of.
+    `before`: facts that they replaced. `kept`: their other origins that are messages. An imported fact did not come
+    from a message and stays. A fact that a person had retracted does not come back, nor do its parts.
     """
-    ours = {fact.id: fact for fact in found}
+    ours = {fact.id: fact for fact in facts}
     stay, gone = list[Fact](), list[Fact]()
-    for fact in found:
+    for fact in facts:
         others = set(fact.origins) - set(events)
         merged = [
             each.text
             for each in before
             if each.replaced_by == fact.id and each.retired_at and each.id not in ours
         ]
-        told = [kept[name].body for name in others & kept.keys() if kept[name].body] + merged
+        texts = [kept[name].body for name in others & kept.keys() if kept[name].body] + merged
         elsewhere = not merged and not others <= kept.keys()
-        stays = elsewhere or (bool(told) and is_said_in(fact.text, told))
+        stays = elsewhere or (bool(texts) and is_said_in(fact.text, texts))
         (stay if stays else gone).append(fact)
-    heirs = {fact.id: fact for fact in gone}
-    believed = {fact.id for fact in gone if _is_believed(fact, heirs)}
+    gone_by_id = {fact.id: fact for fact in gone}
+    believed = {fact.id for fact in gone if _is_believed(fact, gone_by_id)}
     again = set[str]()
     for fact in gone:
         if fact.id in believed:
             parts = {o for each in before if each.replaced_by == fact.id for o in each.origins}
             own = (set(fact.origins) - set(events) - parts) & kept.keys()
             again |= {kept[name].message for name in own if kept[name].body}
-    back = [fact for fact in before if fact.replaced_by in believed and fact.id not in heirs]
+    back = [fact for fact in before if fact.replaced_by in believed and fact.id not in gone_by_id]
     return Unlearnt(tuple(stay), tuple(gone), tuple(back), frozenset(again))
 
 
-def _is_believed(fact: Fact, heirs: Mapping[str, Fact]) -> bool:
-    """Whether it was true until now, or had become part of what was."""
-    for _ in heirs:
-        heir = heirs.get(fact.replaced_by or "")
-        if fact.retired_at is None or heir is None:
+def _is_believed(fact: Fact, gone_by_id: Mapping[str, Fact]) -> bool:
+    """Check that a fact was true until now, or was merged into one that was."""
+    for _ in gone_by_id:
+        successor = gone_by_id.get(fact.replaced_by or "")
+        if fact.retired_at is None or successor is None:
             break
-        fact = heir
+        fact = successor
     return fact.retired_at is None
 
 
 async def taken_back(tx: Transaction, events: Collection[str]) -> list[Fact]:
-    """The facts that came from one of these and that a person retired or undid."""
+    """Return the facts from these events that a person retired or undid."""
     rows = await tx.rows(
         f"SELECT * FROM facts WHERE retired_at IS NOT NULL AND {FROM_ONE} AND retired_by NOT IN"
         " (SELECT value FROM json_each(:unasked)) ORDER BY seq",
@@ -172,35 +171,35 @@ async def taken_back(tx: Transaction, events: Collection[str]) -> list[Fact]:
 
 
 def tellings(text: str, messages: Mapping[str, OriginText]) -> set[str]:
-    """The messages that go with a fact: those that say it, and are not mainly of other things.
+    """Return the messages that go with a fact: those that contain it and are mainly about it.
 
-    Where none says it alone, as few as say most of it together: it may have been told over several
-    messages, or is kept in another language than it was told in. One goes in any case.
+    If none contains it alone, the fewest that cover most of it together are returned: it may have been told in
+    several messages, or is stored in another language. At least one is returned.
     """
     if not messages:
         return set()
     names = beginnings(" ".join(each.name for each in messages.values()))
-    told = beginnings(text) - names or beginnings(text)
+    words = beginnings(text) - names or beginnings(text)
     said = {event: beginnings(each.body) - names for event, each in messages.items()}
 
-    def likest(event: str) -> tuple[int, int, int]:
+    def coverage(event: str) -> tuple[int, int, int]:
         alike = len(_threes(text) & _threes(messages[event].body))
-        return len(told & said[event]), alike if not told & said[event] else 0, -len(said[event])
+        return len(words & said[event]), alike if not words & said[event] else 0, -len(said[event])
 
-    best, found = max(said, key=likest), set[str]()
+    best, chosen = max(said, key=coverage), set[str]()
     saying = {
         event
         for event, each in messages.items()
         if is_said_in(text, [each.body, each.name])
-        and len(told & said[event]) * OTHERWISE >= len(said[event])
+        and len(words & said[event]) * OTHERWISE >= len(said[event])
     }
     if saying or is_said_in(text, [messages[best].body, messages[best].name]):
         return {best} | saying
-    while best not in found:
-        found.add(best)
-        told -= said[best]
-        best = max(said, key=likest) if any(told & each for each in said.values()) else best
-    return found
+    while best not in chosen:
+        chosen.add(best)
+        words -= said[best]
+        best = max(said, key=coverage) if any(words & each for each in said.values()) else best
+    return chosen
 
 
 def _threes(text: str) -> set[str]:
@@ -209,13 +208,13 @@ def _threes(text: str) -> set[str]:
 
 
 class Origins:
-    """Facts by what they were learnt from. The rows are those of `Facts`."""
+    """Facts by their origins. The rows are those of `Facts`."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
     async def of_events(self, tx: Transaction, events: Collection[str]) -> list[Fact]:
-        """The facts, live or retired, that came from one of these, or of something else as well."""
+        """Return the facts, live or retired, that have one of these events among their origins."""
         rows = await tx.rows(
             f"SELECT * FROM facts WHERE {FROM_ONE} ORDER BY seq",
             {"events": json.dumps(sorted(events))},
@@ -223,7 +222,7 @@ class Origins:
         return [fact_of(row) for row in rows]
 
     async def scopes(self, tx: Transaction, ids: Collection[str]) -> list[str]:
-        """Whose these facts are."""
+        """Return the scopes of these facts."""
         query = "SELECT DISTINCT scope FROM facts WHERE id IN (SELECT value FROM json_each(?))"
         return await tx.scalars(f"{query} ORDER BY scope", (json.dumps([*ids]),))
 
@@ -234,7 +233,7 @@ class Origins:
         scopes: Collection[str],
         but: Collection[str],
     ) -> set[str]:
-        """Those of these words, in lower case, that other live facts of these scopes have."""
+        """Return those of these words, in lower case, that other live facts of these scopes have."""
         rows = await source.rows(
             "SELECT w.value AS word FROM json_each(:words) w WHERE EXISTS (SELECT 1 FROM facts f"
             " WHERE f.scope IN (SELECT value FROM json_each(:scopes)) AND f.retired_at IS NULL"
@@ -248,7 +247,7 @@ class Origins:
         return {row["word"] for row in rows}
 
     async def replaced_by(self, tx: Transaction, ids: Collection[str]) -> list[Fact]:
-        """The facts in whose place these stand, or for which they ended."""
+        """Return the facts that these replaced, or for which they ended."""
         rows = await tx.rows(
             "SELECT * FROM facts WHERE (retired_at IS NOT NULL OR ended)"
             " AND replaced_by IN (SELECT value FROM json_each(?)) ORDER BY seq",
@@ -257,9 +256,9 @@ class Origins:
         return [fact_of(row) for row in rows]
 
     async def unlearn(self, tx: Transaction, done: Unlearnt, events: Collection[str]) -> None:
-        """Do it: what goes is in no prompt from now on, and is purged with all that repeats it.
+        """Apply the decision: lost facts leave all prompts now; a job purges them and their copies.
 
-        It has no other origins left, so that whoever looks again decides the same.
+        Their other origins are removed, so that a second run decides the same.
         """
         await self.lose(tx, [fact.id for fact in done.kept], events)
         others = {name for fact in done.gone for name in fact.origins} - set(events)
@@ -270,7 +269,7 @@ class Origins:
         await self.revive(tx, done.back)
 
     async def lose(self, tx: Transaction, ids: Sequence[str], events: Collection[str]) -> None:
-        """These facts are known from their other origins only."""
+        """Remove events from the origins of facts."""
         await tx.execute(
             "UPDATE facts SET origins = (SELECT json_group_array(o.value) FROM json_each(facts.origins) o"
             "  WHERE o.value NOT IN (SELECT value FROM json_each(:events)))"
@@ -279,10 +278,7 @@ class Origins:
         )
 
     async def revive(self, tx: Transaction, facts: Sequence[Fact]) -> None:
-        """What was merged with something that is gone is there again, to be brought together anew.
-
-        So is what ended for it.
-        """
+        """Restore facts that were merged into, or ended for, a lost one, and queue them again."""
         for fact in facts:
             state = state_of(fact) | {"replaced_by": None}
             if fact.retired_at is None:

@@ -1,8 +1,8 @@
-"""The vectors at a Qdrant server: for more of them than one file should hold.
+"""The vectors on a Qdrant server: for more of them than one file should hold.
 
-What the server has is on record in our database, as ids and without texts, before it is sent. So
-whatever ends when: what is not known to be there is sent again, and what must leave is asked to
-leave until it has left. An answer counts only for facts that the record still has.
+The database records what the server holds, as ids without texts, before it is sent. So after a crash at any point
+unconfirmed points are sent again, and deletions are repeated until they succeed. A hit counts only for facts that
+are on record.
 """
 
 import asyncio
@@ -38,15 +38,19 @@ LONGEST = 5.0
 """Seconds for one answer of the server."""
 BATCH = 256
 MARK = str(uuid5(NAMESPACE_URL, "wintermute:mark"))
-"""The point that says whose a collection is and which model's vectors it holds."""
+"""The point that records the owner of a collection and the model of its vectors."""
 MARKED = "qdrant mark"
 
 T = TypeVar("T")
 
+IN_LIST = "IN (SELECT value FROM json_each(?))"
+HAVE = "SELECT 1 FROM qdrant_points v WHERE v.seq = f.seq AND v.space = :space AND v.sent > 0"
+COUNT = "SELECT count(*) FROM qdrant_points WHERE space = ?"
+
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """One piece of a fact as the server has it."""
+    """One part of a fact as the server has it."""
 
     id: str
     fact: Embedded
@@ -71,8 +75,8 @@ class _Point:
 class QdrantVectors:
     """A `VectorIndex` in the collection `memory` of a server. Owns `qdrant_points`.
 
-    `where`: its URL (port 6333 if that names none); else the client keeps the vectors itself, in
-    such a folder or in ":memory:".
+    `where`: its URL (default port 6333); otherwise the client stores the vectors itself, in that folder or in
+    ":memory:".
     """
 
     def __init__(
@@ -87,13 +91,13 @@ class QdrantVectors:
         self._space: int | None = None
 
     async def aclose(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         server, self._opened = self._opened, None
         if server is not None:
             await server.client.close()
 
     async def send(self, space: Space, scope: str, entries: Sequence[Embedded]) -> None:
-        """On record first, then to the server."""
+        """Record the points, then send them to the server."""
         points = await asyncio.to_thread(_points, space, entries)
         async with self._lock:
             server = await self._ready(space)
@@ -106,7 +110,7 @@ class QdrantVectors:
                 for point in points
                 if point.numbers and point.id in known
             ]
-            with self._doubted():
+            with self._rechecked_on_failure():
                 for start in range(0, len(vectors), BATCH):
                     part = vectors[start : start + BATCH]
                     await server.ask(server.client.upsert(COLLECTION, part, wait=True))
@@ -114,7 +118,7 @@ class QdrantVectors:
     async def put(
         self, tx: Transaction, space: Space, scope: str, entries: Sequence[Embedded]
     ) -> None:
-        """The server has these. What was lost since they were sent has to leave it again."""
+        """Confirm the points. A point whose fact was deleted meanwhile is queued for deletion."""
         points = await asyncio.to_thread(_points, space, entries)
         rows = [point.recorded(space, scope) for point in points]
         await tx.execute_many(
@@ -129,7 +133,7 @@ class QdrantVectors:
         )
 
     async def settle(self) -> int:
-        """Let the server forget what it must not have."""
+        """Delete points from the server whose facts are gone."""
         async with self._lock:
             if not (gone := await self._database.scalars("SELECT point FROM qdrant_gone")):
                 return 0
@@ -146,16 +150,17 @@ class QdrantVectors:
                 return len(await tx.scalars("SELECT point FROM qdrant_gone"))
 
     async def nearest(self, space: Space, scope: str, vector: bytes, k: int) -> list[Near]:
-        """The best point of each fact, of those that are on record."""
+        """Return the best point of each fact that is on record."""
         await asyncio.to_thread(packed, vector, space)
         await prove_complete(self._database, space, "qdrant")
         if k < 1:
             return []
         server = self._opened
-        if server is None or self._space != space.id:  # else nobody waits for what is being sent
+        # Otherwise a search need not wait for a running upload.
+        if server is None or self._space != space.id:
             async with self._lock:
                 server = await self._ready(space)
-        with self._doubted():
+        with self._rechecked_on_failure():
             found = await server.ask(
                 server.client.query_points_groups(
                     COLLECTION,
@@ -177,24 +182,24 @@ class QdrantVectors:
     async def missing(
         self, space: Space, limit: int, before: int | None = None
     ) -> list[Unembedded]:
-        """Those that are not known to be there."""
+        """Return the facts without confirmed points."""
         return await are_missing(self._database, HAVE, space, limit, before)
 
     async def complete(self, tx: Transaction, space: Space) -> bool:
-        """By the record."""
+        """Decide by the record."""
         return await is_complete(tx, HAVE, space, "qdrant")
 
     async def owed(self, space: Space) -> dict[str, int]:
-        """Facts that are not known to be there."""
+        """Count the facts without confirmed points."""
         return await are_owed(self._database, HAVE, space)
 
     async def prove_usable(self) -> None:
-        """The server answers; what it has is not looked at."""
+        """Check that the server answers; the collection is not checked."""
         server = await self._server()
         await server.ask(server.client.collection_exists(COLLECTION))
 
     async def rebuild(self, space: Space) -> None:
-        """An empty collection: nothing else can be known to be right."""
+        """Empty the collection: its content cannot be verified otherwise."""
         async with self._lock:
             server = await self._ready(space)
             self._space = None
@@ -210,8 +215,8 @@ class QdrantVectors:
         )
 
     @contextmanager
-    def _doubted(self) -> Iterator[None]:
-        """After a failure the collection may be another one: it is looked at anew."""
+    def _rechecked_on_failure(self) -> Iterator[None]:
+        """After a failure check the collection again, as it may be another one."""
         try:
             yield
         except MemoryUnavailable:
@@ -224,7 +229,7 @@ class QdrantVectors:
         return self._opened
 
     async def _ready(self, space: Space) -> "_Qdrant":
-        """The server, once its collection is ours and of this space."""
+        """Return the server, with a collection that is ours and of this space."""
         server = await self._server()
         if self._space == space.id:
             return server
@@ -238,7 +243,7 @@ class QdrantVectors:
         return server
 
     async def _marked(self, server: "_Qdrant") -> Mapping[str, Any] | None:
-        """What our mark in the collection says; None: there is no collection, or an empty one.
+        """Return our mark in the collection; None: there is no collection, or an empty one.
 
         Raises: MemoryUnavailable for a collection of somebody else.
         """
@@ -255,7 +260,7 @@ class QdrantVectors:
         return None
 
     async def _make(self, server: "_Qdrant", space: Space) -> None:
-        """A collection of this space with our mark; nothing is on record as being there."""
+        """Create a collection of this space with our mark; all points on record are dropped."""
         client, models = server.client, server.models
         async with self._database.transaction() as tx:
             mark = await single(tx, MARKED) or self._new_id("qdrant")
@@ -281,7 +286,7 @@ class QdrantVectors:
 
 @dataclass(frozen=True, slots=True)
 class _Qdrant:
-    """The client of a server, and what that library calls things."""
+    """The client of a server, and the classes of its library."""
 
     where: str
     client: Any
@@ -290,11 +295,11 @@ class _Qdrant:
 
     @property
     def is_remote(self) -> bool:
-        """Whether there is a server at all."""
+        """True if there is a server at all."""
         return self.where.startswith(("http://", "https://"))
 
     async def ask(self, question: Awaitable[T]) -> T:
-        """Its answer. Raises: MemoryUnavailable when there is none in time, or none of use."""
+        """Return its answer. Raises: MemoryUnavailable if there is none in time, or none of use."""
         try:
             async with asyncio.timeout(LONGEST):
                 return await question
@@ -303,21 +308,16 @@ class _Qdrant:
             raise MemoryUnavailable(f"Qdrant at {self.where} gives no answer ({said})") from problem
 
     def only(self, name: str, value: str) -> Any:
-        """A filter: points whose payload says exactly this."""
+        """Return a filter for points whose payload has exactly this value."""
         match = self.models.MatchValue(value=value)
         return self.models.Filter(must=[self.models.FieldCondition(key=name, match=match)])
 
     def foreign(self, why: str) -> MemoryUnavailable:
-        """The error for a collection that is left alone."""
+        """Return the error for a foreign collection, which stays untouched."""
         return MemoryUnavailable(
             f"the collection {COLLECTION} at {self.where} {why}: nothing is written there; "
             "give Wintermute a server of its own"
         )
-
-
-IN_LIST = "IN (SELECT value FROM json_each(?))"
-HAVE = "SELECT 1 FROM qdrant_points v WHERE v.seq = f.seq AND v.space = :space AND v.sent > 0"
-COUNT = "SELECT count(*) FROM qdrant_points WHERE space = ?"
 
 
 def _open(where: str, api_key: Secret | None) -> _Qdrant:
@@ -347,7 +347,7 @@ def _named(space: Space) -> tuple[str, int]:
 
 
 def _points(space: Space, entries: Iterable[Embedded]) -> list[_Point]:
-    """Each piece of each, the same at each time; a text without a word is one of no numbers."""
+    """Return the points of these facts, with stable ids; a text without a word has no numbers."""
     points = []
     for entry in entries:
         for piece, vector in enumerate(entry.vectors or (b"",)):
@@ -362,9 +362,9 @@ def _points(space: Space, entries: Iterable[Embedded]) -> list[_Point]:
 async def _announce(
     tx: Transaction, space: Space, scope: str, points: Sequence[_Point]
 ) -> set[str]:
-    """Have on record that the server may have these soon, and no other pieces of their facts.
+    """Record that the server may have these points soon, and no other parts of their facts.
 
-    The ids of those whose facts are live.
+    Return the ids of the points whose facts are live.
     """
     rows = [point.recorded(space, scope) for point in points]
     await tx.execute_many("DELETE FROM qdrant_points WHERE seq = :seq", rows)

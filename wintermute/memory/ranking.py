@@ -1,10 +1,10 @@
-"""How memory ranks: words, meaning and what stands beside a fact make one score. Pure.
+"""The ranking of memory: words, embeddings and the neighbours of a fact make one score. Pure.
 
-A fact is seldom said in words that make sense alone: "yes, on Friday" is about what was said before.
-So a word counts for the facts beside the one it stands in, less and less, and only once, however
-many neighbours have it. All parts of a score are absolute: the share of what was asked for, each
-word by its rarity in this scope, and how far a likeness is above the floor. So where a question has
-few words in common with anything, meaning decides, and where nothing fits there is no hit (M-071).
+A message seldom makes sense alone: "yes, on Friday" refers to the messages before it. So a word also counts for the
+facts beside its own, with a falling share, and only once, however many neighbours have it. All parts of a score are
+absolute: the share of the query's words, each weighted by its rarity in this scope, and the distance of a similarity
+above the floor. So embeddings decide where a question has few words in common with anything, and where nothing
+matches there is no hit (M-071).
 """
 
 import heapq
@@ -27,43 +27,42 @@ from wintermute.memory.sense import (
 from wintermute.memory.words import forms, query_words, spoken_name, words_of
 
 BEGUN = 0.1
-"""The part of its weight that a word loses where a fact has only its beginning."""
+"""Share of its weight that a word loses if a fact has only its beginning."""
 ASSISTANT = "assistant"
-"""Who speaks where an answer was kept as a fact."""
+"""Speaker of a fact that is an answer of the assistant."""
 BEFORE_READ = 500
-"""Characters of the last reply that are looked at (P-010)."""
+"""Characters of the last reply that are used (P-010)."""
 BEFORE_TERMS = 12
 MOST_POSTINGS = 1_000
-"""Facts of a scope that are read for one word, the newest; a word in more is a common one."""
+"""Facts of a scope that are read for one word, the newest first; a word with more is common."""
 MOST_WORK = 4_000
 """Facts that are read for all words of a question, the rarest first."""
 MOST_LEADING = 100
-"""Facts that are weighed for their words, and for their meaning; besides their neighbours."""
+"""Facts that are scored by words, and by embeddings; their neighbours come on top."""
 LEAST_SIZE = 100
-"""Facts that a scope is taken to have: in one of three facts no word is common."""
+"""Least size of a scope for rarity: among three facts no word is common."""
 PIECE = 100
 """Words of a text that are embedded at once."""
 MOST_PIECES = 16
 TAIL = 30
-"""Words of the message before that are embedded with a fact, its last ones."""
+"""Last words of the message before that are embedded with a fact."""
 LONG = 600
-"""Characters; in a longer text a word says less of what it is about."""
+"""Characters; in a longer text one word says less about the topic."""
 UNIT = re.compile(rf"{SIGNS.pattern[:-1]}|(?:(?!{SIGNS.pattern})\S){{1,40}}\s*|\s+")
 
 APART = timedelta(hours=6)
-"""What was said so long after something else was said in another conversation."""
+"""Pause after which a fact belongs to another conversation."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What counts how much. `floor`: the likeness, of the embedded model, below which it is chance.
+    """Weights of the parts of a score. `floor`: similarity of the embedded model below which it is chance.
 
-    `near`: what a fact has of its neighbours, one and two places away. `before`: what the last
-    reply counts beside the message. `named`: for what a person said who is named in the question;
-    0 switches that off. `assistant`: what the assistant said, beside what people said. `least`: the
-    score of the weakest hit that is not above the floor itself.
+    `near`: shares that neighbours one and two places away contribute. `before`: weight of the last reply beside the
+    message. `named`: bonus for facts of a speaker named in the question; 0 switches it off. `assistant`: weight of
+    the assistant's facts. `least`: score of the weakest hit whose own similarity is not above the floor.
     """
 
     meaning: float = 0.7
@@ -80,7 +79,7 @@ WEIGHTS = Weights()
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for: what a person wrote, and the reply that it followed."""
+    """A search query: the message of a person, and the reply before it."""
 
     text: str
     before: str = ""
@@ -95,17 +94,16 @@ class Terms:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """What is to be looked up, each word once."""
+        """Return all words to look up, each once."""
         return self.asked + self.around
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A live fact that may be a hit, or stands beside one.
+    """A live fact that may be a hit, or is next to one.
 
-    `place`: facts one after the other in a conversation have places one after the other; between
-    two conversations some are left out (`place_after`). No two of a scope have the same place.
-    `length`: characters.
+    `place`: facts that follow each other in a conversation have consecutive places; between two conversations there
+    is a gap (`place_after`). Places are unique in a scope. `length`: characters.
     """
 
     seq: int
@@ -116,9 +114,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A fact that was found. `words` and `meaning` are what of its score is due to them.
+    """A scored fact. `words` and `meaning` are the parts of its score from words and embeddings.
 
-    `beside`: it has neither itself, and stands beside one that has.
+    `beside`: it matches neither itself, but is next to a fact that does.
     """
 
     seq: int
@@ -129,33 +127,32 @@ class Scored:
 
 
 def terms_of(query: Query) -> Terms:
-    """The words to look up; of any text at all."""
+    """Return the words to look up for any query."""
     asked = query_words(query.text)
     around = query_words(query.before[:BEFORE_READ]) if query.before else ()
     return Terms(asked, tuple(word for word in around if word not in asked)[:BEFORE_TERMS])
 
 
 def are_apart(before: str | None, then: datetime, speaker: str | None, at: datetime) -> bool:
-    """Whether two facts, one learnt right after the other, are no two messages of a conversation.
+    """Check that two consecutive facts are not two messages of one conversation.
 
-    `before`, `speaker`: who said them. What nobody in particular has said, such as "Ann drinks
-    tea", is understood alone.
+    `before`, `speaker`: their speakers. A fact without a speaker, such as "Ann drinks tea", makes sense alone.
     """
     return not (before and speaker) or abs(at - then) > APART
 
 
 def place_after(last: int, apart: bool) -> int:
-    """The place of a fact after the last one of its scope; `apart`: in another conversation."""
+    """Return the place of a fact after the last one of its scope; `apart`: in another conversation."""
     return last + (2 * len(WEIGHTS.near) if apart else 1)
 
 
 def leading(
     terms: Terms, postings: Mapping[str, Sequence[int]], size: int, most: int = MOST_LEADING
 ) -> list[int]:
-    """The facts with the most of the words, best first.
+    """Return the facts with the heaviest words, best first.
 
-    `postings`: for each word the facts that have it, by `seq`, at most MOST_POSTINGS. `size`: the
-    number of facts in the scope.
+    `postings`: word → `seq` of the facts that have it, at most MOST_POSTINGS. `size`: the number of facts in the
+    scope.
     """
     values = _values(terms, postings, size, WEIGHTS)
     sums: dict[int, float] = defaultdict(float)
@@ -173,10 +170,10 @@ def fuse(
     candidates: Iterable[Candidate],
     weights: Weights = WEIGHTS,
 ) -> list[Scored]:
-    """The hits, best first, of equal ones the newest; none if nothing fits.
+    """Return the hits, best first, of equal scores the newest; none if nothing matches.
 
-    `candidates`: the leading ones, the likest and the neighbours of both. `likeness`: cosines, of
-    those that have one; empty without a model.
+    `candidates`: the best by words, the most similar ones and the neighbours of both. `likeness`: cosine by `seq`,
+    where there is one; empty without a model.
     """
     known = {fact.seq: fact for fact in candidates}
     shares = [(0, 1.0)]
@@ -203,7 +200,7 @@ def fuse(
 
 
 def begun(asked: Mapping[str, set[str]], text: str) -> float:
-    """The part of the asked words in a text of which only the beginning stands there (M-096)."""
+    """Return the share of the asked words that a text has with another ending (M-096)."""
     there = forms(text)
     shared = [word for word in asked if word in there]
     differ = sum(asked[word].isdisjoint(there[word]) for word in shared)
@@ -211,29 +208,28 @@ def begun(asked: Mapping[str, set[str]], text: str) -> float:
 
 
 def distinct(hits: Iterable[T], said: Callable[[T], tuple[str | None, str]]) -> Iterator[T]:
-    """The hits, one after the other, of equal ones the first: same speaker, main words, numbers and negations.
+    """Yield the hits without repetitions: same speaker, main words, numbers and negations.
 
-    `said`: speaker and text of a hit. Never by likeness: "tea in the morning" and "tea in the
-    evening" are alike.
+    `said`: speaker and text of a hit. Similarity does not count: "tea in the morning" and "tea in the evening" are
+    similar.
     """
     seen: set[object] = set()
     for hit in hits:
         speaker, text = said(hit)
-        mark = (speaker, main_words(text), _is_negated(text))
-        if mark not in seen:
-            seen.add(mark)
+        kind_of_hit = (speaker, main_words(text), _is_negated(text))
+        if kind_of_hit not in seen:
+            seen.add(kind_of_hit)
             yield hit
 
 
 def embedded_text(
     text: str, speaker: str = "", before: str = "", then: str = ""
 ) -> tuple[str, ...]:
-    """What is embedded of a fact, in pieces of about PIECE words; nothing if it has no word.
+    """Return the texts to embed for a fact, in parts of about PIECE words; none if it has no word.
 
-    `before`: the message before it in its conversation, with its speaker. Its end stands behind the
-    first piece, so that an answer to a question is alike to what the question was about. `then`: who
-    spoke next. Where that is the assistant, or was, a text stands alone: whoever talks with it asks
-    later without a name, and its answers are long.
+    `before`: the previous message of its conversation, with its speaker. Its end is appended to the first part, so
+    that an answer is similar to the topic of its question. `then`: the next speaker. Beside a message of the
+    assistant a text is embedded alone: its user asks later without a name, and its answers are long.
     """
     if not TOKENS.search(text):
         return ()
@@ -245,7 +241,7 @@ def embedded_text(
 
 
 def pieces(text: str, most: int = PIECE) -> list[str]:
-    """A text in pieces of `most` words, two signs for a word; the first MOST_PIECES of them."""
+    """Split a text into parts of `most` words, two CJK characters for a word; return the first MOST_PIECES."""
     found: list[str] = []
     part, size = "", 0.0
     for unit in UNIT.findall(text):
@@ -260,7 +256,7 @@ def pieces(text: str, most: int = PIECE) -> list[str]:
 
 
 def blended(message: Sequence[float], before: Sequence[float], share: float = 0.2) -> list[float]:
-    """One vector of length 1 for a message and the reply before it, which counts `share`."""
+    """Return one vector of length 1 for a message and the reply before it, which counts `share`."""
     both = [a + share * b for a, b in zip(message, before, strict=True)]
     length = math.hypot(*both)
     return [value / length for value in both] if length else list(message)
@@ -269,7 +265,7 @@ def blended(message: Sequence[float], before: Sequence[float], share: float = 0.
 def _values(
     terms: Terms, postings: Mapping[str, Sequence[int]], size: int, weights: Weights
 ) -> dict[str, float]:
-    """What each word that is looked at adds to a score: in all 1, and `before` for the reply."""
+    """Return the weight of each word: in all 1 for the message, and `before` for the reply."""
     rarity = _rarity({word: len(postings.get(word, ())) for word in terms.all}, size)
     values: dict[str, float] = {}
     for part, share in ((terms.asked, 1.0), (terms.around, weights.before)):
@@ -283,9 +279,9 @@ def _values(
 
 
 def _rarity(counts: Mapping[str, int], size: int) -> dict[str, float]:
-    """How much a word says, the rarest first, as long as the work for them is bounded.
+    """Return the rarity of each word, the rarest first, while the work stays bounded.
 
-    Common words are left out where there are others.
+    Common words are left out if there are others.
     """
     most = (
         MOST_POSTINGS if any(0 < count < MOST_POSTINGS for count in counts.values()) else math.inf
@@ -307,7 +303,7 @@ def _words_at(
     postings: Mapping[str, Sequence[int]],
     weights: Weights,
 ) -> dict[int, float]:
-    """What words add to the score at each place; each word once, from where it counts most."""
+    """Return the score from words at each place; each word counts once, from its best neighbour."""
     sums: dict[int, float] = defaultdict(float)
     for word, value in values.items():
         best: dict[int, float] = {}
@@ -329,7 +325,7 @@ def _meaning_at(
     likeness: Mapping[int, float],
     weights: Weights,
 ) -> dict[int, float]:
-    """What likeness adds to the score at each place."""
+    """Return the score from embeddings at each place."""
     sums: dict[int, float] = defaultdict(float)
     for seq in sorted(known.keys() & likeness):
         cosine = likeness[seq]
@@ -346,12 +342,12 @@ def _voice(fact: Candidate, weights: Weights) -> float:
 
 
 def _plainness(fact: Candidate) -> float:
-    """How much one word says of what a text is about: less, the longer it is."""
+    """Return a factor for the words of a fact: the longer its text, the less one word says."""
     return math.sqrt(LONG / fact.length) if fact.length > LONG else 1.0
 
 
 def _named(speakers: Iterable[str | None], asked: Collection[str]) -> set[str]:
-    """The people who are named in the question."""
+    """Return the speakers whose names are in the question."""
     return {
         speaker
         for speaker in speakers

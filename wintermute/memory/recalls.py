@@ -1,4 +1,4 @@
-"""What memory brought to messages: for /why, and as the measure of what is of use (M-024)."""
+"""The record of memories given to messages: for /why, and as the measure of use (M-024)."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -13,18 +13,18 @@ MERGED = (
     " AND (f.retired_by = 'night' OR h.source = 'dreaming_merge')"
     " AND (h.retired_at IS NULL OR h.retired_by = 'night'))"
 )
-"""Whether a fact `f` was merged at night into what is so still, or was merged again: `h`."""
+"""True if fact `f` was merged at night into `h`, and `h` is still true or was merged again."""
 
 
 class Recalls:
-    """The store of what messages were given."""
+    """The store of facts that messages were given."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def recall(self, cast_id: str, found: Sequence[Hit]) -> None:
-        """A message was given these: on record for /why, and used once more today (M-024)."""
+        """Record the facts a message was given, for /why, and count one use per day (M-024)."""
         rows = [
             {"cast": cast_id, "id": hit.fact.id, "place": place, "score": hit.score}
             for place, hit in enumerate(found, 1)
@@ -45,7 +45,7 @@ class Recalls:
             )
 
     async def recalled(self, cast_id: str, scope: str) -> list[Hit]:
-        """What a message was given and is still so, what fitted best first."""
+        """Return the facts a message was given that are still true, the best match first."""
         rows = await self._database.rows(
             "SELECT f.*, r.score FROM recalled r JOIN facts f ON f.seq = r.fact"
             f" WHERE r.cast_id = ? AND f.scope = ? AND {LIVE} ORDER BY r.place",
@@ -56,7 +56,7 @@ class Recalls:
     async def judged(self, scope: str, texts: Collection[str]) -> dict[str, str | None]:
         """Map each text that is or was a fact of a scope to None if it is still true.
 
-        Else to its successor, "" if none is known. A fact that a night merged stays true.
+        Otherwise to its successor, or "" if none is known. A fact merged at night counts as true.
         """
         named = {key(text): text for text in texts}
         rows = await self._database.rows(
@@ -72,9 +72,9 @@ class Recalls:
         }
 
     async def given(self, casts: Sequence[str], scope: str) -> list[Given]:
-        """What the messages of these casts were given, in their order, what fitted best first.
+        """Return the facts that these casts' messages were given, in their order, the best match first.
 
-        Also what is no longer true or was taken out since.
+        Facts that have ended or were retired since are included.
         """
         rows = await self._database.rows(
             "SELECT f.*, r.cast_id FROM json_each(?) c JOIN recalled r ON r.cast_id = c.value"
@@ -84,7 +84,7 @@ class Recalls:
         return [Given(row["cast_id"], fact_of(row)) for row in rows]
 
     async def given_to(self, fact_id: str, most: int) -> list[str]:
-        """The casts whose messages were given a fact lately, newest first."""
+        """Return the casts whose messages were given a fact lately, newest first."""
         return await self._database.scalars(
             "SELECT r.cast_id FROM recalled r JOIN facts f ON f.seq = r.fact"
             " JOIN casts c ON c.id = r.cast_id WHERE f.id = ? ORDER BY c.seq DESC LIMIT ?",

@@ -1,4 +1,4 @@
-"""Which facts may be about the same as some texts: by meaning where that is to be had, else by words."""
+"""Facts that may be on the same topic as some texts: by embeddings if there are any, else by words."""
 
 import asyncio
 import logging
@@ -14,17 +14,17 @@ from wintermute.memory.search import Search
 from wintermute.memory.sense import shared_words
 
 SHARED = 0.5
-"""Which part of the words two texts share that are near, where no meaning is known (M-041)."""
+"""Share of common words from which two texts are near, without embeddings (M-041)."""
 BESIDE = 10
-"""Facts read more than wanted, for some are of the batch itself or of another kind."""
+"""Extra facts to read, as some are of the batch itself or differ in taint."""
 WARMING = 30.0
-"""Seconds to wait for an embedder that left."""
+"""Seconds to wait for an embedder that had stopped."""
 
 log = logging.getLogger(__name__)
 
 
 class RelatedFacts:
-    """Finds them in one scope, never across what may come from outside and what does not."""
+    """Finds related facts in one scope, untrusted and trusted ones separately."""
 
     def __init__(
         self, database: Database, facts: Facts, meaning: Meaning | None, memory: Memory
@@ -38,9 +38,9 @@ class RelatedFacts:
     async def find(
         self, scope: str, texts: Sequence[str], beside: Collection[str], *, taint: bool
     ) -> list[list[Fact]]:
-        """For each text those that are near, but none of the ids `beside` (M-033).
+        """Return for each text the facts near it, except the ids `beside` (M-033).
 
-        Nor what ends on a day: what would stand in its place says of all of it that it lasts.
+        Facts with an end are left out: a merged text would say that all of it lasts.
         """
         reach = self._most + len(beside) + BESIDE
         found = await self._by_meaning(scope, texts, reach)
@@ -56,7 +56,7 @@ class RelatedFacts:
         ]
 
     async def near(self, texts: Sequence[str], others: Sequence[str]) -> list[list[bool]]:
-        """Which of the `others` each text is near."""
+        """Return for each text which of the `others` are near it."""
         if self._meaning is not None and texts and others:
             try:
                 found = await self._meaning.alike(texts, others, self._distance)

@@ -1,10 +1,10 @@
-"""What comes to rest: memories that nobody had a use for in a long time, until somebody looks for one.
+"""Archived memories: facts that were not used for a long time, until a search finds them.
 
-awake ─ not used for long, and seldom before ─▶ at rest: in no prompt, list or file (M-060)
+active ─ not used for long, and seldom before ─▶ archived: in no prompt, list or file (M-060)
   ▲                                               │
-  ╰──────── found by who looks, or said again ◀───╯
+  ╰──────── found by a search, or said again ◀────╯
 
-Whatever wakes is looked at again by a night: what came meanwhile was never compared with it.
+A night compares reactivated facts again: newer facts were never compared with them.
 """
 
 import json
@@ -23,7 +23,7 @@ USED = "max(stored_at, coalesce(accessed_at, ''))"
 
 @dataclass(frozen=True, slots=True)
 class StaleFact:
-    """`used`: when it was of use the last time, or was stored; as it is stored."""
+    """A fact that may be archived. `used`: time of its last use, or when it was stored."""
 
     id: str
     text: str
@@ -37,9 +37,9 @@ _stale = reader(StaleFact)
 async def stale(
     source: Database | Transaction, scope: str, before: datetime, least: int
 ) -> list[StaleFact]:
-    """What was not of use since then, nor `least` times ever, longest ago first.
+    """Return facts not used since then, nor `least` times ever, the longest unused first.
 
-    Never the person's own words; nor what is still to be brought together with the others.
+    The person's own words are never stale, nor are facts that wait to be consolidated.
     """
     rows = await source.rows(
         f"SELECT id, text, taint, {USED} AS used FROM facts WHERE scope = ? AND {AWAKE} AND NOT protected"
@@ -50,7 +50,7 @@ async def stale(
 
 
 async def awake_count(source: Database | Transaction, scope: str) -> int:
-    """How many live facts of a scope are not at rest."""
+    """Count the live facts of a scope that are not archived."""
     (count,) = await source.scalars(
         f"SELECT count(*) FROM facts WHERE scope = ? AND {AWAKE}", (scope,)
     )
@@ -58,24 +58,24 @@ async def awake_count(source: Database | Transaction, scope: str) -> int:
 
 
 async def rest(tx: Transaction, ids: Collection[str]) -> None:
-    """They are at rest from now on."""
+    """Archive facts."""
     await tx.execute(f"UPDATE facts SET archived = 1 WHERE id {IN_LIST}", (json.dumps([*ids]),))
 
 
 async def awoken(database: Database, hits: Sequence[Hit], now: datetime) -> Sequence[Hit]:
-    """The hits; those that were at rest are of use again, and are no more."""
-    if asleep := [hit.fact.id for hit in hits if hit.fact.archived]:
+    """Return the hits; archived ones become active again, and count as used."""
+    if archived := [hit.fact.id for hit in hits if hit.fact.archived]:
         async with database.transaction() as tx:
             await tx.execute(
                 "UPDATE facts SET archived = 0, examined = 0, accesses = accesses + 1, accessed_at = ?"
                 f" WHERE id {IN_LIST} AND archived",
-                (stamp(now), json.dumps(asleep)),
+                (stamp(now), json.dumps(archived)),
             )
     return hits
 
 
 async def wake_all(database: Database) -> None:
-    """A list that is read whole has all of them."""
+    """Make all facts active again, as a file backend shows all of them."""
     if await database.exists("SELECT 1 FROM facts WHERE archived LIMIT 1"):
         async with database.transaction() as tx:
             await tx.execute("UPDATE facts SET archived = 0, examined = 0 WHERE archived")

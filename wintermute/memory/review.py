@@ -1,4 +1,4 @@
-"""What of the facts a night looks at: those that say something new since their neighbours were seen."""
+"""The facts that a night compares: those that are new since their neighbours were last compared."""
 
 import json
 from collections.abc import Collection
@@ -11,27 +11,30 @@ from wintermute.memory.fact import Fact, fact_of, facts_of
 from wintermute.memory.facts import IN_LIST, LIVE
 
 MOST = 2_000
-"""Facts of a scope whose neighbours a night looks for."""
+"""New facts of a scope that a night compares."""
 MOST_AGAIN = 100
-"""And of those that it had seen, of which some pairs wait for their turn."""
+"""Facts compared before, with pairs still waiting for a question."""
 NEW, SEEN, WAITING, BY_WORDS = 0, 1, 2, 3
-"""Values of `examined`. `WAITING`: the neighbours are known, but not all was asked about them yet.
+"""Values of `examined`. `WAITING`: the neighbours are known, but some pairs wait for a question.
 
-`BY_WORDS`: seen while no meanings could be had; what lies near by those is still to be looked for.
+`BY_WORDS`: compared without embeddings; to be compared again once there are some.
 """
 COMPARABLE = (
     f"{LIVE} AND valid_to IS NULL AND NOT archived AND NOT queued"
     " AND NOT (source = 'dreaming_merge' AND stored_at >= :began)"
 )
-"""What is compared. What has an end, or is at rest, says of none that it lasts, and what is queued is
-still to be brought together; what the night itself made is not looked at before the next one."""
+"""The facts to compare.
+
+A fact with an end, or an archived one, says of no other that it lasts; a queued one still has to be consolidated;
+one made by this night is compared by the next one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Unjudged:
-    """What a night looks at in a scope. `more`: how many new facts wait for the next one.
+    """The facts that a night compares in a scope. `more`: new facts left for the next night.
 
-    `by_words`: what it looks at as well where meanings can be had.
+    `by_words`: facts to compare as well if there are embeddings.
     """
 
     facts: tuple[Fact, ...]
@@ -40,7 +43,7 @@ class Unjudged:
 
 
 async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
-    """The newest that are new, and the oldest of those of which pairs wait. `began`: the night."""
+    """Return the newest of the new facts, and the oldest with waiting pairs. `began`: start of the night."""
     asked = {"scope": scope, "began": stamp(began), "most": MOST, "again": MOST_AGAIN}
     where = (
         f"FROM facts WHERE scope = :scope AND examined <> 1 AND examined = {{}} AND {COMPARABLE}"
@@ -58,7 +61,7 @@ async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
 
 
 async def scopes_with_news(database: Database, began: datetime) -> set[str]:
-    """Whose facts are not all compared yet, as far as they could be. `began`: the night."""
+    """Return the scopes with facts still to compare. `began`: start of the night."""
     states = f"examined <> 1 AND examined <> {BY_WORDS}"
     query = f"SELECT DISTINCT scope FROM facts WHERE {states} AND {COMPARABLE}"
     return {*await database.scalars(query, {"began": stamp(began)})}
@@ -67,7 +70,7 @@ async def scopes_with_news(database: Database, began: datetime) -> set[str]:
 async def comparable(
     database: Database, scope: str, seqs: Collection[int], began: datetime
 ) -> dict[int, Fact]:
-    """Those of the facts with these numbers that may be compared with others."""
+    """Return the facts with these numbers that may be compared with others."""
     rows = await database.rows(
         f"SELECT * FROM facts WHERE seq IN (SELECT value FROM json_each(:seqs)) AND +scope = :scope"
         f" AND {COMPARABLE}",
@@ -82,9 +85,9 @@ async def looked_at(
     waiting: Collection[str] = (),
     by_words: Collection[str] = (),
 ) -> None:
-    """The neighbours of these facts were looked at; of some pairs wait for the next nights.
+    """Mark facts as compared; those in `waiting` have pairs left for the next nights.
 
-    `by_words`: those of the `ids` that are looked at again once meanings can be had.
+    `by_words`: those of the `ids` to be compared again once there are embeddings.
     """
     for state, named in ((SEEN, ids), (WAITING, waiting), (BY_WORDS, by_words)):
         await tx.execute(
@@ -92,40 +95,39 @@ async def looked_at(
         )
 
 
-async def take_place(tx: Transaction, heir: str, ids: Collection[str]) -> None:
-    """Let a fact stand where the newest of those stood that it was made of: beside what was said then.
+async def take_place(tx: Transaction, new_id: str, ids: Collection[str]) -> None:
+    """Give a merged fact the place of its newest part, so that its neighbours stay its neighbours.
 
-    A search looks at what stands beside a hit. Their places are changed for each other, until that
-    one is back.
+    A search also scores the neighbours of a hit. The two facts swap places until the part comes back.
     """
     rows = await tx.rows(
         "SELECT id, place FROM facts WHERE id IN (SELECT value FROM json_each(?))"
         " AND scope = (SELECT scope FROM facts WHERE id = ?) ORDER BY created_at DESC, seq LIMIT 1",
-        (json.dumps([*ids]), heir),
+        (json.dumps([*ids]), new_id),
     )
-    for row in [each for each in rows if each["id"] != heir]:
-        mine = await tx.scalars("SELECT place FROM facts WHERE id = ?", (heir,))
-        for name, place in ((row["id"], -1), (heir, row["place"]), (row["id"], mine[0])):
+    for row in [row for row in rows if row["id"] != new_id]:
+        mine = await tx.scalars("SELECT place FROM facts WHERE id = ?", (new_id,))
+        for name, place in ((row["id"], -1), (new_id, row["place"]), (row["id"], mine[0])):
             await tx.execute("UPDATE facts SET place = ? WHERE id = ?", (place, name))
         await tx.execute(
             "UPDATE facts SET place_before = ? WHERE id = ?", (row["place"], row["id"])
         )
 
 
-async def hand_down_use(tx: Transaction, heir: str, ids: Collection[str]) -> None:
-    """What stands for these facts was of use whenever they were."""
+async def hand_down_use(tx: Transaction, new_id: str, ids: Collection[str]) -> None:
+    """Add the uses of these facts to the one that replaced them."""
     await tx.execute(
         "UPDATE facts SET accesses = accesses + found.n,"
         " accessed_at = max(coalesce(accessed_at, found.at), coalesce(found.at, accessed_at))"
         " FROM (SELECT coalesce(sum(accesses), 0) AS n, max(accessed_at) AS at FROM facts"
         "  WHERE id IN (SELECT value FROM json_each(:ids)) AND id <> :heir) AS found"
         " WHERE facts.id = :heir",
-        {"ids": json.dumps([*ids]), "heir": heir},
+        {"ids": json.dumps([*ids]), "heir": new_id},
     )
 
 
 async def is_said_elsewhere(tx: Transaction, scope: str, key: str, but: Collection[str]) -> bool:
-    """Whether another live fact than these has this key."""
+    """Check that a live fact other than these has this key."""
     return await tx.exists(
         f"SELECT 1 FROM facts WHERE scope = ? AND key = ? AND {LIVE}"
         " AND id NOT IN (SELECT value FROM json_each(?))",

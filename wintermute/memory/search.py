@@ -1,7 +1,7 @@
-"""Finds facts by words, and by meaning where that is to be had: one function for whoever asks.
+"""Search for facts by words, and by embeddings if there are any: one function for all callers.
 
-The prompt, the tool, the commands in a chat and on the command line ask here, so the same words
-find the same facts everywhere. What is read of the index is bounded however many facts there are.
+Prompt, tool, chat commands and command line use it, so the same words find the same facts everywhere. The work on
+the index is bounded, however many facts there are.
 """
 
 import asyncio
@@ -37,30 +37,42 @@ from wintermute.memory.ranking import (
 from wintermute.memory.words import forms, match, says_something
 
 MOST_TOKENS = 1_500
-"""Of the memories that come with one message; at most a twelfth of the window."""
+"""Tokens of the memories that come with one message; at most a twelfth of the window."""
 FEWEST = 50
-"""Facts that a scope is taken to have at least: of three, a word in each is not common yet."""
-MOST_ASLEEP = 1_000
-"""So many more are compared in meaning where that many are at rest, at most."""
+"""Least assumed size of a scope: among three facts a shared word is not common yet."""
+MOST_ARCHIVED = 1_000
+"""Further facts compared by embeddings to make up for archived ones, at most."""
 EQUALS = 4
-"""How many more hits are read than are wanted, for equal ones are dropped."""
+"""Factor of hits to read, as equal ones are dropped."""
+
+POSTINGS = """
+SELECT key AS word, (SELECT json_group_array(rowid) FROM (
+    SELECT rowid FROM facts_fts WHERE facts_fts MATCH value ORDER BY rowid DESC LIMIT :most)) AS seqs
+FROM json_each(:terms)
+"""
+BESIDE = """
+SELECT DISTINCT f.seq, f.place, f.speaker, length(f.text) AS length
+FROM json_each(:found) CROSS JOIN facts hit ON hit.seq = value
+CROSS JOIN facts f ON f.scope = hit.scope AND f.place BETWEEN hit.place - :near AND hit.place + :near
+WHERE hit.scope = :scope AND {hit} AND {true}
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Which facts are meant, as a clause of SQL about `{}` that may ask for `:when`."""
+    """A filter on facts, as a clause of SQL about `{}` that may use `:when`."""
 
     clause: str
     when: datetime | None = None
 
     def about(self, table: str) -> str:
-        """The clause about the rows of this table."""
+        """Return the clause for a table."""
         return self.clause.replace("{}", table)
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """What is alike in meaning: cosines by the numbers of facts, and under which they are chance."""
+    """Similar facts: their cosines by `seq`, and the floor below which a cosine is chance."""
 
     likeness: Mapping[int, float]
     floor: float = WEIGHTS.floor
@@ -71,9 +83,9 @@ NOTHING = Alike({})
 
 @dataclass(frozen=True, slots=True)
 class ByWords:
-    """The index of words for a query: for each word its facts, and those that lead in all.
+    """The word index for a query: the facts of each word, and the facts that lead by their sum.
 
-    `forms`: in which its words were written.
+    `forms`: spellings of the query's words.
     """
 
     terms: Terms
@@ -84,15 +96,15 @@ class ByWords:
 
 
 class Likest(Protocol):
-    """Whoever knows what is alike in meaning."""
+    """A source of facts that are similar by embeddings."""
 
     async def likest(self, scope: str, query: Query, most: int) -> Alike:
-        """The likest live facts; nothing where meanings cannot be had now."""
+        """Return the most similar live facts; none if embeddings are unavailable."""
         ...
 
 
 def fitting(hits: Sequence[Hit], window: int) -> list[Hit]:
-    """The best of the hits that one message may bring; one at least. `window`: tokens, or 0."""
+    """Return the best hits that fit into one message, at least one. `window`: tokens, or 0."""
     most = min(MOST_TOKENS, window // 12) if window else MOST_TOKENS
     kept: list[Hit] = []
     for hit in hits:
@@ -104,7 +116,7 @@ def fitting(hits: Sequence[Hit], window: int) -> list[Hit]:
 
 
 class Search:
-    """Over the facts of one scope at a time; the scope is filtered where the index is read."""
+    """Searches the facts of one scope at a time; the scope is filtered when the index is read."""
 
     def __init__(self, database: Database, facts: Facts, meaning: Likest | None = None) -> None:
         self._database = database
@@ -121,39 +133,37 @@ class Search:
         *,
         awake: bool = False,
     ) -> list[Hit]:
-        """The facts that fit, best first; nothing where nothing does (M-071).
+        """Return the matching facts, best first; none if nothing matches (M-071).
 
-        `when`: also among what was true at that moment, by words (M-074). `awake`: without those
-        that are at rest (M-060).
+        `when`: include facts that were true at that moment, by words (M-074). `awake`: without archived facts
+        (M-060).
         """
         if most <= 0:
             return []
         await self._facts.lapse()
         alike = NOTHING
-        asleep = await self._asleep(scope) if awake else 0
+        archived = await self._archived_count(scope) if awake else 0
         with ungrouped():
             async with asyncio.TaskGroup() as group:
                 looked_up = group.create_task(self._by_words(scope, query))
                 asks = says_something(query.text) or query.before
-                if (
-                    self._meaning is not None and asks
-                ):  # whose vector another process makes meanwhile
-                    most_alike = MOST_LEADING + min(asleep, MOST_ASLEEP)
+                if self._meaning is not None and asks:  # another process embeds it meanwhile
+                    most_alike = MOST_LEADING + min(archived, MOST_ARCHIVED)
                     alike = await self._meaning.likest(scope, query, most_alike)
-        words = await self._without_asleep(looked_up.result()) if asleep else looked_up.result()
+        words = await self._without_archived(looked_up.result()) if archived else looked_up.result()
         truth = Truth(TRUE) if when is None else Truth(WAS_TRUE, when)
         truth = replace(truth, clause=f"{truth.clause} AND NOT {{}}.archived") if awake else truth
         return await self._found(scope, words, most, alike, truth)
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
-        """What fits of what is no longer true, best first, by words (M-074)."""
+        """Return matching facts that are no longer true, best first, by words (M-074)."""
         ended = Truth("{}.retired_at IS NULL AND {}.ended")
         return await self._found(scope, await self._by_words(scope, query), most, NOTHING, ended)
 
     async def sharing(self, scope: str, texts: Sequence[str], most: int) -> list[list[int]]:
-        """For each text the numbers of the facts that share most of its words; some may be over.
+        """Return for each text the facts (`seq`) that share most of its words; some may have ended.
 
-        The index is read once for all of them.
+        The index is read once for all texts.
         """
         terms = [terms_of(Query(text)) for text in texts]
         words = list(dict.fromkeys(word for each in terms for word in each.all))
@@ -169,18 +179,18 @@ class Search:
         order = leading(terms, postings, size)
         return ByWords(terms, postings, size, order, forms(query.text))
 
-    async def _asleep(self, scope: str) -> int:
-        """How many facts are at rest."""
+    async def _archived_count(self, scope: str) -> int:
+        """Count the archived facts of a scope."""
         query = "SELECT count(*) FROM facts WHERE scope = ? AND archived"
         return int((await self._database.scalars(query, (scope,)))[0])
 
-    async def _without_asleep(self, words: ByWords) -> ByWords:
-        """The same without what is at rest, which may be more than all that is awake."""
+    async def _without_archived(self, words: ByWords) -> ByWords:
+        """Drop archived facts, which may outnumber the active ones."""
         seqs = sorted({seq for found in words.postings.values() for seq in found})
         query = "SELECT value FROM json_each(?) JOIN facts f ON f.seq = value WHERE f.archived"
-        asleep = set(await self._database.scalars(query, (json.dumps(seqs),)))
+        archived = set(await self._database.scalars(query, (json.dumps(seqs),)))
         postings = {
-            word: [seq for seq in found if seq not in asleep]
+            word: [seq for seq in found if seq not in archived]
             for word, found in words.postings.items()
         }
         return replace(words, postings=postings, leading=leading(words.terms, postings, words.size))
@@ -196,7 +206,7 @@ class Search:
         return await self._read(scored[: most * EQUALS], most, words.forms)
 
     async def _size(self, scope: str) -> int:
-        """About how many facts there are; counted anew when there are a twentieth more."""
+        """Return the approximate number of facts; counted again when it has grown by a twentieth."""
         (newest,) = await self._database.scalars("SELECT coalesce(max(seq), 0) FROM facts")
         known = self._sizes.get(scope)
         if known is None or newest - known[0] > known[1] // 20:
@@ -204,7 +214,7 @@ class Search:
         return known[1]
 
     async def _postings(self, scope: str, words: Sequence[str]) -> dict[str, list[int]]:
-        """For each word the newest facts of the scope that have it."""
+        """Return for each word the newest facts of the scope that have it."""
         wanted = json.dumps({word: match(scope_word(scope), word) for word in words})
         asked = {"terms": wanted, "most": MOST_POSTINGS}
         await self._facts.words.prove(self._database)
@@ -219,7 +229,7 @@ class Search:
         return {row["word"]: json.loads(row["seqs"]) for row in rows}
 
     async def _beside(self, scope: str, seqs: Iterable[int], truth: Truth) -> list[Candidate]:
-        """These facts, and those that were learnt right before and after each of them."""
+        """Return these facts, and the ones learnt right before and after each of them."""
         asked = {
             "scope": scope,
             "found": json.dumps(sorted(seqs)),
@@ -247,16 +257,3 @@ class Search:
         hits.sort(key=lambda hit: -(hit.score or 0.0))
         apart = distinct(hits, lambda hit: (hit.fact.speaker, hit.fact.text))
         return list(islice(apart, most))
-
-
-POSTINGS = """
-SELECT key AS word, (SELECT json_group_array(rowid) FROM (
-    SELECT rowid FROM facts_fts WHERE facts_fts MATCH value ORDER BY rowid DESC LIMIT :most)) AS seqs
-FROM json_each(:terms)
-"""
-BESIDE = """
-SELECT DISTINCT f.seq, f.place, f.speaker, length(f.text) AS length
-FROM json_each(:found) CROSS JOIN facts hit ON hit.seq = value
-CROSS JOIN facts f ON f.scope = hit.scope AND f.place BETWEEN hit.place - :near AND hit.place + :near
-WHERE hit.scope = :scope AND {hit} AND {true}
-"""

@@ -1,4 +1,4 @@
-"""How memory stands, for whoever asks: what a new installation can have, what there is, what is wrong.
+"""The state of memory for `status`, `check` and `init`: what is possible, what is there, what is wrong.
 
 A status only reads. A check also tries: it starts the embedder and asks servers, each once.
 """
@@ -19,10 +19,10 @@ from wintermute.memory.meaning import PART, Meaning
 from wintermute.text import counted
 
 LEAST_BYTES = 1_500_000_000
-"""Of memory: under that, 160 MB for the embedder are missed elsewhere."""
+"""Bytes of memory; with less, other programs would miss the 160 MB of the embedder."""
 PROBE_SECONDS = 15.0
 NAME = "memory"
-"""What status and check call it."""
+"""Name of memory in status and check."""
 LIST_TOO_LONG = (
     "{n} older memories do not fit into the model's window: shorten that file, or set memory.backend: fts5 (or"
     " local_vector) in config.yaml. These two show a model the memories that fit each message"
@@ -30,10 +30,12 @@ LIST_TOO_LONG = (
 """Warning that a model misses memories of a `flat_file`, with the remedy (M-092)."""
 RELOAD = "then set memory.backend: local_vector in config.yaml"
 
+PARTS: Collection[str] = (PART, NAME)
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What decides how a new installation finds memories. `memory`: bytes; None: nobody knows."""
+    """The facts that decide the backend of a new installation. `memory`: bytes; None: unknown."""
 
     embedder: bool
     vectors: bool
@@ -41,25 +43,25 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        """This one, with what is installed on it."""
+        """Describe this machine and the packages installed on it."""
         return cls(is_there(), loads_vectors(), _bytes())
 
 
 @dataclass(frozen=True, slots=True)
 class FirstBackend:
-    """What a new config.yaml says; `why` it is not found by meaning, with what to do; else ""."""
+    """The backend for a new config.yaml; `why` it is not by embeddings, with what to do; else ""."""
 
     backend: str
     why: str = ""
 
     @property
     def chosen(self) -> Mapping[str, str]:
-        """By its key, as `starter_config` takes it."""
+        """Return it by its key, as `starter_config` takes it."""
         return MappingProxyType({"memory.backend": self.backend})
 
 
 def first_backend(machine: Machine) -> FirstBackend:
-    """By meaning and offline where that works, else by words."""
+    """Choose embeddings, offline, where they work; else words."""
     if not machine.embedder:
         return FirstBackend("fts5", f"the embedder is not installed -> {EXTRA}, {RELOAD}")
     if not machine.vectors:
@@ -97,29 +99,29 @@ class MemoryStatus:
         self._installed = installed
 
     async def finding(self) -> Finding:
-        """What there is and what is wrong, from what is stored alone."""
+        """Return the state of memory from stored data alone."""
         backend = self._memory.backend
         query = f"SELECT count(*) FROM facts WHERE {LIVE}"
         (count,) = await self._database.scalars(query)
-        told = [f"{backend}, {'1 memory' if count == 1 else f'{count} memories'}"]
+        parts = [f"{backend}, {'1 memory' if count == 1 else f'{count} memories'}"]
         if self._meaning is None:
-            return Finding(NAME, "ok", told[0])
-        owed, former = sum((await self._meaning.owed()).values()), await self._meaning.former()
-        wrong = [self._missing()] if self._missing() else await self._trouble()
-        if former and owed and not wrong:
-            wrong.append(
+            return Finding(NAME, "ok", parts[0])
+        lacking, former = sum((await self._meaning.owed()).values()), await self._meaning.former()
+        problems = [self._missing()] if self._missing() else await self._trouble()
+        if former and lacking and not problems:
+            problems.append(
                 f"another model than {former}: all are embedded again, and found by words meanwhile"
             )
-        told += [f"{counted(owed, 'embedding')} missing"] if owed else []
-        return Finding(NAME, "warn" if wrong else "ok", "; ".join([*told, *wrong]))
+        parts += [f"{counted(lacking, 'embedding')} missing"] if lacking else []
+        return Finding(NAME, "warn" if problems else "ok", "; ".join([*parts, *problems]))
 
     async def _trouble(self) -> list[str]:
-        """What went wrong when it was last needed."""
+        """Return the last failure, if it still holds."""
         part = await self._health.part(PART)
         return [part.detail] if part and part.state != "ok" else []
 
     def _missing(self) -> str:
-        """What is not installed."""
+        """Return what is not installed."""
         embeddings = self._memory.embeddings
         if embeddings.provider == "embedded" and not self._installed():
             return f"found by words alone: the embedder is not installed -> {EXTRA}"
@@ -131,7 +133,7 @@ class MemoryStatus:
         return ""
 
     async def probe(self) -> Finding:
-        """Whether what finds by meaning answers now, each asked once."""
+        """Test the search by embeddings once."""
         backend = self._memory.backend
         if backend not in BY_MEANING:
             return Finding(NAME, "ok", f"{backend}, which needs nothing else")
@@ -151,8 +153,5 @@ class MemoryStatus:
 
 
 def with_memory(findings: Iterable[Finding], memory: Finding) -> tuple[Finding, ...]:
-    """The lines of a status with that of memory, which says what a part of it last said."""
+    """Return the lines of a status with that of memory in place of its parts."""
     return (memory, *(each for each in findings if each.name not in PARTS))
-
-
-PARTS: Collection[str] = (PART, NAME)

@@ -1,7 +1,7 @@
-"""Contradictions that a night settles unasked: one harmless value is another (M-087). Pure.
+"""Contradictions that a night settles unasked: only a harmless value differs (M-087). Pure.
 
-Harmless is what is known to be: the place where somebody lives, a time of day, the colour of a thing,
-a count of things. All else may be a dose, money, a date or a person, and is asked.
+Harmless are only known cases: somebody's place of residence, a time of day, the colour of a thing, a count of
+things. Anything else may be a dose, money, a date or a person, and is asked about.
 """
 
 import re
@@ -21,7 +21,7 @@ ONE_WORD = r"[^\W\d_]+(?:-[^\W\d_]+)*"
 
 @cache
 def table(name: str) -> frozenset[str]:
-    """The words of one kind in all languages."""
+    """Return the words of a table in all languages."""
     text = (resources.files("wintermute.memory") / "values.toml").read_text("utf-8")
     words = ",".join(tomllib.loads(text)[name].values()).split(",")
     return frozenset(map(str.strip, words))
@@ -29,7 +29,7 @@ def table(name: str) -> frozenset[str]:
 
 @cache
 def _forms() -> tuple[re.Pattern[str], ...]:
-    """The sentences of which one value is harmless: what stands before it, it, and what ends it."""
+    """Return patterns of sentences with a harmless value: the text before it, the value, the text after."""
     place, hour, clock, colour, verb, count = (
         "|".join(map(re.escape, sorted(table(name))))
         for name in ("place", "hour", "clock", "colour", "is", "count")
@@ -48,12 +48,12 @@ def _forms() -> tuple[re.Pattern[str], ...]:
 
 
 def differ_in_a_value(one: str, other: str) -> bool:
-    """Tell whether both say the same but for one value that is known to be harmless."""
+    """Check that two texts differ only in one value that is known to be harmless."""
     return bool({*_frames(one)} & {*_frames(other)}) and not is_negated(one)
 
 
 def _frames(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield what a text says beside its value, by the kind of value."""
+    """Yield a text without its value, with the number of the matching pattern."""
     said = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     for kind, form in enumerate(_forms()):
         if found := form.fullmatch(said):
@@ -61,7 +61,7 @@ def _frames(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def hands_over(one: str, other: str) -> bool:
-    """Tell whether one says that something changes, and both are about a thing, not only who they begin with."""
+    """Check that a text says that something changes, and that both share more than their first word."""
     if not any(map(_says_change, (one, other))):
         return False
     begins = {found[0].casefold() for text in (one, other) if (found := FIRST_WORD.search(text))}

@@ -1,8 +1,8 @@
-"""What facts mean, as vectors beside them, and the search for those that mean much the same.
+"""The vectors of facts, and the search for the nearest ones.
 
-Vectors of different models have nothing in common, so each pair of model and dimension is a space
-of its own. A search takes two looks: the first compares only the signs of the numbers, 64 bytes of
-each vector, and the second the nearest of those as signed bytes.
+Vectors of different models have nothing in common, so each pair of model and dimension is a space of its own. A
+search has two steps: the first compares only the signs of the numbers, 64 bytes of each vector, and the second
+compares the nearest of those as signed bytes.
 """
 
 import asyncio
@@ -23,21 +23,52 @@ from wintermute.memory.facts import TRUE
 LIVE = TRUE.replace("{}", "f")
 LEAST_RESCORED = 512
 MOST_RESCORED = 1_024
-"""Vectors that get a second look. Of the true first hundred (twenty) for real questions a tenth of
-6,000 held .991 (.999) and 1,024 of 100,000 held .986 (1.000). Where fewer are wanted, ten for each
-and a hundred do: 430 of 10,000 held all of the first ten."""
+"""Vectors that get the second step. Measured on real questions:
+
+1,024 of 6,000 kept .991 of the true first hundred (.999 of twenty), of 100,000 .986 (1.000). For fewer results ten
+each and a hundred are enough: 430 of 10,000 kept all of the first ten.
+"""
 LARGEST = 8_192
 """Numbers of a vector at most."""
 
 log = logging.getLogger(__name__)
 
+SPACE = "SELECT id, model, dimension, same, related, floor FROM embedding_spaces"
+
+SIGNS = "vec_quantize_binary(vec_int8({}))"
+FACTS_VEC = "CREATE INDEX facts_vec ON fact_vectors (space, scope, seq, bits)"
+NEAREST = f"""
+WITH first AS MATERIALIZED (
+    SELECT id FROM fact_vectors INDEXED BY facts_vec
+    WHERE space = :space AND scope = :scope AND bits IS NOT NULL
+    ORDER BY vec_distance_hamming(vec_bit(bits), {SIGNS.format(":vector")})
+    LIMIT (SELECT min({MOST_RESCORED}, 100 + 10 * :k, max({LEAST_RESCORED}, count(*) / 10)) FROM (
+        SELECT 1 FROM fact_vectors INDEXED BY facts_vec
+        WHERE space = :space AND scope = :scope LIMIT {10 * MOST_RESCORED}))
+)
+SELECT v.seq, max(1 - vec_distance_cosine(vec_int8(v.vector), vec_int8(:vector))) AS likeness
+FROM first CROSS JOIN fact_vectors v ON v.id = first.id
+WHERE EXISTS (SELECT 1 FROM embedding_spaces WHERE id = :space AND local)
+GROUP BY v.seq ORDER BY likeness DESC, v.seq DESC LIMIT :k
+"""
+HAVE_LOCAL = "SELECT 1 FROM fact_vectors v WHERE v.seq = f.seq AND v.space = :space"
+NOT_LIVE = (
+    f"NOT EXISTS (SELECT 1 FROM facts f WHERE f.seq = v.seq AND f.scope = v.scope AND {LIVE})"
+)
+WRONG = (
+    "(v.vector IS NULL) <> (v.bits IS NULL) OR v.vector IS NOT NULL AND"
+    f" iif(length(v.vector) <> :size, 1, v.bits IS NOT {SIGNS.format('v.vector')})"
+)
+
+Place = Literal["local", "qdrant"]
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """One model's vectors: only these are compared with each other (M-022).
+    """The space of one model's vectors: only these are compared with each other (M-022).
 
-    `same`, `related`, `floor`: likenesses from which texts say the same, may be about the same,
-    and under which a likeness means nothing; None where the model cannot tell them apart.
+    `same`, `related`, `floor`: similarities from which texts say the same or may be on the same topic, and below
+    which a similarity means nothing; None if the model cannot separate texts.
     """
 
     id: int
@@ -50,10 +81,9 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The vectors of one fact: of each chunk of its text, in order; none of a text without a word.
+    """The vectors of one fact: one for each part of its text, in order; none for a text without a word.
 
-    `vectors`: 32-bit floats, little-endian, of whatever length. `digest`: of the text that was
-    embedded.
+    `vectors`: 32-bit floats, little-endian, of any length. `digest`: of the embedded text.
     """
 
     seq: int
@@ -73,95 +103,94 @@ class Unembedded:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A fact and how alike its best chunk is to what was asked: a cosine, 1 for the same."""
+    """A fact and the cosine of its best part to the query, 1 for equal vectors."""
 
     seq: int
     likeness: float
 
 
 class VectorIndex(Protocol):
-    """Where vectors are kept and compared. What it cannot do now is MemoryUnavailable (M-023)."""
+    """A store of vectors that compares them. Failures raise MemoryUnavailable (M-023)."""
 
     async def send(self, space: Space, scope: str, entries: Sequence[Embedded]) -> None:
-        """What has to be done for `put` before it, and outside a transaction: it may take seconds."""
+        """Prepare `put` outside a transaction, as it may take seconds."""
         ...
 
     async def put(
         self, tx: Transaction, space: Space, scope: str, entries: Sequence[Embedded]
     ) -> None:
-        """Let facts of a scope have these vectors, in the place of those they had.
+        """Replace the vectors of facts of a scope.
 
-        Facts that are not live are passed over; so let the caller do with those that were changed
-        since their texts were read. Raises: MemoryUnavailable for a vector of another dimension,
-        one that is not finite, or zero, and then nothing was stored (M-071).
+        Facts that are not live are skipped; the caller skips those that changed since their texts were read. Raises:
+        MemoryUnavailable for a vector of another dimension, one that is not finite, or zero; then nothing was stored
+        (M-071).
         """
         ...
 
     async def settle(self) -> int:
-        """What has to be done after vectors were lost, outside a transaction; how much is left of it."""
+        """Finish deletions outside a transaction; return how many are left."""
         ...
 
     async def nearest(self, space: Space, scope: str, vector: bytes, k: int) -> list[Near]:
-        """The live facts of a scope that mean most nearly this, best first.
+        """Return the live facts of a scope nearest to a vector, best first.
 
-        Raises: MemoryUnavailable, also while a new model's vectors are not complete: then words
-        have to do.
+        Raises: MemoryUnavailable, also while the vectors of a new model are incomplete; then the caller searches by
+        words.
         """
         ...
 
     async def missing(
         self, space: Space, limit: int, before: int | None = None
     ) -> list[Unembedded]:
-        """Live facts of all scopes that lack vectors, newest first; with a number under `before`."""
+        """Return live facts of all scopes that lack vectors, newest first; `before`: below that number."""
         ...
 
     async def complete(self, tx: Transaction, space: Space) -> bool:
-        """Whether every live fact had its vectors once; then nothing of other models is kept."""
+        """Check that every live fact had its vectors once; then vectors of other models are deleted."""
         ...
 
     async def owed(self, space: Space) -> dict[str, int]:
-        """How many facts of each scope lack vectors, as our own database has it."""
+        """Count the facts of each scope that lack vectors, by our own database."""
         ...
 
     async def prove_usable(self) -> None:
-        """See that vectors can be compared now. Raises: MemoryUnavailable."""
+        """Check that vectors can be compared now. Raises: MemoryUnavailable."""
         ...
 
     async def rebuild(self, space: Space) -> None:
-        """Let only what is right stay in it; what goes is missing then."""
+        """Delete wrong vectors; they are missing then."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
 _space = reader(Space)
-SPACE = "SELECT id, model, dimension, same, related, floor FROM embedding_spaces"
 
 
 class Spaces:
-    """The models whose vectors there are, or are to be."""
+    """The models that have vectors, or will have some."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def former(self, model: str) -> str:
-        """The newest other model that has vectors still; "" where there is none."""
+        """Return the newest other model that still has vectors; "" if there is none."""
         row = await self._database.row(
             "SELECT model FROM embedding_spaces WHERE model <> ? ORDER BY id DESC LIMIT 1", (model,)
         )
         return str(row["model"]) if row else ""
 
     async def latest_of(self, model: str) -> Space | None:
-        """The newest space of a model, if it has one."""
+        """Return the newest space of a model, if it has one."""
         row = await self._database.row(
             f"{SPACE} WHERE model = ? ORDER BY id DESC LIMIT 1", (model,)
         )
         return _space(row) if row else None
 
     async def enter(self, tx: Transaction, model: str, dimension: int) -> Space:
-        """The space of a model whose vectors have so many numbers; a new one has no thresholds."""
+        """Return the space of a model and dimension; a new one has no thresholds."""
         if not 1 <= dimension <= LARGEST:
             raise MemoryUnavailable(
                 f"{model} gives vectors of {dimension} numbers; 1 to {LARGEST} can be kept"
@@ -176,7 +205,7 @@ class Spaces:
     async def calibrate(
         self, tx: Transaction, space: Space, same: float, related: float, floor: float
     ) -> None:
-        """Keep what likenesses mean there."""
+        """Store the thresholds of a space."""
         await tx.execute(
             "UPDATE embedding_spaces SET same = ?, related = ?, floor = ? WHERE id = ?",
             (same, related, floor, space.id),
@@ -186,20 +215,20 @@ class Spaces:
 class LocalVectors:
     """The vectors in our own database, compared there by sqlite-vec. Owns `fact_vectors`.
 
-    Its index is one of SQLite's own, so it never says anything else than the rows. Erasing needs no
-    sqlite-vec: vectors go with their facts wherever the database can be opened.
+    Its index is one of SQLite's own, so it always agrees with the rows. Erasing needs no sqlite-vec: vectors go with
+    their facts wherever the database can be opened.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def send(self, space: Space, scope: str, entries: Sequence[Embedded]) -> None:
-        """Nothing: it is all in `put`."""
+        """Prepare nothing: `put` does everything."""
 
     async def put(
         self, tx: Transaction, space: Space, scope: str, entries: Sequence[Embedded]
     ) -> None:
-        """In the transaction, with the facts as they are in it."""
+        """Store the vectors in the transaction, for facts that are live in it."""
         self._prove_usable()
         rows = await asyncio.to_thread(_rows, space, scope, entries)
         await tx.execute_many(
@@ -215,14 +244,14 @@ class LocalVectors:
         )
 
     async def settle(self) -> int:
-        """Nothing is ever left."""
+        """Return 0: no deletion is ever left."""
         return 0
 
     async def aclose(self) -> None:
-        """There is nothing of its own to be closed."""
+        """Close nothing: there is no connection."""
 
     async def nearest(self, space: Space, scope: str, vector: bytes, k: int) -> list[Near]:
-        """Nearest by the signs first, then those by their bytes. A broken index is built anew."""
+        """Find the nearest by signs, then compare those by bytes. A broken index is rebuilt."""
         self._prove_usable()
         query = {
             "space": space.id,
@@ -244,23 +273,23 @@ class LocalVectors:
     async def missing(
         self, space: Space, limit: int, before: int | None = None
     ) -> list[Unembedded]:
-        """Those without a row."""
+        """Return the facts without a row."""
         return await are_missing(self._database, HAVE_LOCAL, space, limit, before)
 
     async def complete(self, tx: Transaction, space: Space) -> bool:
-        """Looks for one that lacks its vectors, unless none did before."""
+        """Search for a fact without vectors, unless the space was complete before."""
         return await is_complete(tx, HAVE_LOCAL, space, "local")
 
     async def owed(self, space: Space) -> dict[str, int]:
-        """Facts without a row."""
+        """Count the facts without a row."""
         return await are_owed(self._database, HAVE_LOCAL, space)
 
     async def prove_usable(self) -> None:
-        """It is, wherever sqlite-vec is loaded."""
+        """Check that sqlite-vec is loaded."""
         self._prove_usable()
 
     async def rebuild(self, space: Space) -> None:
-        """In one transaction: until its end, and when the disk is full, the old index is used."""
+        """Rebuild in one transaction: until its end, or if the disk is full, the old index is used."""
         self._prove_usable()
         async with self._database.transaction() as tx:
             await tx.execute("DROP INDEX IF EXISTS facts_vec")
@@ -290,10 +319,10 @@ class LocalVectors:
 
 
 def packed(vector: bytes, space: Space) -> bytes:
-    """A vector as signed bytes, the largest 127 or -127: only its direction counts.
+    """Return a vector as signed bytes, the largest 127 or -127: only its direction counts.
 
-    Their number is a multiple of eight, so that the signs fill bytes. Raises: MemoryUnavailable for
-    one that does not belong into the space or has no direction.
+    Its length is a multiple of eight, so that the signs fill whole bytes. Raises: MemoryUnavailable for a vector
+    that does not fit the space or has no direction.
     """
     if len(vector) != 4 * space.dimension:
         raise MemoryUnavailable(
@@ -313,7 +342,7 @@ def _size(space: Space) -> int:
 
 
 def _rows(space: Space, scope: str, entries: Iterable[Embedded]) -> list[dict[str, Any]]:
-    """What is stored: also of a text without a word a row, else it would be owed for ever."""
+    """Return the rows to store; a text without a word has a row too, else it would stay missing."""
     return [
         {
             "seq": entry.seq,
@@ -326,34 +355,6 @@ def _rows(space: Space, scope: str, entries: Iterable[Embedded]) -> list[dict[st
         for entry in entries
         for chunk, vector in enumerate(entry.vectors or (None,))
     ]
-
-
-SIGNS = "vec_quantize_binary(vec_int8({}))"
-FACTS_VEC = "CREATE INDEX facts_vec ON fact_vectors (space, scope, seq, bits)"
-NEAREST = f"""
-WITH first AS MATERIALIZED (
-    SELECT id FROM fact_vectors INDEXED BY facts_vec
-    WHERE space = :space AND scope = :scope AND bits IS NOT NULL
-    ORDER BY vec_distance_hamming(vec_bit(bits), {SIGNS.format(":vector")})
-    LIMIT (SELECT min({MOST_RESCORED}, 100 + 10 * :k, max({LEAST_RESCORED}, count(*) / 10)) FROM (
-        SELECT 1 FROM fact_vectors INDEXED BY facts_vec
-        WHERE space = :space AND scope = :scope LIMIT {10 * MOST_RESCORED}))
-)
-SELECT v.seq, max(1 - vec_distance_cosine(vec_int8(v.vector), vec_int8(:vector))) AS likeness
-FROM first CROSS JOIN fact_vectors v ON v.id = first.id
-WHERE EXISTS (SELECT 1 FROM embedding_spaces WHERE id = :space AND local)
-GROUP BY v.seq ORDER BY likeness DESC, v.seq DESC LIMIT :k
-"""
-HAVE_LOCAL = "SELECT 1 FROM fact_vectors v WHERE v.seq = f.seq AND v.space = :space"
-NOT_LIVE = (
-    f"NOT EXISTS (SELECT 1 FROM facts f WHERE f.seq = v.seq AND f.scope = v.scope AND {LIVE})"
-)
-WRONG = (
-    "(v.vector IS NULL) <> (v.bits IS NULL) OR v.vector IS NOT NULL AND"
-    f" iif(length(v.vector) <> :size, 1, v.bits IS NOT {SIGNS.format('v.vector')})"
-)
-
-Place = Literal["local", "qdrant"]
 
 
 async def prove_complete(database: Database, space: Space, place: Place) -> None:
@@ -385,8 +386,8 @@ async def are_owed(database: Database, have: str, space: Space) -> dict[str, int
 async def is_complete(tx: Transaction, have: str, space: Space, place: Place) -> bool:
     here = {"space": space.id}
     if not await tx.exists(f"SELECT 1 FROM embedding_spaces WHERE id = :space AND {place}", here):
-        owed = f"SELECT 1 FROM facts f WHERE {LIVE} AND NOT EXISTS ({have}) LIMIT 1"
-        if await tx.exists(owed, here):
+        lacking = f"SELECT 1 FROM facts f WHERE {LIVE} AND NOT EXISTS ({have}) LIMIT 1"
+        if await tx.exists(lacking, here):
             return False
         await tx.execute(f"UPDATE embedding_spaces SET {place} = 1 WHERE id = :space", here)
     await tx.execute("DELETE FROM embedding_spaces WHERE id <> :space", here)

@@ -1,9 +1,8 @@
-"""The words by which a fact is found: what is put into the index, and what is asked of it. Pure.
+"""The words of facts and queries for the full-text index. Pure.
 
-Both sides make their words here, so the tokenizer of the index has only blanks to find. A word is
-without case, accents and endings, and six letters long at most: rough, but the same for a dozen
-languages, and a German compound is found by its beginning. Chinese, Japanese and Korean are written
-in pairs and single signs.
+Both sides are tokenised here, so the tokenizer of the index has only blanks to find. A word is without case, accents
+and endings, and six letters long at most: rough, but the same for a dozen languages, and a German compound is found
+by its beginning. Chinese, Japanese and Korean are indexed as pairs and single characters.
 """
 
 import re
@@ -15,18 +14,18 @@ from wintermute.memory.sense import SIGNS, TOKENS
 
 MOST_LETTERS = 6
 MOST_SIGNS = 40
-"""Of a word with a digit in it, which is an amount, a number or a name: it is kept as it is."""
+"""Characters of a word with a digit in it: an amount, a number or a name is kept whole."""
 SHORTEST_STEM = 3
 MOST_TERMS = 24
-"""Words of one text that are asked for."""
+"""Words of a query that are looked up."""
 READ = 4_000
-"""Characters of a text in which they are looked for."""
+"""Characters of a query that are read."""
 
 ENDING = re.compile(
     f"(?<={'.' * SHORTEST_STEM})"
     r"(?:ings|ing|ied|ies|ed|es|s|ly|y|e|ern|en|er|em|os|as|o|a|i)$"
 )
-# English "May" is a month where it is written as a name, and not the first word.
+# English "May" is a month if it is capitalised and not the first word.
 MAY = re.compile(r"(?<=[\w,] )May\b")
 MONTH_OF_SIGNS = re.compile(r"(?<!\d)(1[0-2]|[1-9]) ?月")
 MONTH_NAMES = (
@@ -44,7 +43,7 @@ MONTH_NAMES = (
     "december dezember decembre diciembre dicembre dezembro",
 )
 MONTHS = {name: f"month{n}" for n, names in enumerate(MONTH_NAMES, 1) for name in names.split()}
-# A run of signs that are written without blanks, or anything else within one word.
+# A run of characters written without blanks, or anything else within one word.
 PARTS = re.compile(f"{SIGNS.pattern}|(?:(?!{SIGNS.pattern}).)+")
 SPOKEN = re.compile(r"@?([^:]*)")
 
@@ -97,8 +96,8 @@ AMBIGUOUS = frozenset(
     {"an", "bin", "come", "die", "dove", "hat", "man", "may", "more", "of", "on", "or", "plus"}
     | {"pour", "son", "sur", "ton", "war", "will"}
 )
-"""Dropped only where a second word says that it is a word of that language."""
-# In writing without blanks: grammar and questions, between which the words stand.
+"""Stop words dropped only if a second word of that language is in the text."""
+# In writing without blanks: grammar and question words, which separate the other words.
 JOINING = re.compile(
     "[的了吗嗎呢吧啊么麼是我你您他她它们們]"
     "|什么|什麼|时候|時候|哪里|哪裡|哪个|哪個|哪些|多少|为什|為什|怎样|怎樣"
@@ -107,15 +106,15 @@ JOINING = re.compile(
 
 
 def words_of(text: str, speaker: str = "", at: datetime | None = None) -> str:
-    """What is indexed of a fact, words between blanks: who said it, year and month, its own."""
+    """Return the indexed words of a fact, between blanks: speaker, year and month, and its own words."""
     dated = [str(at.year), f"month{at.month}"] if at else []
     return " ".join([*_words(spoken_name(speaker)), *dated, *_words(text)])
 
 
 def query_words(text: str, most: int = MOST_TERMS) -> tuple[str, ...]:
-    """What a text asks for, each word once, at most `most`; of any text at all.
+    """Return the words of a query, each once, at most `most`.
 
-    Words of questions and grammar are dropped unless nothing else is left.
+    Question words and grammar are dropped unless nothing else is left.
     """
     read = text[:READ]
     stops = _stop_words({_plain(part) for part in _parts(read)})
@@ -124,7 +123,7 @@ def query_words(text: str, most: int = MOST_TERMS) -> tuple[str, ...]:
 
 
 def forms(text: str) -> dict[str, set[str]]:
-    """The words of a text as they are looked up, each with the forms in which it stands there."""
+    """Return the stems of a text, each with the spellings it has there."""
     found: dict[str, set[str]] = {}
     for part in _parts(text[:READ]):
         if not SIGNS.match(part):
@@ -133,28 +132,28 @@ def forms(text: str) -> dict[str, set[str]]:
 
 
 def says_something(text: str) -> bool:
-    """Decide if a text has a word that is none of grammar and questions (M-096)."""
+    """Check that a text has a word other than grammar and question words (M-096)."""
     read = text[:READ]
     return any(_words(read, _stop_words({_plain(part) for part in _parts(read)})))
 
 
 def match(scope: str, *words: str) -> str:
-    """The FTS5 expression for any of the words, as `query_words` gives them, in one scope.
+    """Return the FTS5 expression for any of the words, as `query_words` gives them, in one scope.
 
-    `scope`: the word that stands for the scope in the column of that name.
+    `scope`: the token of the scope in the column of that name.
     """
     listed = " OR ".join(map(_quoted, words))
     return f"scope : {_quoted(scope)} AND words : ({listed})"
 
 
 def spoken_name(speaker: str) -> str:
-    """What a speaker is called by others: of a Matrix id the name before the server."""
+    """Return the name others use for a speaker: the local part of a Matrix id."""
     name = SPOKEN.match(speaker)
     return name[1] if name and speaker.startswith("@") else speaker
 
 
 def _words(text: str, stops: Collection[str] = ()) -> Iterator[str]:
-    """The words of a text in its order; without those of no weight if stop words are given."""
+    """Yield the words of a text in order, without stop words if some are given."""
     for part in _parts(text):
         if SIGNS.match(part):
             yield from _asked(part) if stops else _split(part)
@@ -174,13 +173,13 @@ def _split(signs: str) -> Iterator[str]:
 
 
 def _asked(signs: str) -> Iterator[str]:
-    """Pairs that carry meaning; a sign that stands alone."""
+    """Yield pairs that carry meaning, and characters that stand alone."""
     for run in JOINING.split(signs):
         yield from (run[i : i + 2] for i in range(len(run) - 1)) if len(run) > 1 else run
 
 
 def _plain(word: str) -> str:
-    """A word without accents."""
+    """Return a word without accents."""
     if word.isascii():
         return word
     marks = unicodedata.normalize("NFKD", word)
@@ -194,7 +193,7 @@ def _stem(word: str) -> str:
 
 
 def _stop_words(words: Collection[str]) -> frozenset[str]:
-    """The stop words of the language that most of these words belong to."""
+    """Return the stop words of the language that most of these words belong to."""
     stops = max(STOPS, key=lambda stops: len(stops.intersection(words)))
     return stops if len(stops.intersection(words)) > 1 else stops - AMBIGUOUS
 
