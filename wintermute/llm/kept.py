@@ -1,4 +1,4 @@
-"""Fields that a provider sends beside text and calls (F-040), and the ids of calls (F-041). Pure.
+"""Provider fields that a server wants back with its calls (F-040), and call ids (F-041). Pure.
 
 answer with calls ─▶ `gather` ─▶ JSON with the turn ─▶ `KEPT` of its message ─▶ its sender alone
 """
@@ -24,11 +24,11 @@ OF_MESSAGE = {
 """Fields of an answer that are read elsewhere, or that no request may have."""
 OF_CALL = {"id", "index", "type", "function"}
 STEADY = {"type", "id", "format", "name", "signature", "thought_signature"}
-"""Texts that each part of a stream has whole; all others grow."""
+"""Texts that each part of a stream has in full; all others grow."""
 STILL_GROWING = 64  # of the items of a list, the last ones
 LETTERS = string.ascii_letters + string.digits
 PLACEHOLDERS = {"reasoning_content": "reasoning_content", "extra_content": "thought"}
-"""Fields that a backend may want of answers which it did not give, and the word it complains with."""
+"""Fields that a backend may want in answers of others, and the word it complains with."""
 UNWANTED = re.compile(
     r"un(supported|known|expected|recogni)|extra inputs|not .{,9}(support|permit|allow)"
 )
@@ -38,7 +38,7 @@ UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 
 
 def gather(found: Json, part: Json, known: Collection[str]) -> None:
-    """Add to `found` what a part of an answer has beside the fields that are `known`."""
+    """Add the fields of a part of an answer to `found`, except the `known` ones."""
     try:
         for key in part:
             if key not in known and part[key] is not None:
@@ -65,7 +65,10 @@ def _merged(old: Any, new: Any, key: str) -> Any:
 
 
 def _goes_on(one: Any, item: Any) -> bool:
-    """Compare items of a list: OpenRouter numbers them by type, and signs the last part of one."""
+    """Return True if an item continues one of the list:
+
+    OpenRouter numbers items by type, and signs the last part of one.
+    """
     if not (isinstance(one, dict) and isinstance(item, dict)):
         return False
     is_same = all(one.get(key) == item.get(key) for key in ("type", "index"))
@@ -73,9 +76,9 @@ def _goes_on(one: Any, item: Any) -> bool:
 
 
 def as_kept(message: Json, calls: Sequence[Json], redact: Redaction) -> str:
-    """The fields of an answer and of each of its calls, as JSON; "": there are none, or too many.
+    """Return the fields of an answer and of its calls as JSON; "" if there are none, or too many.
 
-    With a secret of ours in it nothing is kept (L-089), for what is changed is of no use.
+    If they contain one of our secrets, nothing is stored (L-089), as changed fields are useless.
     """
     value = {"message": message, "calls": list(calls)}
     try:
@@ -88,23 +91,23 @@ def as_kept(message: Json, calls: Sequence[Json], redact: Redaction) -> str:
 
 
 def sender(name: str, settings: Backend) -> str:
-    """A backend and its model, as turns know them: at another address it is another one."""
+    """Return the id of a backend and its model in turns: another address is another sender."""
     told = f"{name}\n{settings.base_url}\n{settings.model}"
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def plain(messages: Iterable[Json]) -> tuple[Json, ...]:
-    """Messages as they are on record, for no backend."""
+    """Return messages without provider fields, for the record."""
     return tuple({key: each[key] for key in each if key != KEPT} for each in messages)
 
 
 def given(
     messages: Iterable[Json], to: str, redact: Redaction, placeholders: Collection[str] = ()
 ) -> tuple[Json, ...]:
-    """Messages as they go `to` a sender: with its own fields and ids, and neither of any other.
+    """Return messages for the sender `to`: with its own fields and ids, and neither of any other.
 
-    An id that stands twice is made anew the second time, so that what stood before stays as it was.
-    Who has signed a call finds each later one signed, without having to ask for it.
+    A repeated id is replaced, so that the messages before stay unchanged. If a provider signed a
+    call, all later calls get a signature at once.
     """
     taken, names, found = set[str](), iter(list[str]()), list[Json]()
     wanted = set(placeholders)

@@ -1,13 +1,13 @@
-"""What a model says, apart from the markup of its template that its server left in. Pure (F-020).
+"""A model's text, separated from the special tokens that its server left in. Pure (F-020).
 
-    say ─▶ code        (a fence, or a span in a line: all in there is text)
+    say ─▶ code        (a fence, or a span in a line: all of it is text)
         ─▶ reasoning   (<think>, channels that are not `final`)
-        ─▶ a call      (`call_marks`, a channel that names a function): kept while nothing follows it
-        ─▶ a title     (<recall>: a page that is asked for)
-        ─▶ over        (a token that ends the turn: nothing after it was said to anybody)
+        ─▶ a call      (`call_marks`, a channel that names a function): held while nothing follows it
+        ─▶ a title     (<recall>: a request for a page)
+        ─▶ over        (a token that ends the turn: everything after it is dropped)
 
-What is held back until more has come is bounded, but for what is never said, so that a stream of
-any length takes time in proportion to it.
+The text held back until more has come is bounded, except text that is never shown, so that a stream
+of any length takes time in proportion to it.
 """
 
 import re
@@ -69,11 +69,11 @@ MARKS = tuple(
 LONGEST_MARK = max(map(len, MARKS))
 LONGEST_RUN = 200
 LONGEST_SPAN = 2_000
-"""Characters of code within a line; a backtick that is not closed by then is just one."""
+"""Most characters of code within a line; a backtick that is not closed by then is plain text."""
 LONGEST_HEADER = 500
 LONGEST_TITLE = 1_000
 LONGEST_UNENDED = 255
-"""Characters of a title that nothing follows: some servers stop at its end mark, and drop it."""
+"""Most characters of a title without an end mark: some servers stop at that mark, and drop it."""
 
 
 def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
@@ -84,12 +84,12 @@ def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
 RUNS = (f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
 PERHAPS = re.escape("".join(sorted({mark[0] for mark in MARKS})) + "`~")
 SPECIAL = re.compile(f"(?=[{PERHAPS}])(?:{_any_of(MARKS, *RUNS).pattern})", re.IGNORECASE)
-"""A mark or a run; first one look at the character, for most text has none."""
+"""A mark or a run; the lookahead checks one character first, as most text has none."""
 SPECIAL_OR_BARE = re.compile(f"{_any_of(SPELLED).pattern}|{SPECIAL.pattern}", re.IGNORECASE)
 FENCE_ENDS = re.compile(r"\n[ \t]{0,3}`{3,9}[ \t]{0,20}(?=\n|\Z)")
 MARK = _any_of(MARKS)
 BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
-"""What may become a mark, or a longer one."""
+"""Beginnings of marks."""
 BEFORE_FENCE = re.compile(r"[ \t>*+\-\d.)]*")
 PERHAPS_FENCE = re.compile(r"\n[ \t>]{0,20}[`~]*[ \t]{0,20}\Z")
 NAMED = re.compile(r"to=(?:functions\.)?([\w.-]+)")
@@ -97,9 +97,9 @@ NAMED = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A call as text: what stands between its marks, and `raw` with them.
+    """A call as text: `body` is the text between its marks, and `raw` includes them.
 
-    `quoted`: it stands in a line of a quotation.
+    `quoted`: its line is a quotation.
     """
 
     form: Form
@@ -109,7 +109,10 @@ class Written:
 
 
 def restored(tail: Iterable[Written | str], *, whole: bool = False) -> str:
-    """Return what stays of calls that are none, and of the blanks between; `whole`: all of it."""
+    """Return the text of false calls, and the blanks between them;
+
+    `whole`: with hidden forms, too.
+    """
     shown = (
         each if isinstance(each, str) else each.raw if whole or each.form.is_text else ""
         for each in tail
@@ -118,11 +121,11 @@ def restored(tail: Iterable[Written | str], *, whole: bool = False) -> str:
 
 
 class Markup:
-    """Takes what a model says piece by piece, and gives what of it a person may read.
+    """Takes a model's output piece by piece, and gives the part that a person may read.
 
-    `aloud`: this model is known to end reasoning that it never began, so that until then nothing
-    can be told apart. `recalls`: it may ask for pages; else such a tag is text. `spells`: bare JSON
-    may be a call. `blocks`: texts of ours, one of which it may repeat before it says anything.
+    `aloud`: this model ends reasoning without a beginning, so that its text is held until then.
+    `recalls`: it may ask for pages; otherwise such a tag is text. `spells`: bare JSON may be a
+    call. `blocks`: our context blocks, one of which it may repeat first.
     """
 
     def __init__(
@@ -134,11 +137,11 @@ class Markup:
         blocks: Collection[str] = (),
     ) -> None:
         self.tail: list[Written | str] = []
-        """Calls, and blanks, that nothing has followed yet."""
+        """Calls and blanks at the end so far."""
         self.titles: list[str] = []
-        """The pages that were asked for."""
+        """Titles of requested pages."""
         self.aloud = False
-        """Whether reasoning ended that had not begun: all before it was reasoning."""
+        """True if reasoning ended that had not begun: all text before it was reasoning."""
         self._waits = aloud
         self._recalls = recalls
         self._special = SPECIAL_OR_BARE if spells else SPECIAL
@@ -157,11 +160,11 @@ class Markup:
 
     @property
     def text(self) -> str:
-        """All that was said so far."""
+        """All text so far."""
         return "".join(self._said)
 
     def fresh(self) -> str | None:
-        """What can be read since the last look; None: forget what was read, it was reasoning."""
+        """Return the new text; None: drop the text so far, it was reasoning."""
         if self._waits:
             return ""
         if self._rewound:
@@ -179,7 +182,7 @@ class Markup:
         self._take(text[:-1] if in_two else text, final=False)
 
     def end(self) -> None:
-        """Nothing follows."""
+        """Finish: nothing follows."""
         self._take(self._half, final=True)
         self._half = ""
         if self._state == "call":
@@ -187,14 +190,14 @@ class Markup:
         self._waits = False
 
     def settle(self, text: str | None = None) -> None:
-        """Say this in place of the calls that end it; None: what is text where it is no call."""
+        """Replace the calls at the end by this text; None: by their text if they are no calls."""
         text = restored(self.tail) if text is None else text
         self.tail.clear()
         if text:
             self._said.append(text)
 
     def withdraw(self) -> None:
-        """All was calls: nothing of it was said."""
+        """Drop all text: it was calls only."""
         self.tail.clear()
         self._said.clear()
 
@@ -219,7 +222,7 @@ class Markup:
     # Each of these takes something from the rest, and is False when it needs more to go on.
 
     def _repeated(self, final: bool) -> bool:
-        """A text of ours, word for word, which goes (F-044)."""
+        """Drop one of our blocks that the model repeated word for word (F-044)."""
         begun = self._rest.lstrip()
         whole = next((each for each in self._blocks if begun.startswith(each)), "")
         if not (whole or final) and any(each.startswith(begun) for each in self._blocks):
@@ -258,7 +261,7 @@ class Markup:
         return True
 
     def _title(self, begin: int, final: bool) -> bool:
-        """A page that is asked for; or else words, of which only the mark before them goes."""
+        """Take a requested page's title; if it is none, drop only the mark before it."""
         last = begin + LONGEST_TITLE + len(TITLE_END)
         found = MARK.search(self._rest, begin, last)
         if found is None and not final and len(self._rest) < last:
@@ -276,7 +279,7 @@ class Markup:
         return True
 
     def _perhaps(self, before: int) -> int:
-        """Where the rest, as far as it goes, may be the beginning of a mark."""
+        """Return the first place at the end that may be the beginning of a mark."""
         first = max(self._at, len(self._rest) - LONGEST_MARK)
         for at in range(first, min(before, len(self._rest))):
             if self._rest[at:].lower() in BEGUN:
@@ -284,14 +287,14 @@ class Markup:
         return len(self._rest)
 
     def _may_grow(self, mark: str) -> bool:
-        """Whether the mark that stands next is perhaps a longer one."""
+        """Return True if the next mark may be a longer one."""
         begun = self._rest[self._at : self._at + LONGEST_MARK + LONGEST_RUN].lower()
         if mark[0] in "`~":
             return begun == mark and len(mark) < LONGEST_RUN
         return begun in BEGUN
 
     def _code(self, run: str, final: bool) -> bool:
-        """A fence, a span within the line, or nothing but backticks."""
+        """Take a fence, a span within the line, or only backticks."""
         at, after = self._at, self._at + len(run)
         if len(run) >= 3 and self._opens_line:
             line_end = self._rest.find("\n", after, after + LONGEST_RUN)
@@ -370,7 +373,7 @@ class Markup:
         return True
 
     def _turn(self, said: str) -> None:
-        """Go where a mark leads."""
+        """Change the state after a mark."""
         mark = said.lower()
         self._cut = self._cut or mark not in CALLS or not CALLS[mark].is_text
         if mark in CLOSING:
@@ -404,7 +407,10 @@ class Markup:
         self._kept.clear()
 
     def _strike(self, mark: str) -> None:
-        """HTML's struck text; but the end of one that was not begun ends a turn for some models."""
+        """Keep HTML's struck text;
+
+        but an end mark without a beginning ends a turn for some models.
+        """
         self._struck += 1 if mark[1] != "/" else -1
         if self._struck < 0:
             self._struck, self._cut = 0, True
@@ -412,7 +418,7 @@ class Markup:
             self._append(mark)
 
     def _emit(self, end: int, from_: int | None = None) -> None:
-        """Say what comes before this place in the rest."""
+        """Add the text before this place to the output."""
         text = self._rest[self._at if from_ is None else from_ : end]
         self._at = max(self._at, end)
         if text and self.tail and text.isspace():
@@ -421,7 +427,7 @@ class Markup:
             self._append(text)
 
     def _append(self, text: str) -> None:
-        """Say it, and before it what was no call after all, for more followed."""
+        """Add text, and before it the held calls: more followed, so they are none."""
         if self.tail:
             text, self.tail = restored(self.tail) + text, []
         if self._cut and not self._said:
@@ -435,7 +441,7 @@ class Markup:
 
 
 def without_recalls(text: str) -> str:
-    """A text without tags that ask for pages; those in code stay."""
+    """Return a text without tags that ask for pages, except those in code."""
     if TITLE not in text.lower() and TITLE_END not in text.lower():
         return text
     markup = Markup(recalls=True)

@@ -1,4 +1,4 @@
-"""Model servers that many people use, as data, and what any of them says of its models."""
+"""Popular model servers, as data, and the list of models that any server offers."""
 
 import asyncio
 import json
@@ -18,7 +18,10 @@ MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A model server: how it is started here or where its keys come from; parts of names to suggest."""
+    """A model server:
+
+    its address, start command or page for keys, and parts of model names to suggest.
+    """
 
     base_url: str
     start: str = ""
@@ -49,9 +52,9 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 async def list_models(base_url: str, key: str = "") -> tuple[str, tuple[str, ...]]:
-    """The address that lists models, with `/v1` where that was missing, and their names.
+    """Return the address that lists models, with `/v1` added if it was missing, and their names.
 
-    Raises: ModelRefused where the key is wrong or missing, ModelUnavailable; with what to do.
+    Raises: ModelRefused if the key is wrong or missing, ModelUnavailable; both say what to do.
     """
     address = base_url.rstrip("/")
     try:
@@ -95,14 +98,17 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
 
 
 def matches(name: str, models: Sequence[str]) -> list[str]:
-    """Models that a name means: itself, or those with a tag, or those that contain it."""
+    """Return the models that a name may mean:
+
+    itself, or those with a tag, or those that contain it.
+    """
     tagged = [each for each in models if each.startswith(f"{name}:")]
     within = [each for each in models if name.lower() in each.lower()]
     return [name] if name in models else tagged or within
 
 
 async def remedy(backend: Backend) -> str:
-    """Say what to write in config.yaml for a model that does not answer; "" if nothing is better."""
+    """Return the change to config.yaml for a model that does not answer; "" if none is known."""
     key = backend.api_key.reveal() if backend.api_key else ""
     if backend.proxy:
         return ""

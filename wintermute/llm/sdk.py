@@ -1,4 +1,7 @@
-"""The only module that imports openai. Slow to import, so `backend` loads it with the first call."""
+"""The only module that imports openai.
+
+Slow to import, so `backend` loads it with the first call.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -15,7 +18,7 @@ from wintermute.text import no_answer
 LONGEST_CONNECT = 15.0
 LEFT_ALONE = "x-stainless-raw-response"
 STREAMED: openai.RequestOptions = {"headers": {LEFT_ALONE: "stream"}}
-"""How the library is told to leave an answer alone, and to hand on its bytes as they come."""
+"""The option with which the library passes an answer's bytes on unchanged."""
 OUR_HEADERS = frozenset(
     {
         "accept",
@@ -32,7 +35,7 @@ OUR_HEADERS = frozenset(
 
 
 class Client:
-    """openai's client doing only what it is told: no environment, no retries, no redirects."""
+    """The openai client, restricted: no environment, no retries, no redirects."""
 
     def __init__(self, settings: Backend, key: str, redact: Redaction) -> None:
         self._redact = redact
@@ -67,7 +70,7 @@ class Client:
     async def opened(
         self, body: Json, path: str = "/chat/completions"
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The bytes of one answer as they come. Failures of the library become ours."""
+        """Open one answer's stream of bytes. Failures of the library become ours."""
         host = self._openai.base_url.netloc.decode("ascii", "replace") + self._way
         try:
             # Not `chat.completions.create`: that takes 1.4 MB, and walking a conversation by its
@@ -96,6 +99,6 @@ class Client:
 
 
 async def _only_ours(request: httpx2.Request) -> None:
-    """The library adds a description of this machine, and whatever OPENAI_* variables hold."""
+    """Remove headers in which the library describes this machine, or sends OPENAI_* variables."""
     for name in [name for name in request.headers if name not in OUR_HEADERS]:
         del request.headers[name]

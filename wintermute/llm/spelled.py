@@ -1,10 +1,10 @@
-"""Calls that a model wrote as its whole answer, as JSON, because its template knows no better.
+"""Calls that a model wrote as JSON text, for templates without tool calls.
 
     {"name": …, "arguments": …}   alone, several, in a list, a fence, <tools> or doubled braces
     <tools><NAME ARGUMENT="…"/></tools>, <tools><function name="…" arguments='{…}'/></tools>
 
-Only for a backend that is known to need it: elsewhere a person who asks to see the JSON of a call
-gets to see it. Pure but for `Habit`, which keeps which backends those are.
+Only for backends that are known to need it: with others, a person who asks for the JSON of a call
+gets to see it. Pure but for `Habit`, which records those backends.
 """
 
 import json
@@ -20,9 +20,9 @@ from wintermute.llm.wording import repaired, unaliased
 from wintermute.messages import Json, mapping
 
 HabitColumn = Literal["text_tool_calls", "thinks_aloud"]
-"""Writes its calls as text · ends reasoning that it never began (F-020)."""
+"""Quirks on record: writes its calls as text · ends reasoning that it never began (F-020)."""
 LONGEST = 200_000
-"""Characters of an answer that may be calls; no call of ours needs as many."""
+"""The most characters of an answer that may be calls; none of ours needs as many."""
 OPEN = r"```[a-z_]*[ \t]*\n?"
 BLOCK = re.compile(
     rf"(?:{OPEN}(.*?)```|<(tools|tool_calls?)>(.*?)(?:</\2>|\Z))\s*", re.DOTALL | re.IGNORECASE
@@ -47,7 +47,7 @@ WORDS = frozenset(
 
 
 def may_be_calls(text: str) -> bool:
-    """Whether what has come so far may become nothing but calls."""
+    """Return True if the text so far may become nothing but calls."""
     if len(text) > LONGEST:
         return False
     begun = text.lstrip().lower()
@@ -56,7 +56,7 @@ def may_be_calls(text: str) -> bool:
 
 
 def spelled_calls(text: str, offered: Mapping[str, Json]) -> list[tuple[str, str]]:
-    """Names and arguments, if all that a text holds is calls of offered tools; else none."""
+    """Return names and arguments if a text is nothing but calls of offered tools; else none."""
     if len(text) > LONGEST:
         return []
     try:
@@ -90,7 +90,7 @@ def _elements(body: str) -> Iterator[tuple[str, str]]:
 
 
 class _Elements(HTMLParser):
-    """Reads calls that are elements: what they are given stands in their attributes."""
+    """Parses calls that are elements, with their arguments as attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class _Elements(HTMLParser):
 
 
 def _values(body: str) -> list[Any]:
-    """The JSON values of which a text consists, also in the doubled braces of a template."""
+    """Return the JSON values that a text consists of, also in the doubled braces of a template."""
     if not body.startswith("{{"):
         return json_values(body)
     for each in (body[1:-1], body[1:], body.replace("{{", "{").replace("}}", "}")):
@@ -120,7 +120,7 @@ def _values(body: str) -> list[Any]:
 
 
 def json_values(body: str) -> list[Any]:
-    """The JSON values of which a text consists. Raises: ValueError."""
+    """Return the JSON values that a text consists of. Raises: ValueError."""
     decoder, at, found = json.JSONDecoder(strict=False), 0, []
     while at < len(body):
         value, at = decoder.raw_decode(body, at)
@@ -131,7 +131,10 @@ def json_values(body: str) -> list[Any]:
 
 
 def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str]]:
-    """The calls that a JSON value is. `missing`: arguments where it has none. Raises: ValueError."""
+    """Yield the calls in a JSON value.
+
+    `missing`: its arguments if it has none. Raises: ValueError.
+    """
     if isinstance(value, dict) and set(value) == {"tool_calls"}:
         value = value["tool_calls"]
     if isinstance(value, list):
@@ -155,7 +158,7 @@ def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """The record that a model at an address answers in a certain way; `column` says in which."""
+    """The record of a quirk of a model at an address; `column` names the quirk."""
 
     database: Database
     clock: Clock
@@ -164,14 +167,14 @@ class Habit:
     base_url: str
 
     async def known(self) -> bool:
-        """Whether it does."""
+        """Return True if the model has the quirk."""
         query = (
             f"SELECT 1 FROM models WHERE model = ? AND base_url = ? AND {self.column} IS NOT NULL"
         )
         return bool(await self.database.rows(query, (self.model, self.base_url)))
 
     async def found(self, *, has: bool) -> None:
-        """Keep what was found now."""
+        """Record whether the model has it."""
         values = (self.model, self.base_url, stamp(self.clock.now()) if has else None)
         async with self.database.transaction() as tx:
             await tx.execute(

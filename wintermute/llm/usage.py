@@ -1,6 +1,6 @@
-"""Reading what a server says an answer took, and how much of that came from its cache. Pure.
+"""Parses the token usage that servers report, and how much of it came from their cache. Pure.
 
-Everybody counts what was read from a cache among the tokens read, except Anthropic's own words.
+All servers include cached tokens in the prompt's count, except in Anthropic's own fields.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from wintermute.messages import Json, Usage, mapping
 
 MOST_TOKENS = 10**9
-"""A count beyond this is none."""
+"""Counts above this are ignored."""
 CACHED = (
     ("prompt_tokens_details", "cached_tokens"),  # OpenAI, llama.cpp, vLLM, Ollama, Gemini and more
     ("prompt_token_details", "cached_tokens"),  # Mistral
@@ -17,12 +17,12 @@ CACHED = (
     ("num_cached_tokens",),  # Mistral
     ("cached_tokens",),  # Moonshot, Together
 )
-"""Where servers say how much of the prompt they had in their cache."""
+"""Paths of the number of cached prompt tokens."""
 READ, WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"
 
 
 def reported(document: Json) -> Usage | None:
-    """What one part of an answer tells; None: nothing, or nothing that can be true."""
+    """Return the usage in one part of an answer; None if it has none, or it cannot be true."""
     usage = mapping(document.get("usage")) or _of_choice(document.get("choices"))
     tokens_in = count(usage.get("prompt_tokens"))
     tokens_out = count(usage.get("completion_tokens"))
@@ -37,7 +37,7 @@ def reported(document: Json) -> Usage | None:
 
 
 def _with_timings(usage: Usage, timings: Json) -> Usage:
-    """What llama.cpp says beside the usage, for what that leaves open."""
+    """Fill gaps of the usage from llama.cpp's timings."""
     kept, new = count(timings.get("cache_n")), count(timings.get("prompt_n"))
     tokens_in = usage.tokens_in or kept + new
     if (
@@ -55,18 +55,18 @@ def _checked(usage: Usage) -> Usage | None:
 
 
 def _of_choice(choices: Any) -> Json:
-    """Moonshot tells it within the last choice of a stream."""
+    """Return the usage in the last choice of a stream, where Moonshot has it."""
     first = choices[0] if isinstance(choices, list) and choices else None
     return mapping(at(first, "usage"))
 
 
 def at(document: Any, *names: str) -> Any:
-    """What stands in a document below these names; None: nothing does."""
+    """Return the value at a path of names in a document; None if there is none."""
     for name in names:
         document = document.get(name) if isinstance(document, dict) else None
     return document
 
 
 def count(value: Any) -> int:
-    """A number of tokens that can be one; else none."""
+    """Return a plausible number of tokens, or else 0."""
     return value if type(value) is int and 0 < value <= MOST_TOKENS else 0

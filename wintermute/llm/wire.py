@@ -1,4 +1,4 @@
-"""Reading chat-completions answers, streamed or whole, however badly formed. Pure."""
+"""Parses chat-completions answers, streamed or whole, however badly formed. Pure."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ from wintermute.text import clean, is_blank
 
 NOTHING_SEEN = CallContext()
 MOST_BYTES = 32 * 1024 * 1024
-"""Of one answer on the wire. Streams spend some 250 bytes on a token."""
+"""Limit of one answer on the wire. Streams need some 250 bytes per token."""
 LONGEST_NAME = 200
 STREAM_FIELDS = (b":", b"event:", b"id:", b"retry:")
 BROKE_DOWN = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
-"""What servers say of an answer that they could not end."""
+"""Finish reasons of answers that a server could not complete."""
 FINISH = {
     **dict.fromkeys(
         ("max_tokens", "max_output_tokens", "max_length", "model_length", "token_limit"), "length"
@@ -33,15 +33,15 @@ FINISH = {
         ("prohibited_content", "content-filter", "guardrail_intervened"), "content_filter"
     ),
 }
-"""Other words for how an answer ended; ours are those of the API that all of them speak."""
+"""Other words for finish reasons, and the API's word for each."""
 
 
 def ending(finish: str, *, told: bool, named: bool, used: int, allowed: int) -> str:
-    """The reason for which an answer ended; one of `BROKEN_OFF` while its end is in doubt (F-071).
+    """Return the reason why an answer ended; one of `BROKEN_OFF` while its end is in doubt (F-071).
 
-    `finish`: the server's reason, "" for none. `told`: it gave one or said [DONE]. `named`: so it
-    did for an earlier answer. `used`: tokens of the answer, 0 if it counts none. More of them than
-    it was allowed did not end at that limit, which its server does not keep.
+    `finish`: the server's reason, "" for none. `told`: it gave one or said [DONE]. `named`: it did
+    so for an earlier answer. `used`: tokens of the answer, 0 if it counts none. If they are more
+    than `allowed`, the server does not obey that limit, and the answer did not end at it.
     """
     if finish in BROKE_DOWN or finish in BROKEN_OFF:
         return finish
@@ -74,7 +74,7 @@ class _Call:
         self.fields: Json = {}
 
     def extend(self, delta: Json) -> bool:
-        """Take one more part; returns whether there is anything in it."""
+        """Take one more part; return True if it had any content."""
         known = len(self.id), len(self.name), len(self.arguments)
         gather(self.fields, delta, OF_CALL)
         self.id = self.id or _string(delta.get("id"))
@@ -87,7 +87,10 @@ class _Call:
         return known != (len(self.id), len(self.name), len(self.arguments))
 
     def is_followed_by(self, delta: Json) -> bool:
-        """Whether a part with this call's index is another call: some servers number all of them 0."""
+        """Return True if a part with this call's index is another call:
+
+        some servers number all of them 0.
+        """
         given, function = _string(delta.get("id")), mapping(delta.get("function"))
         if given and self.id:  # some servers give each part an id of its own, but no name again
             return given != self.id and bool(_string(function.get("name")))
@@ -98,20 +101,20 @@ class _Call:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arguments are all there; none may be about to come."""
+        """True if its arguments are complete."""
         text = "".join(self.arguments)
         return bool(text.strip()) and parsed(repaired(text)) is not None
 
 
 class Gathering:
-    """Collects the bytes of one answer; tells streams from whole bodies by what they contain.
+    """Collects the bytes of one answer; recognises streams and whole bodies by their content.
 
-    `offered`: the parameters of the tools that may be called, by name; without any a text is only
-    read, so that nothing in it is a tag. `aloud`: see `Markup`.
-    `spells`: this model writes calls as its text, see `spelled`; such a text is held back until it
-    is known to be none. `view`: what a call in a text may have been copied from.
+    `offered`: the parameters of the tools that may be called, by name; without tools no tag is
+    interpreted. `aloud`: see `Markup`. `spells`: this model writes calls as text, see `spelled`;
+    such a text is held back until it cannot be one. `view`: texts that a call may have been copied
+    from.
 
-    Raises: Failed, from `feed` and `answer`, when no usable answer can come of it.
+    Raises: Failed, from `feed` and `answer`, when there can be no usable answer.
     """
 
     def __init__(
@@ -134,13 +137,13 @@ class Gathering:
             blocks=view.blocks,
         )
         self.begun = False
-        """The first token is here: text, reasoning or part of a call (F-017)."""
+        """True after the first token: text, reasoning or part of a call (F-017)."""
         self.ended = False
-        """The stream said its last word."""
+        """True after [DONE]."""
         self.heard = 0
-        """The number of events with a token, the reason of the end or the last word; no empty one."""
+        """The number of events with a token, a finish reason or [DONE]; empty ones do not count."""
         self.progress: tuple[int, int] | None = None
-        """Of how many tokens of the question the server has read how many, if it tells: no token."""
+        """Tokens of the request that the server has read, and their total, if it reports them."""
         self._size = 0
         self._line = bytearray()
         self._body: list[bytes] = []
@@ -160,7 +163,7 @@ class Gathering:
         return self._markup.aloud
 
     def fresh(self) -> str | None:
-        """What the model said since the last look; None: forget what it said before, see `Markup`."""
+        """Return the new text; None: drop the text so far, see `Markup`."""
         if self._is_held and may_be_calls(self._markup.text):
             return ""
         self._is_held = False
@@ -168,7 +171,7 @@ class Gathering:
 
     @property
     def complete(self) -> bool:
-        """The stream said that the answer is whole; a connection lost now costs nothing."""
+        """True if the stream said that the answer is whole; a connection lost now does no harm."""
         return self.ended or bool(self._finish)
 
     def feed(self, chunk: bytes) -> None:
@@ -184,7 +187,7 @@ class Gathering:
                 self._take_line(bytes(line))
 
     def answer(self, new_id: NewId, allowed: int = 0, *, named: bool = False) -> Answer:
-        """The answer, once all bytes are in. `allowed`, `named`: see `ending`."""
+        """Return the answer, once all bytes are in. `allowed`, `named`: see `ending`."""
         self._take_line(bytes(self._line))
         self._line.clear()
         if not self._streamed:
@@ -212,7 +215,7 @@ class Gathering:
         return Answer(text, calls, finish, self._usage, model, self._kept())
 
     def _kept(self) -> str:
-        """Fields that go back with the calls; those that stood in the text are told without (F-040)."""
+        """Return the provider fields of the calls; calls written as text have none (F-040)."""
         fields = [call.fields for call in self._calls if call.name.strip()]
         return as_kept(self._fields, fields, self._redact) if fields else ""
 
@@ -239,14 +242,14 @@ class Gathering:
         return calls
 
     def _recalls(self, new_id: NewId) -> Iterator[Call]:
-        """The pages that a text asks for, whether or not that is offered (W-035)."""
+        """Yield the pages that a text asks for, even if that tool is not offered (W-035)."""
         for title in self._markup.titles:
             arguments = json.dumps({"title": title}, ensure_ascii=False)
             yield _hidden(Call(new_id("call"), "recall", arguments, "tag"), self._redact)
 
     @property
     def _reason(self) -> str:
-        """The server's reason for the end, in our word."""
+        """The server's finish reason, in the API's word."""
         if self._refusal and not self._markup.text.strip():
             return "refusal"
         given = _name(self._redact(self._finish))
@@ -258,7 +261,7 @@ class Gathering:
         return ending(self._reason, told=told, named=named, used=used, allowed=allowed)
 
     def _may_be_all(self, text: str, calls: Sequence[Call]) -> bool:
-        """Whether what came before a stream simply ended can be an answer (F-018)."""
+        """Return True if a stream without a finish reason may be a whole answer (F-018)."""
         whole = all(call.is_whole for call in self._calls)
         return whole and bool(text.strip() or calls or self._calls)
 
@@ -346,7 +349,7 @@ def _meant(call: Call, offered: Mapping[str, Json]) -> Call:
 
 
 def _hidden(call: Call, redact: Redaction) -> Call:
-    """The call without secrets, even if the model wrote them with escapes of its own."""
+    """Return the call without secrets, even if the model wrote them with escapes."""
     arguments = redact(call.arguments)
     if "\\" in arguments:
         try:
@@ -359,7 +362,7 @@ def _hidden(call: Call, redact: Redaction) -> Call:
 
 
 def _arguments(text: str) -> str:
-    """JSON text as the model wrote it, except that nothing means no arguments."""
+    """Return the JSON text as the model wrote it; "{}" if it is empty."""
     if "\\ud" in text.lower():  # may hide half a character, which only shows once decoded
         try:
             text = json.dumps(json.loads(text), ensure_ascii=False)
@@ -369,7 +372,7 @@ def _arguments(text: str) -> str:
 
 
 def _whole(parts: Iterable[str]) -> str:
-    """Text of its parts; a character that was cut in two halves is one again."""
+    """Join the parts of a text; a character that was cut in two halves is whole again."""
     joined = "".join(parts).encode("utf-16", "surrogatepass")
     return clean(joined.decode("utf-16", "replace"))
 

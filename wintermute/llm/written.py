@@ -1,7 +1,7 @@
-"""Calls that a model wrote as text: which they are, and whether they count. Pure (F-044).
+"""Calls that a model wrote as text: parsing them, and deciding if they count. Pure (F-044).
 
-What ends an answer is its calls if all of it can be read so. It is text where somebody else may
-have put it there: quoted, standing in view already, or behind something in a tainted cast.
+The end of an answer is its calls, if all of it can be parsed as calls. It stays text if somebody
+else may have written it: if it is quoted, in view already, or after a text in a tainted cast.
 """
 
 import html
@@ -19,14 +19,14 @@ from wintermute.messages import CLOSED, OPENED, UNREADABLE, Json, Request, json_
 
 MOST_CALLS = 100
 MOST_WRITTEN = 1_000_000
-"""Characters of calls written as text; no call of ours needs as many."""
+"""The most characters of calls written as text; none of ours needs as many."""
 WORD = re.compile(r"\w+")
 ESCAPE = re.compile(r'\[CALL_ID\]\w+|:\d+(?=\s*<)| string=\\*"\w+|\\[nrt]')
 FILLER = re.compile(
     r"name|arguments|parameters?|args?|functions?|tool(_name)?|default_api|invoke|call|string"
     r"|arg_(key|value)|escape|json|sep|tool_calls?_\w+|constrain|message|dsml|minimax|type"
 )
-"""Words of the forms, in which two writings of one call differ."""
+"""Words of the forms, which are ignored when two spellings of one call are compared."""
 KINDS: dict[type, set[str]] = {
     **{bool: {"boolean"}, int: {"integer", "number"}, float: {"number"}, str: {"string"}},
     **{dict: {"object"}, list: {"array"}, type(None): {"null"}},
@@ -39,9 +39,9 @@ NamedCall = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The texts in view that the model did not write, and whether its cast is tainted.
+    """The texts in view that the model did not write, and the taint of its cast.
 
-    `told`: it was told in this cast already that a mark of its led to no call.
+    `told`: the model was told in this cast already that it wrote an unreadable call.
     """
 
     texts: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class CallContext:
         return tuple(text[: text.find(CLOSED) + len(CLOSED)] for text in found if CLOSED in text)
 
     def holds(self, calls: Collection[NamedCall]) -> bool:
-        """Decide if one of the texts holds one of the calls, in whatever form."""
+        """Return True if one of the texts contains one of the calls, in any form."""
         for text in self.texts:
             near = [call for call in calls if call[0] in text]
             words = _words(text) if near else ""
@@ -78,7 +78,7 @@ def _stands(name: str, arguments: Json, text: str, words: str) -> bool:
 
 
 def context_of(request: Request) -> CallContext:
-    """All that decides what a call in the answer to a question is."""
+    """Return the context that decides if a call in the answer counts."""
     messages = request.messages
     texts = (str(each.get("content") or "") for each in messages if each["role"] != "assistant")
     last = max((n for n, each in enumerate(messages) if each["role"] == "user"), default=0)
@@ -100,10 +100,10 @@ def settled(
     *,
     is_whole: bool,
 ) -> tuple[str, list[NamedCall]]:
-    """The text that stays of what ends an answer, and the calls in it.
+    """Return the text that remains of an answer's end, and the calls in it.
 
-    `before`: what the answer said. A mark that leads to no call is one that the model is told of,
-    if its answer is whole.
+    `before`: the answer's text. An unreadable call is reported to the model, if its answer is
+    whole.
     """
     first, found, broken = 0, list[NamedCall](), list[Written]()
     for n, piece in enumerate(tail if offered else ()):
@@ -126,7 +126,7 @@ def settled(
 
 
 def written_calls(written: Written, offered: Mapping[str, Json]) -> list[NamedCall]:
-    """Names and arguments of what a model wrote as text, if all of it is calls of offered tools.
+    """Return names and arguments if a text is nothing but calls of offered tools.
 
     `offered`: the parameters of each tool, as JSON schema, by its name.
     """
@@ -143,7 +143,7 @@ def written_calls(written: Written, offered: Mapping[str, Json]) -> list[NamedCa
 
 
 def known_name(name: str, offered: Mapping[str, Json]) -> str:
-    """The tool that a name with a prefix or a leaked token means; else the name as it is."""
+    """Return the tool for a name with a prefix or a leaked token; else the name unchanged."""
     if name in offered:
         return name
     bare = marks.LEAKED.sub("", name).strip()
@@ -152,7 +152,7 @@ def known_name(name: str, offered: Mapping[str, Json]) -> str:
 
 
 def typed(name: str, arguments: str, offered: Mapping[str, Json]) -> str:
-    """Arguments in which a number or a truth value that came as text is one where it must be."""
+    """Convert arguments that came as text to numbers or truth values where the schema requires it."""
     given, meant = parsed(arguments) or {}, dict[str, Any]()
     for key, value in given.items():
         types = _types(name, key, offered)
@@ -207,7 +207,7 @@ def _listed(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
 
 
 def _json_of(found: re.Match[str]) -> str:
-    """A part of a call as Python has it, in JSON."""
+    """Convert a part of a call from Python to JSON."""
     text, name, mark, end, constant = found.groups()
     if text:
         return f'"{marks.QUOTE.sub(_quote, text[1:-1])}"'
@@ -244,7 +244,7 @@ def _object(arguments: str) -> str:
 
 
 def _given(name: str, inside: str, offered: Mapping[str, Json]) -> str:
-    """Arguments that stand one by one, without quotation marks, as the tool wants them."""
+    """Parse single arguments without quotation marks, with the tool's types."""
     inside = inside.strip()
     if inside[:1] in ("", "{"):
         return _object(inside)

@@ -1,4 +1,4 @@
-"""The loom as somebody reads it: lists of branches, and the whole story of one, as JSON."""
+"""Reads the loom for people: lists of branches, and the full record of one, as JSON."""
 
 import json
 from collections.abc import Collection, Iterable
@@ -34,7 +34,7 @@ _BRANCHES = (
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A turn that something may be forked from, and how its conversation is now."""
+    """A turn that can be forked, with its conversation's present state."""
 
     turn_id: str
     branch_id: str
@@ -50,13 +50,13 @@ _spot = reader(Spot)
 
 
 class LoomReader:
-    """Questions of the command line and of pages; nothing here changes anything."""
+    """Queries for the command line and for pages; it never changes anything."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def branches(self, limit: int) -> list[Json]:
-        """The branches in which something was said last, newest first, with sums."""
+        """Return the branches, most recently active first, with sums."""
         rows = await self._database.rows(
             f"WITH newest AS ({_BRANCHES} ORDER BY coalesce((SELECT k.started_at FROM casts k"
             "  WHERE k.branch_id = b.id ORDER BY k.seq DESC LIMIT 1), b.created_at) DESC,"
@@ -74,7 +74,7 @@ class LoomReader:
         return [{**_named(row, names), "running": bool(row["running"])} for row in rows]
 
     async def find(self, name: str) -> str:
-        """The branch of this id, or the newest one of the conversation or room of this id.
+        """Return the branch of this id, or the newest one of the conversation or room of this id.
 
         Raises: WintermuteError when there is none.
         """
@@ -89,7 +89,7 @@ class LoomReader:
         return str(row["id"])
 
     async def spot(self, turn_id: str) -> Spot:
-        """Where a turn stands. Raises: WintermuteError when there is none of this id."""
+        """Return a turn's place. Raises: WintermuteError when there is no turn with this id."""
         row = await self._database.row(
             "SELECT t.id AS turn_id, b.id AS branch_id, v.id AS conversation_id, v.room_id,"
             " v.parent_turn, b.scope,"
@@ -103,7 +103,7 @@ class LoomReader:
         return _spot(row)
 
     async def story(self, branch_id: str) -> Json:
-        """A branch and all that is on its path, oldest first: casts, their turns, folds, edits."""
+        """Return a branch with its whole path, oldest first: casts, their turns, folds, edits."""
         rows = await self._database.rows(
             f"{PATH} SELECT c.*, c.context_block AS block, p.until FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             " ORDER BY c.seq",
@@ -133,7 +133,7 @@ class LoomReader:
         }
 
     async def prompts(self, hashes: Collection[str]) -> dict[str, list[Json]]:
-        """The system prompts of these hashes, each as its named pieces."""
+        """Return the system prompts of these hashes, each as its named pieces."""
         rows = await self._database.rows(
             "SELECT p.hash, part.value ->> 0 AS name, x.text"
             " FROM prompts p JOIN json_each(p.parts) part JOIN prompt_parts x ON x.hash = part.value ->> 1"
@@ -146,7 +146,7 @@ class LoomReader:
         return found
 
     async def recalled(self, casts: Collection[str]) -> dict[str, list[tuple[str, str]]]:
-        """Find the pages that these casts were given: the path and the title of each, by cast."""
+        """Return the wiki pages that these casts read: the path and the title of each, by cast."""
         rows = await self._database.rows(
             "SELECT t.cast_id, o.result ->> '$.path' AS path, o.result ->> '$.title' AS title"
             " FROM json_each(?) c JOIN turns t ON t.cast_id = c.value"
@@ -161,7 +161,7 @@ class LoomReader:
         return found
 
     async def casts_of(self, room_id: str, results: Collection[str]) -> dict[str, str]:
-        """Find the newest cast in a room that ended with each of these texts, by the text."""
+        """Return the newest cast in a room that ended with each of these texts, by the text."""
         rows = await self._database.rows(
             "SELECT rtrim(k.result, char(10)) AS result, k.id FROM conversations v"
             " JOIN branches b ON b.conversation_id = v.id JOIN casts k ON k.branch_id = b.id"
@@ -172,14 +172,14 @@ class LoomReader:
         return {row["result"]: row["id"] for row in rows}
 
     async def branch(self, branch_id: str) -> Json:
-        """What is known of one branch."""
+        """Return one branch."""
         row = await self._database.row(f"{_BRANCHES} WHERE b.id = ?", (branch_id,))
         if row is None:
             raise LookupError(branch_id)
         return _named(row, _BRANCH)
 
     async def _turns(self, until: dict[str, int]) -> dict[str, list[Json]]:
-        """The turns of these casts, each cast's up to a place, by cast."""
+        """Return the turns of these casts, each cast's up to a place, by cast."""
         asked = (json.dumps(list(until)),)
         of_casts = "t.cast_id IN (SELECT value FROM json_each(?))"
         rows = await self._database.rows(
@@ -214,7 +214,7 @@ class LoomReader:
 
 
 def lines(story: Json) -> list[Json]:
-    """A story as one object for each turn, from the first to the last (L-049)."""
+    """Return a record as one object for each turn, from the first to the last (L-049)."""
     return [_line(cast, turn) for cast in story["casts"] for turn in cast["turns"]]
 
 
@@ -235,7 +235,7 @@ def _line(cast: Json, turn: Json) -> Json:
 
 
 def sums(turns: Iterable[Json]) -> dict[str, int]:
-    """Tokens and time of turns (L-047)."""
+    """Add up the tokens and the time of turns (L-047)."""
     listed = list(turns)
     return {key: sum(turn[key] for turn in listed) for key in SUMS}
 
@@ -260,7 +260,7 @@ def _turn(
 
 
 def _observation(row: Row) -> Json:
-    """In the canonical shape (L-027). `result` is null for a gate that only started."""
+    """Return the canonical shape (L-027). `result` is null for a gate that only started."""
     return {
         "gate": row["gate"],
         "args": json.loads(row["args"]) if row["args"] else None,

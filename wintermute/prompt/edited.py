@@ -1,4 +1,4 @@
-"""Looks whether the files that people edit can be used, before a prompt needs them (F-031)."""
+"""Checks of files that people edit, before a prompt needs them (F-031)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from wintermute.skills.skills import ENDING, IN_FOLDER, is_skill_file, text_of
 from wintermute.templates import read_template, shipped_prompts
 
 FOLDER = "data/prompts"
-"""What the folder of prompts is called, wherever it is."""
+"""The name of the prompts folder for people, wherever it is."""
 SKILLS = "data/skills"
 UNTIL_THEN = "until then what they last held is used"
 
@@ -21,11 +21,11 @@ FileStamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was found. `problems`: what is wrong and what to do, by the name of the file."""
+    """The result of a check. `problems`: the error and what to do, by the name of the file."""
 
     problems: Mapping[str, str]
     prompts: Mapping[str, str]
-    """The prompt files that are in order and changed since the last look: name to text."""
+    """Valid prompt files that changed since the last check: name to text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _File:
 
 
 class EditedLook:
-    """Opens only what changed since the last look. It blocks: call it in a thread."""
+    """Opens only the files that changed since the last check. It blocks: call it in a thread."""
 
     def __init__(self, places: Places, prompts: Path | None) -> None:
         self._places = places
@@ -45,7 +45,7 @@ class EditedLook:
         self._seen: dict[str, tuple[FileStamp | None, str]] = {}
 
     def look(self) -> Looked:
-        """As the files are now."""
+        """Check the files now."""
         problems: dict[str, str] = {}
         fresh: dict[str, str] = {}
         for file in self._files():
@@ -61,7 +61,7 @@ class EditedLook:
         return Looked(problems, fresh)
 
     def _files(self) -> Iterator[_File]:
-        """The memories, the skills, the prompts that must be there, and the seeds that are."""
+        """Yield the memories, the skills, the required prompts, and the existing seeds."""
         for file in self._places.files():
             yield _File(file.name, file.path, file.text)
         skills = self._places.skills()
@@ -77,7 +77,7 @@ class EditedLook:
 
 
 def unusable_files(places: Places, prompts: Path | None = None) -> list[Finding]:
-    """What a status says of memory files, and of prompts, that cannot be used; nothing of others."""
+    """Return the status line about unusable memory files and prompts; nothing if all are usable."""
     problems = EditedLook(places, prompts).look().problems
     kept = [UNTIL_THEN] if any(not name.startswith(SKILLS) for name in problems) else []
     return [Finding("files", "warn", "; ".join([*problems.values(), *kept]))] if problems else []
@@ -91,7 +91,7 @@ def _read(file: _File) -> tuple[str | None, str]:
 
 
 def unusable_skills(places: Places) -> dict[str, str]:
-    """Name the mistake in each skill that cannot be read at all (F-056)."""
+    """Return the error of each skill that cannot be read (F-056)."""
     found = EditedLook(places, None).look().problems.items()
     return {name: told for name, told in found if name.startswith(SKILLS)}
 

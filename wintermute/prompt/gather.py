@@ -1,8 +1,8 @@
-"""Reads the parts of the system prompt as they are at this moment; `assemble` then joins them.
+"""Reads the parts of the system prompt in their present state; `assemble` then joins them.
 
-The prompt files are read whenever they are used, and what they last held in order stays in use. A
-part that grew too long is noticed, and the model asked to shorten it (P-048). What is no message of
-a person is told in a block of its own (L-070).
+The prompt files are read at each use, and a broken one is replaced by its last valid text. A part
+that grew too long is noticed, and the model is asked to shorten it (P-048). Events, which are not
+messages of a person, have a tag of their own (L-070).
 """
 
 import logging
@@ -63,7 +63,7 @@ OUTDATED = (
 
 
 class Instructions:
-    """The newest good version of the file in `folder`; of `kept` where it is no text (F-031).
+    """The newest valid version of the file in `folder`; that of `kept` if it is no text (F-031).
 
     Raises: ConfigurationError when it cannot be used at the start.
     """
@@ -77,7 +77,10 @@ class Instructions:
         self._sections = parse(self._seen, name)
 
     def sections(self) -> tuple[Section, ...]:
-        """The sections as edited last (P-005). A broken edit is logged once, and ignored (P-030)."""
+        """Return the sections of the latest edit (P-005).
+
+        A broken edit is logged once, and ignored (P-030).
+        """
         text = self._file.text()
         if text != self._seen:
             self._seen = text
@@ -88,7 +91,10 @@ class Instructions:
         return self._sections
 
     def outdated(self, layout: Layout) -> str | None:
-        """What to do where they do not say what blocks are, but blocks are told; None: nothing."""
+        """Return the advice if they do not explain blocks, but blocks are used;
+
+        None if all is well.
+        """
         if layout == "system" or OPENED.strip() in self._file.text():
             return None
         return OUTDATED.format(name=self._name, tag=OPENED.strip())
@@ -100,14 +106,14 @@ COMPONENTS: tuple[Component, ...] = get_args(Component)
 QUIET = timedelta(hours=24)
 TOP_K = 10
 MOST_IN_VIEW = 4_000
-"""Tokens of memories that were told in what is in view; at most an eighth of the window."""
+"""Tokens of memories that may be in view; at most an eighth of the window."""
 BEST = 3
-"""What ranks so high is told all the same."""
+"""Ranks that are shown even beyond that limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeNotice:
-    """How long a component was when the model was last told, and when that was."""
+    """The size of a component when the model was last told, and the time."""
 
     size: int
     at: datetime
@@ -119,7 +125,7 @@ def oversize(
     told: Mapping[Component, SizeNotice],
     now: datetime,
 ) -> tuple[Component, ...]:
-    """The components to tell about now, in their order (P-050): over the limit, and news (P-051)."""
+    """Return the components to report now, in order (P-050): over the limit, and news (P-051)."""
     return tuple(
         each
         for each in COMPONENTS
@@ -135,7 +141,7 @@ FALLBACK = "SEED_en.txt"
 
 
 def seed_template(folder: Path, language: str, kept: Mapping[str, str] = NOTHING_KEPT) -> Template:
-    """The seed of a language; English, with a warning, where that has no file (P-057, P-058).
+    """Return the seed of a language; English, with a warning, if it has no file (P-057, P-058).
 
     Raises: ConfigurationError when even `SEED_en.txt` cannot be used (P-059).
     """
@@ -161,12 +167,15 @@ EventKind = Literal[
 
 
 def event(kind: EventKind, event_id: str, text: str) -> str:
-    """The event as the model sees it; nothing in `text` can close or open a tag of ours."""
+    """Return the event in the form that the model sees;
+
+    `text` cannot close or open a tag of ours.
+    """
     return f'<event kind="{kind}" id="{event_id}">\n{untagged(text.strip())}\n</event>'
 
 
 def text_of(body: str) -> str:
-    """What such an event tells, without its tags."""
+    """Return the text of such an event, without its tags."""
     return body.partition("\n")[2].removesuffix("\n</event>")
 
 
@@ -175,10 +184,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What a ranked memory is asked for a message; nothing for an event.
+    """The query for ranked memory; empty for an event.
 
-    `in_view`: the memories that were told before. `window`: the tokens of the model's. What fits is
-    on record for `cast_id`, if that is given; once its cast has `begun`, the record has it.
+    `in_view`: the memories in view already. `window`: tokens of the model's window. The hits that
+    fit are recorded for `cast_id`, if given; once its cast has `begun`, the recorded ones are used.
     """
 
     query: Query | None = None
@@ -189,9 +198,9 @@ class Recall:
 
 
 class Gather:
-    """All that a system prompt is made of. Every part is read anew each time (P-001, P-005).
+    """Gathers the parts of a system prompt. Every part is read anew each time (P-001, P-005).
 
-    All memories of a scope are in it, as in their file (P-010), or those that fit (P-011).
+    It has all memories of a scope, as in their file (P-010), or the best that fit (P-011).
     """
 
     def __init__(
@@ -204,9 +213,10 @@ class Gather:
         top_k: int = TOP_K,
         runtime: Template | None = None,
     ) -> None:
-        """`small`: the instructions for small models, if they have their own. `top_k`: memories.
+        """Take the stores. `small`: the instructions for small models, if different.
 
-        `runtime`: what those are told who may recall pages; None: nobody is.
+        `top_k`: the most memories of a search. `runtime`: the text about recalling pages; None: no
+        wiki.
         """
         self.layout: Layout = layout
         self._small = small or instructions
@@ -224,7 +234,7 @@ class Gather:
         summary: str = "",
         size: Size = "full",
     ) -> str:
-        """The system prompt for one scope and one set of tools."""
+        """Return the system prompt for one scope and one set of tools."""
         parts = await self.shown(scope, tools, query, size)
         return assemble(
             parts if self.layout == "append" else replace(parts, summary=inert(summary))
@@ -233,13 +243,13 @@ class Gather:
     async def shown(
         self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
     ) -> Parts:
-        """The parts of the system message."""
+        """Return the parts of the system message."""
         if self.layout == "append":
             return await self._lasting(scope, tools, size)
         return await self.gather(scope, tools, query, size)
 
     async def instructions(self, tools: Collection[str], size: Size) -> str:
-        """Those for whoever has these tools."""
+        """Return the instructions for these tools."""
         return self._chosen(tools, size, await self._index(tools))
 
     def _chosen(self, tools: Collection[str], size: Size, index: str | None) -> str:
@@ -247,14 +257,14 @@ class Gather:
         return chosen(of_size.sections(), tools, index)
 
     async def _index(self, tools: Collection[str]) -> str | None:
-        """The index of the wiki, for those who may recall its pages."""
+        """Return the index of the wiki, if the tools include recalling pages."""
         told = self._runtime is not None and RECALL in tools
         return await self._stores.wiki.index_text() if told else None
 
     async def gather(
         self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
     ) -> Parts:
-        """All parts, none of another scope."""
+        """Return all parts for this scope."""
         changing = await self._changing(scope, query)
         return replace(
             await self._lasting(scope, tools, size),
@@ -268,7 +278,7 @@ class Gather:
     async def changing(
         self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
-        """What goes into a block; nothing where all is in the system message."""
+        """Return the parts for a block; None if the layout has them in the system message."""
         if self.layout == "system":
             return None
         parts = await self._changing(scope, query)
@@ -301,9 +311,9 @@ class Gather:
         )
 
     async def sizes(self, scope: str) -> dict[Component, int]:
-        """The characters of each part that has a limit (P-048) and can be shortened in this scope.
+        """Return the characters of each part with a limit (P-048) that can be shortened in this scope.
 
-        A ranked memory has none (P-052); skills and global tasks are the owner's.
+        A ranked memory has no limit (P-052); skills and global tasks are the owner's.
         """
         tasks = await self._stores.tasks.listed(scope)
         found: dict[Component, int] = {}
@@ -333,7 +343,7 @@ class Gather:
         return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
 
     async def _judged(self, scope: str, parts: Changing, in_view: Collection[str]) -> Changing:
-        """Tell what became of the memories in view; a mark of something left out never was one (M-088)."""
+        """Add which memories in view still hold; marks of left-out memories never match (M-088)."""
         shown = parts.lines.get(MEMORIES, ())
         meant = {line: texts_of(line) for line in in_view if line not in shown}
         asked = {text for texts in meant.values() for text in texts}
@@ -350,7 +360,7 @@ class Gather:
         )
 
     async def _recalled(self, asked: Recall, scope: str) -> str:
-        """What was found as the cast began, as far as it is still so."""
+        """Return the hits of the cast's beginning that still hold."""
         hits = await self._stores.recalls.recalled(asked.cast_id or "", scope)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, asked)])
 
@@ -359,13 +369,13 @@ class Gather:
 
 
 def texts_of(line: str) -> tuple[str, ...]:
-    """The texts of which a line in view may be the rendering, as a list or a search shows it."""
+    """Return the facts that a line in view may show, from a list or a search."""
     said = line.removeprefix("- ")
     return (said, *entries(said.removeprefix("\\").replace("&lt;", "<")))
 
 
 def shown_of(hits: Sequence[Hit], asked: Recall) -> list[Hit]:
-    """What is told of what fits: all of it, but little more where much is in view already."""
+    """Return the hits to show: all that fit, but few more if much is in view already."""
     most = min(MOST_IN_VIEW, asked.window // 8) if asked.window else MOST_IN_VIEW
     used = sum(map(estimate, asked.in_view))
     told: list[Hit] = []
@@ -387,7 +397,7 @@ FILES: Mapping[Component, str] = {
 
 
 class Oversize:
-    """What was said about which size, so that nobody is nagged (P-051)."""
+    """Remembers the sizes that were reported, so that nobody is nagged (P-051)."""
 
     def __init__(
         self,
@@ -410,13 +420,13 @@ class Oversize:
         self._fits: set[str] = set()  # lists of which that is known since this process began
 
     async def sizes(self, scope: str) -> Mapping[Component, int]:
-        """How long the parts of this scope are now, in characters."""
+        """Return the sizes of this scope's parts, in characters."""
         return await self._gather.sizes(scope)
 
     async def notices(
         self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
     ) -> list[str]:
-        """The texts of the events to queue now, in order; what was said is remembered."""
+        """Return the texts of the events to queue now, in order; record that they were sent."""
         told = await self._told(tx, scope)
         for component in told.keys() & sizes:
             if sizes[component] <= self._limits[component]:  # it may be told of anew when it grows
@@ -435,7 +445,7 @@ class Oversize:
         return [self._text(component, sizes[component], scope) for component in due]
 
     async def note(self, scope: str, left_out: int) -> None:
-        """Note how many memories of a list did not fit, for a status and for `/why` (M-092)."""
+        """Record how many memories of a list did not fit, for a status and for `/why` (M-092)."""
         name = self._places.shown_memories(scope)
         if left_out:
             self._fits.discard(name)
@@ -461,7 +471,7 @@ class Oversize:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """One of each; no seed where none is wanted. `small`: what small models read instead."""
+    """All prompt texts; no seed if it is disabled. `small`: the instructions for small models."""
 
     instructions: Instructions
     small: Instructions
@@ -482,10 +492,10 @@ class Texts:
     runtime: Template
     consolidation: Template
     kept: Mapping[str, str]
-    """Last good texts by name."""
+    """Last valid texts by name."""
 
     def outdated(self, layout: Layout, sizes: Collection[Size]) -> str | None:
-        """What to do where those that models of these sizes read are from before blocks; or None."""
+        """Return the advice if the instructions for these sizes do not explain blocks; or None."""
         read = {"full": self.instructions, "small": self.small}
         found = (read[size].outdated(layout) for size in sorted(sizes))
         return next(filter(None, found), None)
@@ -494,10 +504,10 @@ class Texts:
 def read_texts(
     folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT, wiki: Wiki | None = None
 ) -> Texts:
-    """`kept`: last good texts by name, which stand for files that are no text (F-031). `wiki`: may
-    name other files for its own two.
+    """Read all prompt files. `kept`: last valid texts by name, for broken files (F-031).
 
-    Raises: ConfigurationError for a file that cannot be used (P-030, P-059, P-066).
+    `wiki`: may name other files for its own two. Raises: ConfigurationError for a file that cannot
+    be used (P-030, P-059, P-066).
     """
     for name in shipped_prompts():
         if not name.startswith("SEED_"):
@@ -530,7 +540,7 @@ def read_texts(
 
 
 def _name(folder: Path, named: Path | None, shipped: str) -> str:
-    """What a template is called in the folder; one that stands elsewhere by its whole path."""
+    """Return a template's name in the folder, or the whole path of one outside."""
     if named is None:
         return shipped
     return named.relative_to(folder).as_posix() if named.is_relative_to(folder) else str(named)
