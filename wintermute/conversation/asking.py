@@ -51,6 +51,20 @@ from wintermute.stores import Stores
 from wintermute.templates import Template, fill
 from wintermute.text import counted, shortened, untagged
 
+log = logging.getLogger(__name__)
+
+ROLE = "compaction"
+RESULT_CHARACTERS = 4000  # of one tool result, as the summariser reads it
+LEAST = 0.05  # share of the window below which folding does not pay
+GAIN = 0.75  # share of the folded tokens that a summary saves
+CHUNK = 0.8  # share of the summariser's window for the history
+FEWEST_LETTERS = 12
+HARMLESS = "Reply with: ok"
+REST_SECONDS = 10.0  # time limit for asking with the rest of the view; a person waits
+IN_VIEW = "The provider refuses what I have in view, whatever I am asked: {parts}"
+FoldCause = Literal["size", "full", "overflow", "asked"]
+"""The reason: over `fold_at`, over the window by our count or by the server's, or a person's wish."""
+
 
 class ModelClient(Protocol):
     """Answers requests. Implemented by `llm.models.Models`."""
@@ -82,24 +96,6 @@ class ModelClient(Protocol):
     def size_of(self, backend: str) -> Size:
         """Return the size of one backend's model."""
         ...
-
-
-log = logging.getLogger(__name__)
-
-ROLE = "compaction"
-RESULT_CHARACTERS = 4000  # of one tool result, as the summariser reads it
-LEAST = 0.05  # share of the window below which folding does not pay
-GAIN = 0.75  # share of what is folded that a summary saves
-CHUNK = 0.8  # share of the summariser's window for what it reads
-FEWEST_LETTERS = 12
-HARMLESS = "Reply with: ok"
-REST_SECONDS = 10.0  # until it is known whether what else is in view is refused; a person waits
-IN_VIEW = "The provider refuses what I have in view, whatever I am asked: {parts}"
-FoldCause = Literal["size", "full", "overflow", "asked"]
-"""The reason to fold:
-
-past `fold_at`, over the window by our count, refused by the server as too long, or a person's wish.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +135,7 @@ def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTur
         if cast.id in gone:
             yield from (FoldedTurn(turn, "", "", 0) for turn in cast.turns)
             continue
-        if cast.event_id is None or cast.event_id != previous:  # else it is shown already
+        if cast.event_id is None or cast.event_id != previous:  # otherwise it is shown already
             said.append(f"[message]\n{cast.intent or ERASED}")
             count += 1
         previous = cast.event_id
@@ -167,10 +163,7 @@ def _line(message: Json, most: int | None = RESULT_CHARACTERS) -> str:
 def chunk(
     steps: Sequence[FoldedTurn], tokens: int, count: Callable[[str], int]
 ) -> tuple[FoldedTurn, ...]:
-    """Return the first steps that fit into `tokens`:
-
-    at least one, shortened if necessary (L-043).
-    """
+    """Return the first steps that fit into `tokens`: at least one, shortened if necessary (L-043)."""
     taken: list[FoldedTurn] = []
     for step in steps:
         tokens -= count(step.text)
@@ -284,7 +277,9 @@ class Folding:
                 break
             try:
                 reply = await self._summary(question, cast_id, listener)
-            except ContextTooLarge as refusal:  # by one with a smaller window, or than we were told
+            except (
+                ContextTooLarge
+            ) as refusal:  # by a backend with a smaller window, or than configured
                 room, refused = self._count(question) // 2, question
                 if refusal.refused_by:
                     room = min(room, int(self._models.window(ROLE, refusal.refused_by) * CHUNK))
@@ -327,7 +322,7 @@ class Folding:
         if cause == "asked" or (cause == "size" and self._many(past)):
             return steps
         gain = GAIN * self._count("".join(step.whole for step in steps))
-        if cause == "overflow":  # by how much it is too large, only the server knows
+        if cause == "overflow":  # only the server knows the excess
             excess = 0
         return steps if gain >= max(excess, LEAST * self._models.window("base")) else ()
 
@@ -585,7 +580,9 @@ class Asking:
         attempt.
         """
         less = await self._folded(running, view, "overflow") or self._smaller(running, view)
-        most = self._with(running, view, view.messages).tokens  # a summary may have taught to count
+        most = self._with(
+            running, view, view.messages
+        ).tokens  # counted again: the summary's usage may have corrected the estimate
         while less is not None and less.tokens >= most:
             less = self._smaller(running, less)
         while (

@@ -54,6 +54,9 @@ REASONS: tuple[tuple[type[ModelError], str], ...] = (
     (EmptyReply, "empty_reply"),
     (BudgetSpent, "budget"),
 )
+OUT_OF_TIME = "max_seconds"
+UNFINISHED = (*BROKEN_OFF, SILENT, OUT_OF_TIME)
+"""Finish reasons of a turn that is not a whole answer, but will not be continued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,6 @@ class Outcome:
 
 JOINED = Outcome("truncated", "joined", "")
 """The outcome when people joined or left, so that the readers are not those of the cast's start (F-004)."""
-OUT_OF_TIME = "max_seconds"
-UNFINISHED = (*BROKEN_OFF, SILENT, OUT_OF_TIME)
-"""Finish reasons of a turn that is not a whole answer, but will not be continued."""
 BROKEN = Outcome("truncated", "internal_error", "")
 """The outcome of a cast that met a bug; the log has the traceback."""
 
@@ -135,10 +135,7 @@ class Loop:
         return outcome
 
     async def _ended(self, running: CastState) -> Outcome | None:
-        """Return the outcome if the cast was ended from outside:
-
-        its stop may be pressed only later.
-        """
+        """Return the outcome if the cast was ended from outside: its stop may be pressed only later."""
         runs, in_scope = await self._casts.goes_on(running.cast.id)
         if not runs:
             return _truncated(running, "stopped")
@@ -160,7 +157,7 @@ class Loop:
         cast = running.cast
         async with self._database.transaction(late=True) as tx:
             runs, parent = await self._casts.last_turn(tx, cast.id)
-            if not runs:  # it was ended meanwhile
+            if not runs:  # the cast was ended meanwhile
                 return
             prompt = None
             if running.prompt is not None:
@@ -172,8 +169,8 @@ class Loop:
         reason = next(name for kind, name in REASONS if isinstance(error, kind))
         log.warning("no answer cast=%s reason=%s detail=%s", running.cast.id, reason, error)
         if reason == "empty_reply" and (done := done_so_far(running.cast.turns)):
-            # Shown later as what was said, for so it was: a call without a word after it makes the
-            # next answer empty as well.
+            # Later requests show it as the answer: after a call without a text, models answer
+            # with nothing again.
             await self._store(running, _recorded(done, "stop"))
             return Outcome("terminated", "text", done)
         if isinstance(error, ModelSilent) and _is_awaited(running):
@@ -184,15 +181,12 @@ class Loop:
         return Outcome("truncated", reason, str(error), until)
 
     async def _finish(self, running: CastState, turn: Turn) -> Outcome | None:
-        """Run the turn's calls that have no stored result;
-
-        return an outcome if it ends the cast.
-        """
+        """Run the turn's calls that have no stored result; return an outcome if it ends the cast."""
         if turn.error is not None:
             return None
         if not turn.calls:
             return _ended_by_text(running, turn, is_small=self._gates.is_of_small(turn))
-        if turn.finish_reason in BROKEN_OFF:  # none of its calls is carried out (F-071)
+        if turn.finish_reason in BROKEN_OFF:  # none of its calls is run (F-071)
             return _ended_by_cuts(running)
         for n, call in enumerate(turn.calls):
             if (ended := await self._ended(running)) is not None:
@@ -216,14 +210,14 @@ def _refusal(cast: Cast, settings: CastSettings) -> str | None:
 
 
 def _ended_by_text(running: CastState, turn: Turn, *, is_small: bool) -> Outcome | None:
-    if turn.finish_reason in UNFINISHED:  # more of the same would be paid for no more (F-019)
+    if turn.finish_reason in UNFINISHED:  # asking for the rest is not worth its cost (F-019)
         return Outcome("truncated", turn.finish_reason, turn.utterance)
     if not running.cast.wards["require_done"]:
         return Outcome("terminated", "text", turn.utterance)
     if running.on_last_turn:  # partial work is not lost (L-012)
         return Outcome("truncated", "max_turns", turn.utterance)
     if is_small and any(not before.calls for before in running.cast.turns[-2:-1]):
-        # It was asked for `done` and knows no other way to answer.
+        # It was told to call `done`, and cannot answer in another way.
         return Outcome("terminated", "text", turn.utterance)
     return None
 

@@ -38,6 +38,27 @@ from wintermute.tasks.occurrences import Occurrence
 from wintermute.templates import Template
 from wintermute.text import shortened, span, untagged
 
+MOST = 5
+RESULT_CHARACTERS = 8_000
+REMINDED = {
+    "claimed": "the reminder is being sent",
+    "done": "the reminder was delivered",
+    "missed": "the reminder could not be sent",
+}
+MOST_CHARACTERS = 300  # of one call in the notice
+MOST_CONTEXT_CHARACTERS = 1000
+DELETED = "[deleted]"
+TAKEN_UP = timedelta(minutes=2)
+"""The age from which a message is shown with its time, as "now" in it is no longer now (F-029)."""
+NO_ADDRESS = str.maketrans("", "", "@:()<>")
+MOST_QUOTED = 1000
+US = "you"
+UNREADABLE = "[it could not be read]"
+PRIVATE = "[said to other people than those who are here now: not shown]"
+AGAIN = timedelta(seconds=60)  # pause before the next cast while the model is away (L-034)
+WAITS = {"model_unavailable", "budget"}  # reasons that pass by themselves
+AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
+
 
 @runtime_checkable
 class HandedOutWork(Protocol):
@@ -59,15 +80,6 @@ class HandedOutWork(Protocol):
         ...
 
 
-MOST = 5
-RESULT_CHARACTERS = 8_000
-REMINDED = {
-    "claimed": "the reminder is being sent",
-    "done": "the reminder was delivered",
-    "missed": "the reminder could not be sent",
-}
-
-
 def due_event(each: Occurrence, zone: ZoneInfo) -> str:
     """Return a task's message to a room as an event, followed by a blank line (T-052)."""
     failed = each.state == "failed"
@@ -78,9 +90,6 @@ def due_event(each: Occurrence, zone: ZoneInfo) -> str:
         f"{'Error' if failed else 'Result, as the person was shown it'}: {result}"
     )
     return event("task_error" if failed else "scheduled_task", each.task_id, text) + "\n\n"
-
-
-MOST_CHARACTERS = 300  # of one call that is named
 
 
 class Branching:
@@ -113,7 +122,7 @@ class Branching:
         if await self._threads.is_thread(tx, cause.conversation_id):
             return False
         seed_id = f"{SEED}{branch_id}"
-        # The same each time: what a server has read of a room's beginning serves the next (P-067).
+        # Always the same text, so that the server's prompt cache serves other rooms (P-067).
         body = event("conversation_seed", "seed", self._seed.text())
         return await self._inbox.store_event(tx, cause, seed_id, body)
 
@@ -128,9 +137,9 @@ class Branching:
         events = await self._inbox.versions(row.edits)
         abandoned = await self._casts.since(tx, branch, events)
         begun = any((c.branch_id, c.event_id) == (branch, row.event_id) for c in abandoned)
-        if begun:  # the model was away
+        if begun:  # the cast is repeated after an outage
             return branch, _done([cast for cast in abandoned if cast.branch_id != branch])
-        if not abandoned:  # nobody has looked at the old text here
+        if not abandoned:  # the old text was never answered here
             return branch, ""
         parent = await self._casts.turn_before(tx, branch, abandoned[0])
         parent_id, place = parent or (None, 0)
@@ -151,13 +160,6 @@ def _done(casts: Iterable[Cast]) -> str:
     ]
     listed = "; ".join(untagged(shortened(each, MOST_CHARACTERS)) for each in effects)
     return words.EDITED.format(effects=listed) if effects else ""
-
-
-MOST_CONTEXT_CHARACTERS = 1000
-DELETED = "[deleted]"
-TAKEN_UP = timedelta(minutes=2)
-"""The age from which a message is shown with its time, as "now" in it is no longer now (F-029)."""
-NO_ADDRESS = str.maketrans("", "", "@:()<>")
 
 
 def intent(row: Waiting, context: Sequence[Waiting], age: str = "", replied: str = "") -> str:
@@ -220,16 +222,10 @@ def _shown(row: Waiting) -> str:
 
 def line(sender_name: str, sender: str, body: str) -> str:
     """Return a person's message under their name and id; its further lines are indented."""
-    # Neither a name nor a line of the text can pass for the beginning of somebody else's line.
+    # No name or line of text can look like the beginning of another person's line.
     name = " ".join(sender_name.translate(NO_ADDRESS).split())
     who = f"{name} ({sender})" if name else sender
     return untagged("\n  ".join(f"{who}: {body}".splitlines()))
-
-
-MOST_QUOTED = 1000
-US = "you"
-UNREADABLE = "[it could not be read]"
-PRIVATE = "[said to other people than those who are here now: not shown]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +252,7 @@ class Replies:
         self._speaker = speaker
 
     async def fetched(self, row: Waiting) -> Quote | None:
-        """Fetch the replied-to message from the homeserver, outside a transaction;
-
-        None: not needed, or not found.
-        """
+        """Fetch the replied-to message from the homeserver, outside a transaction; None: not needed, or not found."""
         if row.replies_to is None:
             return None
         async with self._database.transaction() as tx:
@@ -289,7 +282,7 @@ class Replies:
         if found is None or found.room_id != room_id or found.kind == "event":
             return None
         if found.state == "ignored" and not found.body + found.sender_name:
-            return None  # kept for its id alone: it was nothing to us, or its text expired (F-030)
+            return None  # stored for its id only: not for us, or its text expired (F-030)
         ended = await self._casts.reasons(tx, [found.event_id])
         refused = found.state == "ignored" and found.kind != "context" and found.body
         if refused or {*REFUSED}.intersection(ended) or found.state in ("locked", "untrusted"):
@@ -313,11 +306,6 @@ def is_of_others(replied: str, row: Waiting) -> bool:
     said = replied.removeprefix("<replied_to>\n")
     own = (line("", US, ""), line(row.sender_name, row.sender, ""), DELETED, PRIVATE, UNREADABLE)
     return bool(said) and not said.startswith(own)
-
-
-AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
-WAITS = {"model_unavailable", "budget"}  # for what passes by itself
-AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
 
 
 def outdated(row: Waiting, scope: str) -> str:
@@ -372,7 +360,7 @@ class Casting:
         self._speaker.attend(row)
         try:
             if given_up := self._trouble.given_up(row):
-                # By one more cast: the record says how a message ended, to whoever reads it later.
+                # With one more cast, so that the record has the end of the message.
                 if cast := await self._opened(row, None):
                     scope = await self._conversations.scope_of(cast.branch_id)
                     await self._close(row, cast, given_up, scope)
@@ -445,7 +433,7 @@ class Casting:
             return (draft[0] if shown is None else shown), draft[1]
         if not shown:
             return None
-        if cast is not None:  # it grows in the place of a former answer
+        if cast is not None:  # it replaces an earlier answer
             return shown, await self._conversations.scope_of(cast.branch_id)
         return shown, await self.scope(row)
 
@@ -472,7 +460,7 @@ class Casting:
             scope = await self.scope(row)
             said = outdated(row, scope)
             if said or not await self._in_view(tx, row):
-                if await self._inbox.is_waiting(tx, row.event_id):  # else nothing is said of it
+                if await self._inbox.is_waiting(tx, row.event_id):  # otherwise it is ignored
                     await self._out_of_view(tx, row, scope, said)
                 return None
             opens = row.kind == "message" and not row.edits
@@ -523,7 +511,7 @@ class Casting:
         since = max(began, last.received_at if last else began)
         told = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
         asked = await self._casts.last_begun(tx, last.event_id) if last and told else None
-        if asked is not None and asked > since:  # which brought what was told until then
+        if asked is not None and asked > since:  # that cast brought the results before it
             told = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
         return "".join(due_event(each, self._zone) for each in told) + tidied
 
@@ -535,7 +523,7 @@ class Casting:
 
     async def _close(self, row: Waiting, cast: Cast, outcome: Outcome, scope: str) -> None:
         """Store the end of the cast, its answer and the answered mark in one transaction (DESIGN §3, 7)."""
-        # After events of ours nothing is told to be too long (P-051).
+        # Our own events are not followed by size notices (P-051).
         sizes = await self._oversize.sizes(scope) if row.kind == "message" else {}
         if sizes and outcome.left_out is not None:
             await self._oversize.note(scope, outcome.left_out if "memories" in sizes else 0)
@@ -543,9 +531,9 @@ class Casting:
             if not await self._casts.in_scope(tx, cast.branch_id):
                 outcome = JOINED
             if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
-                return  # stopped or edited, and that was answered
+                return  # stopped or edited: answered already
             await self._settle(tx, row, cast, outcome, scope)
-            # An event for each part of the prompt that is too long (P-048).
+            # One event for each oversize part of the prompt (P-048).
             for n, text in enumerate(await self._oversize.notices(tx, scope, sizes)):
                 event_id = f"{OVERSIZE}{cast.branch_id}_{cast.id}_{n}"
                 body = event("component_oversize", event_id, text)
@@ -557,9 +545,9 @@ class Casting:
         """Answer the row, or keep it until the model is back, or for the present members of the room."""
         if outcome is JOINED and not row.is_unasked:
             await self._inbox.mark(tx, row.event_id, "waiting")
-            if not row.direct:  # it is tried again, for others: they see nothing of this
+            if not row.direct:  # the others, for whom it is tried again, must not see it
                 self._speaker.retract(row.conversation_id)
-        elif row.is_unasked and outcome.reason not in ANSWERED:  # nobody waits for it (P-061)
+        elif row.is_unasked and outcome.reason not in ANSWERED:  # no person waits for it (P-061)
             await self._inbox.mark(tx, row.event_id, "answered")
         elif outcome.reason in WAITS:
             until = outcome.until or self._clock.now() + AGAIN
@@ -576,7 +564,7 @@ class Casting:
             turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
             turns = [*filter(is_shown, turns)]
             seen = await self.seen(tx, row, cast)
-            shown = seen[0] if seen and seen[1] == scope else ""  # not what was for other readers
+            shown = seen[0] if seen and seen[1] == scope else ""  # not a text for other readers
             is_whole = outcome.state == "terminated"
             chosen = None if is_whole else await self._conversations.backend(row.conversation_id)
             said = words.reply_text(outcome, when, turns, shown, chosen)

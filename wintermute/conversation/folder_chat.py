@@ -63,7 +63,7 @@ def _recorded(casts: Sequence[Cast]) -> Iterator[tuple[Step, Cast]]:
     """Yield the steps of a branch on record, each with the last of its casts."""
     for cast, later in zip(casts, [*casts, None][1:], strict=True):
         if later is not None and later.event_id is not None and later.event_id == cast.event_id:
-            continue  # it was not answered, and asked again
+            continue  # not answered, and asked again
         if cast.reason == ENTERED:
             answers = tuple(turn.utterance for turn in cast.turns)
         else:
@@ -125,7 +125,7 @@ class FolderChat:
         conversation, cast = await self._opened(str(folder.path.resolve()), steps)
         told = "\n\n".join(each.text for each in messages if each.role == "system")
         scope = self._stores.owner.scope
-        # Tools stay where there is no page: else a tag that asks for one would be text (W-027).
+        # Tools are offered even without pages: otherwise a recall tag would be text (W-027).
         settings = replace(self._settings, prompt=FolderPrompt(told))
         caller = Caller(
             *(conversation, scope, cast.id, "owner", cast.event_id), begun=cast.started_at
@@ -138,18 +138,12 @@ class FolderChat:
         return outcome.text
 
     def _kept(self, step: Step) -> Step:
-        """Return a step in its recorded form:
-
-        without tags in a person's words (L-071) or secrets.
-        """
+        """Return a step in its recorded form: without tags in a person's words (L-071) or secrets."""
         said = None if step.said is None else self._redact(untagged(step.said))
         return Step(said, tuple(map(self._redact, step.answers)))
 
     async def _opened(self, path: str, steps: tuple[Step, ...]) -> tuple[str, Cast]:
-        """Return a folder's conversation, and the cast for its last step;
-
-        record the steps before.
-        """
+        """Return a folder's conversation, and the cast for its last step; record the steps before."""
         stores = self._stores
         async with stores.database.transaction() as tx:
             conversation = await stores.conversations.in_room(

@@ -42,10 +42,7 @@ class Gates:
         return turn.backend in self._small
 
     async def observe(self, toolbox: Toolbox, caller: Caller, turn: Turn, n: int) -> Observation:
-        """Return the observation of a turn's n-th call:
-
-        from the record if it is complete (L-051).
-        """
+        """Return the observation of a turn's n-th call: from the record if it is complete (L-051)."""
         call = turn.calls[n]
         before = turn.observations[n] if n < len(turn.observations) else None
         if before is not None and before.completed:
@@ -69,10 +66,7 @@ class Gates:
     async def _effect(
         self, verdict: Accepted | Rejected, caller: Caller, turn_id: str, n: int
     ) -> tuple[object, bool]:
-        """Run a gate and store its result;
-
-        a change to our own stores is one transaction with it.
-        """
+        """Run a gate and store its result; a change to our own stores is one transaction with it."""
         result: object
         is_error = False
         try:

@@ -34,10 +34,7 @@ class Commands(Protocol):
     """Answers lines that start with `/`."""
 
     async def prepare(self, row: Waiting) -> str | None:
-        """Do the part of a command that must be outside a transaction;
-
-        return the answer if that is all.
-        """
+        """Do the part of a command that must be outside a transaction; return the answer if that is all."""
         ...
 
     async def answer(self, tx: Transaction, row: Waiting) -> str:
@@ -68,9 +65,9 @@ def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float
 
 
 def in_order(rows: Sequence[Waiting], aside: Collection[str]) -> list[Waiting]:
-    """Sort the rows:
+    """Sort the rows.
 
-    messages that fail alone go behind the others, up to the next command that keeps its place
+    Messages that fail alone go behind the others, up to the next command that keeps its place
     (F-060).
     """
     fences = [row.seq for row in rows if row.kind == "command" and keeps_place(row)]
@@ -129,7 +126,7 @@ class Rooms:
         self._woken: asyncio.Queue[str] = asyncio.Queue()
         self._bells: dict[str, asyncio.Event] = {}
         self._running: dict[str, tuple[str, Stop]] = {}  # event and switch, by conversation
-        self._outdated: set[str] = set()  # conversations with less in view than was asked with
+        self._outdated: set[str] = set()  # conversations with text retracted since their request
 
     def wake(self, conversation_id: str) -> None:
         """Wake the worker of a conversation: its inbox has something new."""
@@ -253,7 +250,7 @@ class Rooms:
         """End the cast of a message when a newer version of it has arrived (L-054)."""
         for row in await self._stores.inbox.edits_waiting(conversation_id):
             if row.kind == "command":
-                continue  # it takes its turn, and back what is done by then
+                continue  # an edited command waits for its turn, then reverts the first one
             async with self._stores.database.transaction() as tx:
                 given_up = await self._stores.inbox.give_up_versions(tx, str(row.edits), row.seq)
                 await self._end(tx, conversation_id, given_up, "edited")
@@ -315,7 +312,7 @@ class Rooms:
             said = said or told
         taken, stop = self._running.get(conversation_id, (None, None))
         if stop is not None and taken in events:
-            stop.press()  # before anybody else may write: the cast takes no further step
+            stop.press()  # within the transaction: the cast takes no further step
         return said
 
     async def _stopped(self, tx: Transaction, event_id: str, cast: Cast | None) -> str:
@@ -363,7 +360,7 @@ class Rooms:
         if not await stores.jobs.is_forgetting(stores.database, scope):
             return
         await self._sub_sessions.finish(FORGET, self.wake)
-        # Casts of other chats are asked anew, with nothing of it (F-027).
+        # Casts of other chats repeat their requests without it (F-027).
         others = {**self._running} if row.word == "/forget" else {}
         for conversation_id, (event_id, stop) in others.items():
             held = await stores.conversations.get(conversation_id)
@@ -379,7 +376,7 @@ class Rooms:
             now = await self._casting.scope(row)
             if refusal := outdated(row, now):
                 await self._casting.reply(tx, row, refusal)
-            elif said is not None:  # made for those who could read here when it was
+            elif said is not None:  # for the people who could read here before
                 await self._casting.reply(tx, row, said, meant_for=before)
             else:
                 answer = await self._commands.answer(tx, row)
@@ -407,6 +404,8 @@ class Rooms:
             if cast is not None:
                 result = said if shown else ""
                 await self._stores.casts.end(tx, cast.id, "truncated", "internal_error", result)
-            if await self._stores.inbox.begin(tx, row.event_id):  # else it has its answer
+            if await self._stores.inbox.begin(
+                tx, row.event_id
+            ):  # otherwise it has an answer already
                 await self._casting.reply(tx, row, said, of, meant_for=scope, in_place=bool(shown))
             await self._stores.health.note_in(tx, "casts", "fail", "internal error, see the log")

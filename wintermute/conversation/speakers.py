@@ -1,7 +1,4 @@
-"""Matrix and the web page together:
-
-an answer goes where it was asked, and the page shows all of them.
-"""
+"""Matrix and the web page together: an answer goes where it was asked, and the page shows all of them."""
 
 from wintermute.conversation.state import Speaker
 from wintermute.llm.backend import Wait

@@ -24,6 +24,9 @@ from wintermute.messages import Quote, Size
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Recall
 
+USUAL = Wards.of(LoopSettings())
+"""The limits of a chat unless the configuration sets others."""
+
 
 class Stop:
     """A switch that ends one cast. Pressing it cancels whatever the cast is waiting for."""
@@ -113,10 +116,6 @@ class UnaskedNews(Protocol):
         ...
 
 
-USUAL = Wards.of(LoopSettings())
-"""The limits of a chat unless the configuration sets others."""
-
-
 @dataclass(frozen=True, slots=True)
 class CastSettings:
     """The tools, prompt, model and limits of a cast.
@@ -189,7 +188,7 @@ class CastState:
         self._past = BranchView(None, ())
         self._stop = stop
         self._clock = clock
-        # A resumed cast has used the time of its stored turns, not the time we were down.
+        # A resumed cast has used the time of its stored turns, without the downtime.
         used = sum(turn.ms - turn.waited_ms for turn in cast.turns) / 1000
         self._begun = clock.monotonic() - used
         self._asked_at: float | None = None
@@ -343,10 +342,7 @@ class CastState:
 
 
 class Summing(Unheard):
-    """Listens to the summarising model of a cast;
-
-    waiting for its first token does not count either.
-    """
+    """Listens to the summarising model of a cast; waiting for its first token does not count either."""
 
     def __init__(self, running: CastState) -> None:
         self._running = running
@@ -415,10 +411,7 @@ class Speaker(Protocol):
         ...
 
     async def quote(self, row: Waiting) -> Quote | None:
-        """Return the message that a message replies to, within seconds;
-
-        None if unreadable or untrusted.
-        """
+        """Return the message that a message replies to, within seconds; None if unreadable or untrusted."""
         ...
 
 

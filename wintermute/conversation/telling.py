@@ -53,8 +53,8 @@ class Telling:
         parts = await prompt.changing(scope, asked, running.size, anew=not any(before))
         if parts is None:
             return ""
-        if not any(before):  # it begins, was folded, or what it was told was forgotten
-            running.told("")  # what stands there says nothing of what is shown before it
+        if not any(before):  # a new branch, a fold, or its blocks were forgotten
+            running.told("")  # an older block of this cast would be repeated
             shown = told(all_told(running.past, self._hidden))
         if any(before) and any(
             (running.cast.context_block, *(each.context_block for each in running.cast.turns))

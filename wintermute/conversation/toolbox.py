@@ -18,7 +18,7 @@ from wintermute.text import display_name, is_blank
 
 DONE = "done"
 NO_CALL = "what stood at the end of your answer is no call of a tool: not shown, not run"
-DEEPEST = 64  # levels of arguments; beyond what Python can walk, any look at them would fail
+DEEPEST = 64  # levels of arguments; deeper ones exceed Python's recursion limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +150,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A call that may not run;
-
-    the model is told the `reason`. `args` is None if they are no object.
-    """
+    """A call that may not run; the model is told the `reason`. `args` is None if they are no object."""
 
     reason: str
     args: Json | None = None

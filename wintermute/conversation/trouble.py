@@ -37,10 +37,7 @@ MINUTE = 60.0
 GRACE = 2.0
 """Seconds that a server has for a restart before people are told."""
 LOOKS = 8.0
-"""Seconds until the model is probed with another question:
-
-known within 20 s, as a probe takes 11 s.
-"""
+"""Seconds until the model is probed with another question: known within 20 s, as a probe takes 11 s."""
 TELLS = 30.0
 """Seconds until a person is told that their message fails alone."""
 KNOCKS = 10.0
@@ -97,7 +94,7 @@ def next_step(failing: Failing) -> tuple[TroubleStep, float] | None:
     if failing.alone:
         if not failing.told:
             return "alone", since + TELLS
-        last = since + MOST_SECONDS  # if others are still answered by then
+        last = since + MOST_SECONDS  # given up then if other messages are still answered
         step: TroubleStep = "give up" if failing.looked >= last else "look"
         return None if failing.given_up else (step, last)
     if failing.unreachable:
@@ -124,11 +121,13 @@ class Trouble:
         self._clock = clock
         self._readings = Readings(stores, clock)
         self._failing: dict[str, Failing] = {}  # by event
-        self._silent: dict[str, float] = {}  # since when, by conversation
-        self._attended: set[str] = set()  # conversations that are being seen to, while they wait
-        self._wakes: dict[str, float] = {}  # when to look again, by conversation
+        self._silent: dict[str, float] = {}  # start of the silence, by conversation
+        self._attended: set[str] = (
+            set()
+        )  # conversations whose waiting message is being taken care of
+        self._wakes: dict[str, float] = {}  # time of the next wake-up, by conversation
         self._bell = asyncio.Event()
-        self._was_away = self._was_unfit = True  # perhaps, before we came
+        self._was_away = self._was_unfit = True  # perhaps, in an earlier run
 
     async def chosen(self, row: Waiting) -> str | None:
         """Return the only model for a message, if one was chosen; tell once if it is gone (X-048).
@@ -229,7 +228,7 @@ class Trouble:
                 for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
                     del self._wakes[conversation_id]
                     wake(conversation_id)
-                # The worker of its room may be busy with what goes past a message that fails alone.
+                # The room's worker may be busy with rows that go before a message that fails alone.
                 steps = [each for each in self._steps() if each[2].at_work or each[2].alone]
                 if look is not None and not look.done():
                     steps = [each for each in steps if each[1] != "look"]
@@ -237,12 +236,12 @@ class Trouble:
                 readings = await self._read_on()
                 to_look_at = [each for each in steps if each[1] == "look"]
                 if failing := [each[2] for each in to_look_at if self._is_due(each, now)]:
-                    # The others are told meanwhile.
+                    # The other notices are sent meanwhile.
                     look = looks.create_task(self._look_at_work(failing, wake))
                     steps = [each for each in steps if each[1] != "look"]
                 due_next = [*self._wakes.values(), *(each[0] for each in steps), *readings]
                 with suppress(TimeoutError):
-                    # By the loop's clock, as the deadlines of the model's answer.
+                    # The event loop's clock, as for the deadlines of the model's answer.
                     async with asyncio.timeout(min(due_next) - now if due_next else None):
                         await self._bell.wait()
 
@@ -292,10 +291,7 @@ class Trouble:
         self._bell.set()
 
     async def attend(self, conversation_id: str) -> float:
-        """Do the due steps for a conversation's waiting messages;
-
-        return the seconds to the next.
-        """
+        """Do the due steps for a conversation's waiting messages; return the seconds to the next."""
         while True:
             steps = [
                 each
@@ -310,7 +306,7 @@ class Trouble:
                 return left
             async with self._database.transaction() as tx:
                 waits = await self._inbox.is_waiting(tx, failing.row.event_id)
-            if not waits:  # it may have been stopped or taken back
+            if not waits:  # it may have been stopped or retracted
                 self._forget(failing.row)
                 continue
             self._attended.add(conversation_id)
@@ -331,7 +327,7 @@ class Trouble:
                 self._change(row, lambda now: replace(now, knocked=self._clock.monotonic()))
                 chosen = await self.chosen(row)
                 if await self._models.listens(ROLE, chosen):
-                    # There again: it is asked, unless it went away each time it was (F-021).
+                    # Reachable again: retry, unless the server failed at each attempt (F-021).
                     now, spent = self._clock.monotonic(), failing.casts >= MOST_CASTS
                     if spent and await self._models.answers(ROLE, now, chosen):
                         self._change(row, lambda now: replace(now, given_up=True))
@@ -360,7 +356,7 @@ class Trouble:
         alone = await self._models.answers(ROLE, since, chosen)
         if alone or await self._models.listens(ROLE, chosen):
             return lambda known: replace(known, alone=alone, looked=now)
-        # It may have brought the server down.
+        # The message may have crashed the server.
         return lambda known: replace(known, alone=None, unreachable=True)
 
     def given_up(self, row: Waiting) -> Outcome | None:
@@ -405,7 +401,7 @@ class Trouble:
         async with self._database.transaction() as tx:
             row = await self._inbox.find(tx, failing.row.event_id) or failing.row
             if row.is_open:
-                if not await self._inbox.waits_before(tx, row):  # what was told is of nothing now
+                if not await self._inbox.waits_before(tx, row):  # earlier notices are outdated
                     first = await self._inbox.find(tx, row.edits) if row.edits else None
                     asked = (first or row).received_at
                     await self._notices.notice_again(tx, f"{key} {where}", before=asked)
@@ -441,7 +437,9 @@ class Trouble:
         if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
             self._forget(row)
             return _given_up(failing.problem)
-        if failing.alone and outcome.reason == "stopped":  # others go first: `/stop` forgets it
+        if (
+            failing.alone and outcome.reason == "stopped"
+        ):  # stopped to let others go first; `/stop` itself has forgotten it before
             outcome = Outcome("truncated", "model_unavailable", failing.problem)
         if outcome.reason != "model_unavailable":
             self._forget(row)
@@ -456,13 +454,13 @@ class Trouble:
         if spent and failing.alone is not False and await self._models.answers(ROLE, now, chosen):
             self._forget(row)
             return _given_up(outcome.text)
-        if spent and failing.alone:  # not any more
+        if spent and failing.alone:  # others are not answered any more
             failing = replace(failing, alone=None)
         if not failing.alone and chosen is None:
             await self._health.note("model", "fail", outcome.text)
             self._was_away = True
         if failing.alone is False:
-            # An outage, in which nothing counts; once that is told, it is looked for its end.
+            # In an outage casts do not count; once it is told, the next probe looks for its end.
             anew = replace(failing, casts=0, alone=None, since=now)
             failing = anew if failing.told else replace(failing, casts=0)
         elif failing.unreachable and not failing.casts and failing.told:
@@ -497,7 +495,7 @@ class Trouble:
             away = self._clock.now() - part.since
             if not timedelta() <= away <= timedelta(seconds=MINUTE):
                 await self._tell_back(f"outage {part.since.isoformat()} ")
-            # Everybody else's messages are tried at once, where answers go out here.
+            # Retry all other messages at once, in the rooms that this speaker serves.
             await self._inbox.hurry()
             for conversation_id, room_id in await self._inbox.open_conversations():
                 if self._speaker.serves(room_id):
@@ -509,7 +507,9 @@ class Trouble:
         """Return the key of a notice that no message fits, told once per room; "" for each time."""
         if outcome.reason not in UNFIT or not is_matrix(row.room_id):
             return ""
-        named = outcome.text if outcome.reason == UNFIT[0] else ""  # else it counts the message
+        named = (
+            outcome.text if outcome.reason == UNFIT[0] else ""
+        )  # otherwise the text has numbers of the message
         return f"unfit {row.conversation_id} {self._models.window(ROLE, chosen)} {named}"
 
     async def _tell_back(self, outage: str) -> None:

@@ -41,7 +41,7 @@ from wintermute.text import plain, shortened, untagged
 from wintermute.wiki.recall import BEGINNINGS, RECALL, is_last_word, notice, shown
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
-MOST_REPLY_CHARACTERS = 500  # of the last reply, as part of what memory is asked (P-012)
+MOST_REPLY_CHARACTERS = 500  # of the last reply, in the memory query (P-012)
 ERASED = "[this message was erased]"  # a redaction or `forget`; many servers refuse empty messages
 UNANSWERED = "[no answer was given]"
 CUT_OFF = (
@@ -61,6 +61,28 @@ NOT_SHOWN = "[what it gave is not shown any more]"
 PAGE = re.compile(r'<memory name="([^"]*)"')
 RECALLED = (*BEGINNINGS, f"[ephemeral:{RECALL}]")
 """Prefixes of a message with the results of recall tags."""
+KEPT_CHARACTERS = 400
+MARK = "\n[… {count} characters left out to fit the model's window …]\n"
+EARLIER = "[… {count} earlier messages left out to fit the model's window …]"
+TOO_LARGE = "Too large for the model's window: the {part} alone. {help}"
+OPENING = re.compile(
+    rf"(# {SUMMARY}\n\[Folded: turns 1-.*?{DIVIDER})?"
+    rf"(?:{re.escape(EARLIER).replace(re.escape('{count}'), '([0-9]{1,9})')}\n\n)?"
+    rf"(?:({OPENED}.*?{CLOSED})\n\n)?",
+    re.DOTALL,
+)
+HELP: Mapping[str, str] = {
+    INSTRUCTIONS: "Shorten `BASE_PROMPT.txt` in the folder `prompts`.",
+    CORE: "Shorten `core.md` in the data folder.",
+    MEMORIES: "`/memory` shows them; shorten `MEMORIES.txt` in the data folder.",
+    WIKI: "Shorten `meta/Index.md` of the wiki.",
+    TASKS: "`/tasks` lists them, and `/tasks cancel ID` takes one away.",
+    SKILLS: "`wintermute skill list` shows them, and `wintermute skill remove` takes one away.",
+}
+"""The way a person can shorten a part of the prompt, by its heading (F-023)."""
+LEFT = re.compile(r"\[… [0-9]+ [a-z ]+ left out to fit the model's window …\]")
+FEWEST_CUT = 4
+"""The fewest messages of people to drop at once, so that the next requests have the same beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +115,7 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
         if n and _is_again(cast, casts[n - 1]):
             _add(found, _news(cast, casts[n - 1]) if looks.layout == "append" else "")
         else:
-            # Many chat templates want turns to alternate, and an answer to what a tool has given.
+            # Many chat templates want turns to alternate, and an answer after a tool's result.
             if found and found[-1]["role"] in ("user", "tool"):
                 found.append({"role": "assistant", "content": UNANSWERED})
             found.append({"role": "user", "content": summary + _intent(n, casts, looks)})
@@ -113,10 +135,7 @@ def opening(fold: Fold | None) -> str:
 
 
 def unseen(casts: Sequence[Cast]) -> frozenset[str]:
-    """Return the failed casts of failing or refused messages:
-
-    only their own requests show them (F-038, F-060).
-    """
+    """Return the failed casts of failing or refused messages: only their own requests show them (F-038, F-060)."""
     ends = {cast.key: cast.reason for cast in casts}
     vain = (cast for cast in casts if not any(map(is_shown, cast.turns)))
     return frozenset(cast.id for cast in vain if ends[cast.key] in UNSEEN)
@@ -204,10 +223,7 @@ def _is_again(cast: Cast, before: Cast) -> bool:
 
 
 def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
-    """Return a message's text:
-
-    in the layout `append` its first version and block, else the last.
-    """
+    """Return a message's text: in the layout `append` its first version and block, else the last."""
     if looks.layout == "append":
         said, told = casts[n].intent or ERASED, casts[n].context_block
         return f"{said}\n\n{told}" if told else said
@@ -280,10 +296,7 @@ def is_shown(turn: Turn) -> bool:
 
 
 def query(cast: Cast, earlier: Sequence[Cast], written: str) -> Query | None:
-    """Return the query that ranks memories, in the person's words;
-
-    None for other work (P-012, P-013).
-    """
+    """Return the query that ranks memories, in the person's words; None for other work (P-012, P-013)."""
     if cast.origin in ("timer", "system") or not written.strip():
         return None
     replies = (past.result for past in reversed(earlier) if past.state == "terminated")
@@ -325,10 +338,7 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
 
 
 def _unrun(turn: Turn, cast: Cast, n: int) -> str:
-    """Return the reason why a call has no result:
-
-    a cut answer, told once (F-071), or an ended cast.
-    """
+    """Return the reason why a call has no result: a cut answer, told once (F-071), or an ended cast."""
     if turn.finish_reason in BROKEN_OFF:
         return "see above" if n else CUT_OFF
     return "the cast had ended" if cast.state != "running" else ""
@@ -343,7 +353,7 @@ def _tag(call: Call) -> str | None:
     """Return the recall tag that a call came from; None if it was another call."""
     if call.via != "tag" or call.name != RECALL:
         return None
-    title = mapping(json_in(call.arguments)).get("title")  # none in markup of another kind
+    title = mapping(json_in(call.arguments)).get("title")  # a malformed call has no title
     return f"<{RECALL}>{title}</{RECALL}>" if isinstance(title, str) else None
 
 
@@ -352,10 +362,7 @@ def _is_answer(seen: Observation) -> bool:
 
 
 def _valid(arguments: str) -> str:
-    """Return arguments as a JSON object:
-
-    several servers parse them again and refuse anything else.
-    """
+    """Return arguments as a JSON object: several servers parse them again and refuse anything else."""
     try:
         parsed = json.loads(arguments, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -390,27 +397,6 @@ def _told(observation: Observation | None, unrun: str, ephemeral: Collection[str
 def as_text(value: Any) -> str:
     """Return a gate's result or a `done` answer as text: strings unchanged, the rest as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-KEPT_CHARACTERS = 400
-MARK = "\n[… {count} characters left out to fit the model's window …]\n"
-EARLIER = "[… {count} earlier messages left out to fit the model's window …]"
-TOO_LARGE = "Too large for the model's window: the {part} alone. {help}"
-OPENING = re.compile(
-    rf"(# {SUMMARY}\n\[Folded: turns 1-.*?{DIVIDER})?"
-    rf"(?:{re.escape(EARLIER).replace(re.escape('{count}'), '([0-9]{1,9})')}\n\n)?"
-    rf"(?:({OPENED}.*?{CLOSED})\n\n)?",
-    re.DOTALL,
-)
-HELP: Mapping[str, str] = {
-    INSTRUCTIONS: "Shorten `BASE_PROMPT.txt` in the folder `prompts`.",
-    CORE: "Shorten `core.md` in the data folder.",
-    MEMORIES: "`/memory` shows them; shorten `MEMORIES.txt` in the data folder.",
-    WIKI: "Shorten `meta/Index.md` of the wiki.",
-    TASKS: "`/tasks` lists them, and `/tasks cancel ID` takes one away.",
-    SKILLS: "`wintermute skill list` shows them, and `wintermute skill remove` takes one away.",
-}
-"""The way a person can shorten a part of the prompt, by its heading (F-023)."""
 
 
 def smaller(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
@@ -481,9 +467,6 @@ def part_read(messages: tuple[Json, ...], intent: str, kept: int) -> tuple[int, 
     return (end - begin, len(intent)) if end - begin < len(intent) else None
 
 
-LEFT = re.compile(r"\[… [0-9]+ [a-z ]+ left out to fit the model's window …\]")
-
-
 def left_out(messages: tuple[Json, ...]) -> Iterator[str]:
     """Yield the marks of left-out text in a request, each with the prompt part that has it."""
     for message in messages:
@@ -499,10 +482,6 @@ def memories_left_out(messages: tuple[Json, ...]) -> int:
     """Count the memories of a list that did not fit into a request (F-023)."""
     told = [LEFT_OUT_BEFORE.search(str(message["content"] or "")) for message in messages]
     return max((int(mark[1]) for mark in told if mark), default=0)
-
-
-FEWEST_CUT = 4
-"""The fewest messages of people to drop at once, so that the next requests have the same beginning."""
 
 
 def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:

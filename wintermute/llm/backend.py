@@ -78,10 +78,7 @@ class Listener(Protocol):
         ...
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
-        """Report a failed attempt;
-
-        another may follow. `unreachable`: connection refused (F-036).
-        """
+        """Report a failed attempt; another may follow. `unreachable`: connection refused (F-036)."""
         ...
 
 
@@ -165,7 +162,7 @@ class Endpoint:
         self.thinks_aloud = False
         """True if the model thought aloud in this process."""
         self._plain = 0
-        self._names_ends = False  # has said of an answer that it is whole, since this process began
+        self._names_ends = False  # has marked an answer as complete in this process
 
     async def ask(
         self, request: Request, most_tokens: int | None = None, listener: Listener = UNHEARD
@@ -209,7 +206,7 @@ class Endpoint:
             port = address.port or (443 if address.scheme == "https" else 80)
             async with asyncio.timeout(KNOCK_SECONDS):
                 _, writer = await asyncio.open_connection(address.hostname, port)
-        except (OSError, TimeoutError, ValueError):  # also where no such host or port can be
+        except (OSError, TimeoutError, ValueError):  # ValueError: an impossible host or port
             return False
         writer.close()
         return True
@@ -224,7 +221,7 @@ class Endpoint:
             if self._client is None:
                 told = await is_private(self.settings)
                 self._dialect = replace(self._dialect, tells_progress=told)
-                # In a thread, for the import takes long and the rooms must not wait for it.
+                # In a thread: the import is slow, and the rooms must not wait for it.
                 self._client = await asyncio.to_thread(
                     _open, self.settings, self._key, self._redact
                 )
@@ -236,16 +233,16 @@ class Endpoint:
         """Ask, and again without each API feature that the server rejects."""
         first, longest = self._dialect, most_tokens or self.settings.longest_answer
         while True:
-            dialect = self._dialect  # of this request: another question may learn meanwhile
+            dialect = self._dialect  # a copy: another request may change it meanwhile
             body = dialect.body(self.given(request), self.settings, longest)
             try:
                 return await self._answer(client, body, request, listener, longest)
-            except UnicodeEncodeError:  # half characters, in file names for one
+            except UnicodeEncodeError:  # lone surrogates, such as in file names
                 request = _encodable(request)
             except Failed as failure:
                 other = dialect.without(failure.complaint, body, self.settings)
                 if other is None and isinstance(failure, Refused):
-                    self._dialect = first  # nothing of it helped
+                    self._dialect = first  # none of the changes helped
                 if other is None:
                     raise
                 self._dialect = other
@@ -317,7 +314,7 @@ class Endpoint:
 
     def _show(self, gathering: Gathering, shown: StreamRedactor, listener: Listener) -> None:
         piece = gathering.fresh()
-        if piece is None:  # reasoning, as it turned out
+        if piece is None:  # the text so far was reasoning
             shown.end()
             listener.was_reasoning()
             piece = gathering.fresh()
@@ -357,7 +354,7 @@ def _open(settings: Backend, key: str, redact: Redaction) -> "Client":
     first = "wintermute.llm.sdk" not in sys.modules
     from wintermute.llm.sdk import Client  # noqa: PLC0415  openai loads with the first question
 
-    if first:  # all of the program is there now, and stays: a look for garbage passes it over
+    if first:  # the whole program is loaded: keep it out of garbage collections
         gc.freeze()
     return Client(settings, key or "none", redact)
 

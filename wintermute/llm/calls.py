@@ -22,6 +22,41 @@ from wintermute.llm.kept import plain
 from wintermute.messages import Json, Reply, Request, Usage
 
 SUM = "SELECT coalesce(sum(tokens), 0) AS tokens, coalesce(sum(usd), 0) AS usd FROM reservations WHERE day = ?"
+MILLION = 1_000_000
+NO_ROOM = "budget"
+"""The outcome of an attempt that was not made because a limit was reached."""
+REFUSED = "answers refused"
+"""The stored value that counts unusable answers, also repeated ones; never their words."""
+WITHDRAWN = "withdrawn"
+"""The outcome of an attempt that was not made because its sources had been retracted."""
+NOT_MADE = f"('{NO_ROOM}', '{WITHDRAWN}')"
+SUMS = (
+    f"sum(m.outcome NOT IN {NOT_MADE}) AS calls, sum(m.outcome = '{NO_ROOM}') AS refused,"
+    " sum(m.tokens_in) AS tokens_in, sum(m.tokens_out) AS tokens_out,"
+    " sum(m.tokens_cached) AS tokens_cached, sum(m.usd) AS usd"
+)
+BELOW = (
+    "WITH RECURSIVE below (id) AS (SELECT :conversation UNION"
+    " SELECT v.id FROM below JOIN branches b ON b.conversation_id = below.id"
+    "  JOIN casts c ON c.branch_id = b.id JOIN conversations v ON v.parent_cast = c.id)"
+)
+"""A conversation, and all sub-sessions below it."""
+SettleCall = Callable[[Transaction, str], Awaitable[None]]
+"""Stores the rows that belong to the attempt with this id."""
+UNSAID = Request(())
+OF_RECORD = "(request IS NOT NULL OR detail <> '')"  # the condition of its index
+MADE_OF = (
+    "(SELECT m.rowid FROM model_calls m, json_each(m.sources) s WHERE m.sources IS NOT NULL"
+    " AND s.value IN (SELECT value FROM json_each(:sources)))"
+)
+RECORDED = Kept(
+    *("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD),
+    of="cast_id IS NULL OR"
+    f" (SELECT c.branch_id FROM casts c WHERE c.id = model_calls.cast_id) IN {OF_BRANCHES}",
+    ours=OURS_SINCE,
+    came=f"cast_id {OF_CASTS} OR rowid IN {MADE_OF}",
+    empties=("request = NULL", "answer = NULL", "detail = ''", "sources = NULL"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,30 +173,6 @@ def _amount(row: Row | None) -> Amount:
     return Amount(row["tokens"], row["usd"]) if row else Amount(0, 0.0)
 
 
-MILLION = 1_000_000
-NO_ROOM = "budget"
-"""The outcome of an attempt that was not made because a limit was reached."""
-REFUSED = "answers refused"
-"""The stored value that counts unusable answers, also repeated ones; never their words."""
-WITHDRAWN = "withdrawn"
-"""The outcome of an attempt that was not made because its sources had been retracted."""
-NOT_MADE = f"('{NO_ROOM}', '{WITHDRAWN}')"
-SUMS = (
-    f"sum(m.outcome NOT IN {NOT_MADE}) AS calls, sum(m.outcome = '{NO_ROOM}') AS refused,"
-    " sum(m.tokens_in) AS tokens_in, sum(m.tokens_out) AS tokens_out,"
-    " sum(m.tokens_cached) AS tokens_cached, sum(m.usd) AS usd"
-)
-BELOW = (
-    "WITH RECURSIVE below (id) AS (SELECT :conversation UNION"
-    " SELECT v.id FROM below JOIN branches b ON b.conversation_id = below.id"
-    "  JOIN casts c ON c.branch_id = b.id JOIN conversations v ON v.parent_cast = c.id)"
-)
-"""A conversation, and all sub-sessions below it."""
-SettleCall = Callable[[Transaction, str], Awaitable[None]]
-"""Stores the rows that belong to the attempt with this id."""
-UNSAID = Request(())
-
-
 @dataclass(frozen=True, slots=True)
 class QuestionSources:
     """The sources of a background request (F-027, M-030).
@@ -237,19 +248,6 @@ def amount(usage: Usage, price: Price | None) -> Amount:
     return Amount(tokens, total / MILLION)
 
 
-OF_RECORD = "(request IS NOT NULL OR detail <> '')"  # as its index has it
-MADE_OF = (
-    "(SELECT m.rowid FROM model_calls m, json_each(m.sources) s WHERE m.sources IS NOT NULL"
-    " AND s.value IN (SELECT value FROM json_each(:sources)))"
-)
-RECORDED = Kept(
-    *("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD),
-    of="cast_id IS NULL OR"
-    f" (SELECT c.branch_id FROM casts c WHERE c.id = model_calls.cast_id) IN {OF_BRANCHES}",
-    ours=OURS_SINCE,
-    came=f"cast_id {OF_CASTS} OR rowid IN {MADE_OF}",
-    empties=("request = NULL", "answer = NULL", "detail = ''", "sources = NULL"),
-)
 _recorded = reader(Recorded)
 _spent = reader(Spent)
 

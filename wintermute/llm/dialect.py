@@ -35,9 +35,9 @@ class Dialect:
     calls_in_turn: bool = False
     """True if it should make one call at a time."""
     tells_progress: bool = False
-    """True if it reports how much of a request it has read (llama.cpp):
+    """True if it reports how much of a request it has read (llama.cpp).
 
-    only asked of private servers, as others might refuse.
+    Only asked of private servers, as others might refuse.
     """
     thinks_not: bool = False
     """True if reasoning must be off when tools are offered."""
@@ -105,7 +105,7 @@ class Dialect:
         speaks = self.has_system and any(_role(each) == "system" for each in body["messages"])
         if said.kind == "turns" and _in_turn(body["messages"]) != body["messages"]:
             yield replace(self, takes_turns_only=True)
-        # Templates that never heard of a system message complain of it in the same words.
+        # Templates without system messages complain about them in the same words.
         if said.kind in ("system", "turns") and speaks:
             yield replace(self, has_system=False)
         if said.wants("calls") and _calls_told(body["messages"]) != body["messages"]:
@@ -141,10 +141,7 @@ def _without_system(messages: Iterable[Json]) -> tuple[Json, ...]:
 
 
 def _in_turn(messages: Sequence[Json]) -> tuple[Json, ...]:
-    """Merge neighbours of one role;
-
-    put a placeholder answer between a tool result and a user message.
-    """
+    """Merge neighbours of one role; put a placeholder answer between a tool result and a user message."""
     found: list[Json] = []
     for message in messages:
         role, last = _role(message), _role(found[-1]) if found else ""

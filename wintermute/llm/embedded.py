@@ -41,10 +41,7 @@ ALONE = {
     "MALLOC_ARENA_MAX": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-"""Settings of the child's libraries:
-
-with more threads a sentence takes eight times the CPU time.
-"""
+"""Settings of the child's libraries: with more threads a sentence takes eight times the CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +63,7 @@ def is_there() -> bool:
 
 
 def pause(failures: int) -> float:
-    """Return the seconds before the next start after this many failures in a row:
-
-    0 after the first.
-    """
+    """Return the seconds before the next start after this many failures in a row: 0 after the first."""
     return 0.0 if failures < 2 else min(LONGEST_PAUSE, 2.0 ** min(failures, 16))
 
 
@@ -354,7 +348,7 @@ class EmbeddedEmbedder:
         words = (*self._command, f"{self._limits.idle:g}", str(os.getpid()))
         loop = asyncio.get_running_loop()
         try:
-            # In a session of its own: Ctrl-C is for the one at the terminal.
+            # In a process group of its own, so that Ctrl-C does not reach it.
             _, child = await loop.subprocess_exec(
                 _Child, *words, env=_environment(), start_new_session=True
             )
@@ -366,5 +360,5 @@ class EmbeddedEmbedder:
 def _environment() -> dict[str, str]:
     ours = environment()
     kept = {name: ours[name] for name in INHERITED if name in ours}
-    # The program may be found by a path that only we were told.
+    # The package may be on a path that only this process has.
     return kept | ALONE | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

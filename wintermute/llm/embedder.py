@@ -87,7 +87,7 @@ def die_with(parent: int) -> None:
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(DEATH, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before that
+    if os.getppid() != parent:  # it ended before prctl
         sys.exit(0)
 
 
@@ -109,12 +109,12 @@ def loaded() -> SentenceEncoder:
 def main() -> None:
     """Answer requests until nobody asks any more."""
     die_with(int(sys.argv[2]))
-    # What the libraries print must not get between the answers.
+    # Output of the libraries must not get between the answers.
     output = os.dup(1)
     os.dup2(2, 1)
     model = loaded()
     dimension = model.encode(["ready"]).shape[1]
-    # A parent that is gone reads no answer.
+    # The parent may end before it reads an answer.
     with suppress(BrokenPipeError):
         tell(output, b"R", LENGTH.pack(dimension))
         for frame in frames(float(sys.argv[1])):

@@ -138,7 +138,9 @@ def _failure(said: Complaint, headers: Mapping[str, str]) -> Failed:
     kind: type[Failed] = KINDS.get(said.kind, Refused)
     outcome = f"status_{said.status}" if issubclass(kind, Outage) and said.status else said.kind
     delay = said.delay if wish is None else wish
-    is_pause = said.kind == "pause" and delay is not None  # no empty account (F-043)
+    is_pause = (
+        said.kind == "pause" and delay is not None
+    )  # a rate limit, not an empty account (F-043)
     return kind(
         outcome,
         replace(said, kind="wait").advice if is_pause else said.advice,
@@ -157,6 +159,6 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         try:
             until, now = map(parsedate_to_datetime, (wanted, headers.get("date", "")))
             seconds = (until - now).total_seconds()
-        except (ValueError, TypeError):  # no date, or one of them without a zone
+        except (ValueError, TypeError):  # no date, or one without a time zone
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -1,7 +1,4 @@
-"""Test requests of `check` to a server:
-
-a round with calls, and the fixed part of the prompt, to count its tokens.
-"""
+"""Test requests of `check` to a server: a round with calls, and the fixed part of the prompt, to count its tokens."""
 
 import asyncio
 from collections.abc import Iterator
@@ -89,7 +86,7 @@ async def _round(endpoint: Endpoint) -> list[Answer]:
             request = Request(tuple(said), QUESTION.tools)
             try:
                 heard.append(await endpoint.ask(request, MOST_TOKENS))
-            except Empty as empty:  # a model that thinks first has used up these few tokens
+            except Empty as empty:  # the model's reasoning has used up these few tokens
                 heard.append(Answer("", (), "length", empty.usage, ""))
             if usage := heard[-1].usage:
                 endpoint.measure.learn(tokens.size(request), usage)
@@ -119,7 +116,7 @@ def _shown(answer: Answer, kept: list[str]) -> Iterator[Json]:
 
 
 def _spells(answer: Answer) -> bool | None:
-    if answer.calls:  # those in the markup of a template are read everywhere
+    if answer.calls:  # calls in a template's tokens are parsed for all models
         return False if any(call.via == "call" for call in answer.calls) else None
     return True if spelled_calls(answer.text, offered(QUESTION)) else None
 
@@ -141,7 +138,7 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
             usage = (await endpoint.ask(fixed.of(settings.size), 1)).usage
     except TooLarge as failure:
         raise ContextTooLarge(f"{failure} -> {too_small(name, settings, failure.window)}") from None
-    except Failed as failure:  # one token may be too little for an answer, and was counted as well
+    except Failed as failure:  # one token may be too few for an answer; it is counted all the same
         usage = failure.usage
     except TimeoutError:
         raise ModelUnavailable(f"{name} did not read its instructions in {seconds:g} s") from None

@@ -25,7 +25,7 @@ OF_MESSAGE = {
 OF_CALL = {"id", "index", "type", "function"}
 STEADY = {"type", "id", "format", "name", "signature", "thought_signature"}
 """Texts that each part of a stream has in full; all others grow."""
-STILL_GROWING = 64  # of the items of a list, the last ones
+STILL_GROWING = 64  # at most so many last items of a list
 LETTERS = string.ascii_letters + string.digits
 PLACEHOLDERS = {"reasoning_content": "reasoning_content", "extra_content": "thought"}
 """Fields that a backend may want in answers of others, and the word it complains with."""
@@ -43,7 +43,7 @@ def gather(found: Json, part: Json, known: Collection[str]) -> None:
         for key in part:
             if key not in known and part[key] is not None:
                 found[key] = _merged(found.get(key), part[key], key)
-    except RecursionError:  # no provider means that
+    except RecursionError:  # too deep to be meant
         found.clear()
 
 
@@ -65,7 +65,7 @@ def _merged(old: Any, new: Any, key: str) -> Any:
 
 
 def _goes_on(one: Any, item: Any) -> bool:
-    """Return True if an item continues one of the list:
+    """Return True if an item continues one of the list.
 
     OpenRouter numbers items by type, and signs the last part of one.
     """
@@ -83,7 +83,7 @@ def as_kept(message: Json, calls: Sequence[Json], redact: Redaction) -> str:
     value = {"message": message, "calls": list(calls)}
     try:
         fits = bool(message or any(calls)) and redact.tree(value) == value
-        text = json.dumps(value)  # read again, the halves of a character are one
+        text = json.dumps(value)  # parsed again below: surrogate halves are joined then
         size = len(json.dumps(json.loads(text), ensure_ascii=False).encode())
     except (RecursionError, UnicodeEncodeError):
         return ""
@@ -124,11 +124,11 @@ def given(
 
 def _answer(message: Json, to: str, redact: Redaction, taken: set[str]) -> Json:
     by, turn, kept = message[KEPT]
-    is_ours = kept and by == to and redact(kept) == kept  # there may be a new secret
+    is_ours = kept and by == to and redact(kept) == kept  # a secret may be new
     own, calls = json.loads(kept) if is_ours else {}, list[Json]()
     for n, call in enumerate(message["tool_calls"]):
         name = call["id"]
-        if by != to or not name or name in taken:  # nine of these, which Mistral wants
+        if by != to or not name or name in taken:  # nine letters and digits, as Mistral requires
             made = hashlib.sha256(f"{turn}\n{n}\n{name}".encode("utf-8", "replace")).digest()
             name = "".join(LETTERS[byte % len(LETTERS)] for byte in made[:9])
         taken.add(name)

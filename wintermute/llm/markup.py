@@ -59,7 +59,7 @@ DROPPED = (
 )
 ENDS = {
     **REASONING,
-    "<|channel>": ("<channel|>",),  # Gemma's
+    "<|channel>": ("<channel|>",),  # Gemma
     **{mark: form.ends for mark, form in CALLS.items()},
 }
 CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
@@ -74,6 +74,14 @@ LONGEST_HEADER = 500
 LONGEST_TITLE = 1_000
 LONGEST_UNENDED = 255
 """Most characters of a title without an end mark: some servers stop at that mark, and drop it."""
+RUNS = (f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
+PERHAPS = re.escape("".join(sorted({mark[0] for mark in MARKS})) + "`~")
+FENCE_ENDS = re.compile(r"\n[ \t]{0,3}`{3,9}[ \t]{0,20}(?=\n|\Z)")
+BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
+"""Beginnings of marks."""
+BEFORE_FENCE = re.compile(r"[ \t>*+\-\d.)]*")
+PERHAPS_FENCE = re.compile(r"\n[ \t>]{0,20}[`~]*[ \t]{0,20}\Z")
+NAMED = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
 def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
@@ -81,18 +89,10 @@ def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
     return re.compile("|".join([*map(re.escape, longest_first), *more]), re.IGNORECASE)
 
 
-RUNS = (f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
-PERHAPS = re.escape("".join(sorted({mark[0] for mark in MARKS})) + "`~")
 SPECIAL = re.compile(f"(?=[{PERHAPS}])(?:{_any_of(MARKS, *RUNS).pattern})", re.IGNORECASE)
 """A mark or a run; the lookahead checks one character first, as most text has none."""
 SPECIAL_OR_BARE = re.compile(f"{_any_of(SPELLED).pattern}|{SPECIAL.pattern}", re.IGNORECASE)
-FENCE_ENDS = re.compile(r"\n[ \t]{0,3}`{3,9}[ \t]{0,20}(?=\n|\Z)")
 MARK = _any_of(MARKS)
-BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
-"""Beginnings of marks."""
-BEFORE_FENCE = re.compile(r"[ \t>*+\-\d.)]*")
-PERHAPS_FENCE = re.compile(r"\n[ \t>]{0,20}[`~]*[ \t]{0,20}\Z")
-NAMED = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,7 @@ class Written:
 
 
 def restored(tail: Iterable[Written | str], *, whole: bool = False) -> str:
-    """Return the text of false calls, and the blanks between them;
-
-    `whole`: with hidden forms, too.
-    """
+    """Return the text of false calls, and the blanks between them; `whole`: with hidden forms, too."""
     shown = (
         each if isinstance(each, str) else each.raw if whole or each.form.is_text else ""
         for each in tail
@@ -219,7 +216,7 @@ class Markup:
                 case _:
                     goes_on = self._hidden(final)
 
-    # Each of these takes something from the rest, and is False when it needs more to go on.
+    # Each of these consumes part of the rest, and returns False when it needs more text.
 
     def _repeated(self, final: bool) -> bool:
         """Drop one of our blocks that the model repeated word for word (F-044)."""
@@ -407,10 +404,7 @@ class Markup:
         self._kept.clear()
 
     def _strike(self, mark: str) -> None:
-        """Keep HTML's struck text;
-
-        but an end mark without a beginning ends a turn for some models.
-        """
+        """Keep HTML's struck text; but an end mark without a beginning ends a turn for some models."""
         self._struck += 1 if mark[1] != "/" else -1
         if self._struck < 0:
             self._struck, self._cut = 0, True

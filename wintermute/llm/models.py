@@ -73,10 +73,7 @@ OFTEN_EMPTY = "[Your last {n} answers were empty. {wish}]"
 ANSWER = "Answer now."
 ANSWER_OR_CALL = "Answer now, or call a tool if one is needed."
 CALL = "Answer with a call now."
-"""The wish in that line:
-
-`ANSWER` without tools, `ANSWER_OR_CALL` with tools, `CALL` where only a call counts.
-"""
+"""The wish in that line: `ANSWER` without tools, `ANSWER_OR_CALL` with tools, `CALL` where only a call counts."""
 LONGEST_TRY = 8.0
 """Seconds of failures after which the next backend of the role is asked.
 
@@ -293,13 +290,10 @@ class Models:
         self._redact = redact
         self._chance = chance
         self.standings: dict[str, tuple[str, str]] = {}
-        """The reason why a backend refuses, in a word and in full;
-
-        or "", and its changes to requests.
-        """
-        self.news = asyncio.Event()  # of these
-        self._answered: dict[str, float] = {}  # when last, by backend
-        self._waited_for = 0  # questions that somebody waits for
+        """The reason why a backend refuses, in a word and in full; or "", and its changes to requests."""
+        self.news = asyncio.Event()  # set when `standings` change
+        self._answered: dict[str, float] = {}  # time of the last answer, by backend
+        self._waited_for = 0  # requests that a person waits for
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._unasked = asyncio.Lock()
@@ -406,7 +400,7 @@ class Models:
                 too_large = endpoint.settings.context_tokens
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
-            except Disallowed as failure:  # nobody else is to see it either (F-038)
+            except Disallowed as failure:  # no other backend may see it either (F-038)
                 self.standings |= refused
                 self.news.set()
                 refusal = ContentRefused(str(failure))
@@ -416,14 +410,14 @@ class Models:
                 failures.append(failure)
                 if isinstance(failure, Refused):
                     refused[endpoint.name] = (failure.outcome, str(failure))
-            except BudgetSpent as problem:  # another one may cost less
+            except BudgetSpent as problem:  # another backend may cost less
                 spent.append(problem)
             else:
                 self.standings |= refused | {endpoint.name: ("", endpoint.learnt)}
                 self.news.set()
                 return reply
         verdict = refusals[0] if refusals else _verdict(failures, spent)
-        if not isinstance(verdict, ModelRefused):  # which says it all itself
+        if not isinstance(verdict, ModelRefused):  # its text names all refusals
             self.standings |= refused
             self.news.set()
         raise verdict
@@ -446,7 +440,7 @@ class Models:
             async with limit.scope:
                 await self._attempts.make(endpoint, question, 1)
         except Empty:
-            pass  # a model that thinks first may have used up its tokens
+            pass  # the model's reasoning may have used up its tokens
         except (Failed, BudgetSpent):
             return False
         except TimeoutError:
@@ -597,10 +591,7 @@ class _Limit(Unheard):
 
 
 def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
-    """Return the error with the wrong number, or with advice:
-
-    shortening may help, waiting will not.
-    """
+    """Return the error with the wrong number, or with advice: shortening may help, waiting will not."""
     settings, said = endpoint.settings, failure.window
     advice = too_small(endpoint.name, settings, said)
     is_wrong = said is not None and said < settings.context_tokens
@@ -610,7 +601,7 @@ def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
 def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     """Return the error for a role with no backend that answered."""
     told = "; ".join(map(str, [*failures, *spent]))
-    if all(isinstance(failure, Refused) for failure in failures):  # waiting would never end
+    if all(isinstance(failure, Refused) for failure in failures):  # waiting would not help
         later = [problem.until for problem in spent if problem.until is not None]
         return BudgetSpent(told, min(later)) if later else ModelRefused(told)
     if not spent and all(isinstance(failure, Empty) for failure in failures):

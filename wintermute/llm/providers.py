@@ -14,14 +14,13 @@ from wintermute.text import no_answer
 
 SECONDS = 10.0
 MOST_BYTES = 8 * 1024 * 1024
+HERE, GOOGLE = "http://127.0.0.1", "https://generativelanguage.googleapis.com"
+GOOD = ("qwen3", "llama3.1", "mistral")
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A model server:
-
-    its address, start command or page for keys, and parts of model names to suggest.
-    """
+    """A model server: its address, start command or page for keys, and parts of model names to suggest."""
 
     base_url: str
     start: str = ""
@@ -29,8 +28,6 @@ class Provider:
     models: tuple[str, ...] = ()
 
 
-HERE, GOOGLE = "http://127.0.0.1", "https://generativelanguage.googleapis.com"
-GOOD = ("qwen3", "llama3.1", "mistral")
 PROVIDERS: Mapping[str, Provider] = {
     "ollama": Provider(f"{HERE}:11434/v1", "OLLAMA_CONTEXT_LENGTH=16384 ollama serve", "", GOOD),
     "llama.cpp": Provider(f"{HERE}:8080/v1", "llama-server -m MODEL.gguf --jinja -c 16384 -np 1"),
@@ -98,10 +95,7 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
 
 
 def matches(name: str, models: Sequence[str]) -> list[str]:
-    """Return the models that a name may mean:
-
-    itself, or those with a tag, or those that contain it.
-    """
+    """Return the models that a name may mean: itself, or those with a tag, or those that contain it."""
     tagged = [each for each in models if each.startswith(f"{name}:")]
     within = [each for each in models if name.lower() in each.lower()]
     return [name] if name in models else tagged or within

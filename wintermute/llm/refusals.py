@@ -74,7 +74,7 @@ class Complaint:
 def complaint(status: int, body: Any) -> Complaint:
     """Parse an error body, given as text or as JSON that was parsed already."""
     parts = [(key, _ends(value)) for key, value in _parts(body)]
-    # With the names of fields, of which some say as much as their values.
+    # With field names, because some say as much as their values.
     text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
     text = clean(" ".join(_ends(text).split()))
     codes = frozenset(map(str.lower, CODE.findall(text)))
@@ -109,16 +109,15 @@ def _kind(status: int, codes: frozenset[str], text: str) -> str:
 
 
 def _parts(body: Any) -> Iterator[tuple[str, str]]:
-    """Yield the plain values of a body with their field names;
-
-    a list's items with the list's name.
-    """
+    """Yield the plain values of a body with their field names; a list's items with the list's name."""
     left, seen = [("", body)], 0
     while left and seen < MOST_PARTS:
         key, value = left.pop(0)
         seen += 1
         if isinstance(value, str) and len(value) <= LONGEST_PARSED:
-            value = json_in(value, value)  # also in a field of a gateway: what it was told itself
+            value = json_in(
+                value, value
+            )  # a gateway quotes the error that it got, as JSON in a field
         if isinstance(value, dict):
             fields = islice(value.items(), MOST_PARTS)
             left += [(name, "" if name in ECHOED else each) for name, each in fields]

@@ -56,7 +56,7 @@ class Client:
                     trust_env=False,
                     proxy=proxied(settings),
                     follow_redirects=False,
-                    # The caller keeps the deadlines; this one only finds dead hosts early.
+                    # The caller enforces the deadlines; this one only detects dead hosts early.
                     timeout=httpx2.Timeout(
                         None, connect=min(settings.first_token_s, LONGEST_CONNECT)
                     ),
@@ -73,15 +73,15 @@ class Client:
         """Open one answer's stream of bytes. Failures of the library become ours."""
         host = self._openai.base_url.netloc.decode("ascii", "replace") + self._way
         try:
-            # Not `chat.completions.create`: that takes 1.4 MB, and walking a conversation by its
-            # types takes the library longer than all else together.
+            # Not `chat.completions.create`: it takes 1.4 MB, and checking a conversation against
+            # its types takes longer than all the rest.
             response = await self._openai.post(
                 path, cast_to=httpx2.Response, body=body, options=STREAMED
             )
             async with aclosing(response):
                 yield response.aiter_bytes()
         except openai.APIStatusError as error:
-            # Here, for what is quoted of it is cut, and half a secret would not be recognised.
+            # Before the text is cut for a quote: half a secret would not be recognised.
             text, headers = self._redact(error.response.text), error.response.headers
             quoted = {name: self._redact(value) for name, value in headers.items()}
             raise of_status(error.status_code, text, quoted) from None

@@ -66,7 +66,7 @@ def spelled_calls(text: str, offered: Mapping[str, Json]) -> list[tuple[str, str
     return found if all(name in offered for name, _ in found) else []
 
 
-# All of these raise ValueError where something is no call.
+# All of these raise ValueError if the text is no call.
 
 
 def _calls(text: str) -> Iterator[tuple[str, str]]:
@@ -80,7 +80,7 @@ def _calls(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _elements(body: str) -> Iterator[tuple[str, str]]:
-    if "<!" in body:  # what is declared may be unreadable
+    if "<!" in body:  # the parser cannot read declarations
         raise ValueError(body[:20])
     parser = _Elements()
     parser.feed(body)
@@ -146,13 +146,13 @@ def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str
     function = value.get("function", value)
     function = function if isinstance(function, dict) else {**value, "name": function}
     if not set(function) <= WORDS or "properties" in mapping(function.get("parameters")):
-        raise ValueError  # the definition of a tool, which somebody wanted to see
+        raise ValueError  # a tool's definition, which a person asked to see
     name = function.get("name", function.get("tool_name"))
     arguments = function.get("arguments", function.get("parameters", missing))
     if isinstance(arguments, dict):
         arguments = json.dumps(arguments, ensure_ascii=False)
     if not (isinstance(name, str) and isinstance(arguments, str)):
-        raise ValueError(name)  # noqa: TRY004  nobody gave us a wrong type: it is no call
+        raise ValueError(name)  # noqa: TRY004  the text is no call; nobody passed a wrong type
     yield unaliased(name, repaired(arguments))
 
 

@@ -56,10 +56,7 @@ def believed(reported: Usage | None, estimated: Usage, window: int) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Sums of a server's reported tokens and of our estimates for them;
-
-    later requests weigh more.
-    """
+    """Sums of a server's reported tokens and of our estimates for them; later requests weigh more."""
 
     estimated: float = 0.0
     reported: float = 0.0
@@ -74,17 +71,14 @@ class Counted:
 
 
 class Measure:
-    """Token counts of one backend and our estimates for them:
-
-    large requests count more than small ones.
-    """
+    """Token counts of one backend and our estimates for them: large requests count more than small ones."""
 
     def __init__(self) -> None:
         self._doubt = DOUBT
         self.counted = Counted()
         self.most = 0
         """Tokens of the longest request."""
-        self._longest: list[int] = []  # our estimates of requests that were counted as that one
+        self._longest: list[int] = []  # estimates of requests with the same count as the longest
 
     def resume(self, counted: Counted) -> None:
         """Begin with the stored counts."""

@@ -42,10 +42,7 @@ QuietFrom = Callable[[str], Awaitable[datetime | None]]
 
 
 class UnaskedModels:
-    """The models for background work:
-
-    one request at a time, counted, with an optional token budget.
-    """
+    """The models for background work: one request at a time, counted, with an optional token budget."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ def reported(document: Json) -> Usage | None:
     cached = max(count(at(usage, *path)) for path in CACHED)
     read, written = count(usage.get(READ)), count(usage.get(WRITTEN))
     if read + written > tokens_in or ("prompt_tokens" not in usage and not cached):
-        tokens_in += read + written  # it was told without them
+        tokens_in += read + written  # the prompt's count is without them
     found = Usage(tokens_in, tokens_out, max(cached, read))
     return _checked(_with_timings(found, mapping(document.get("timings"))))
 
@@ -42,7 +42,7 @@ def _with_timings(usage: Usage, timings: Json) -> Usage:
     tokens_in = usage.tokens_in or kept + new
     if (
         "cache_n" not in timings and 0 < new < tokens_in
-    ):  # before September 2025 it told only what was new
+    ):  # before September 2025 it reported only new tokens
         kept = tokens_in - new
     tokens_out = usage.tokens_out or count(timings.get("predicted_n"))
     return Usage(tokens_in, tokens_out, usage.tokens_cached or kept)

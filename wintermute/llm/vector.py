@@ -25,7 +25,7 @@ SIGNS_PER_WORD = 2
 """Characters that count as one word, in scripts without blanks."""
 LONGEST_WORD = 20
 """The most characters of one word: longer ones, such as addresses and keys, count as several."""
-# Chinese and Japanese signs, then whatever stands between blanks.
+# A Chinese or Japanese character, or a run of others without blanks.
 WORD = re.compile(
     "([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
     "|[^\\s\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"

@@ -50,10 +50,7 @@ LIMITS = re.compile(
 
 
 def room(settings: Backend) -> int:
-    """Return the most tokens of a request, so that an answer still fits;
-
-    at least half of the window.
-    """
+    """Return the most tokens of a request, so that an answer still fits; at least half of the window."""
     whole = settings.context_tokens
     return max(whole - settings.longest_answer, whole // 2)
 
@@ -241,7 +238,7 @@ class _Server:
 
     async def _fetched(self, path: str, body: Mapping[str, str] | None) -> bytes:
         content = b"" if body is None else json.dumps(body).encode()
-        # HTTP/1.0, so that what comes back comes in one piece and ends with the connection.
+        # HTTP/1.0, so that the answer comes in one piece and ends with the connection.
         lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.0", f"Host: {self._netloc}"]
         lines += ["Accept: application/json", "Connection: close"]
         lines += [f"Authorization: Bearer {self._key}"] if self._key else []
@@ -263,10 +260,7 @@ class _Server:
 
 
 async def is_private(settings: Backend) -> bool:
-    """Return True if a server's name resolves only to this machine or network;
-
-    never behind a proxy.
-    """
+    """Return True if a server's name resolves only to this machine or network; never behind a proxy."""
     if settings.proxy:
         return False
     loop = asyncio.get_running_loop()

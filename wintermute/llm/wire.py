@@ -87,15 +87,12 @@ class _Call:
         return known != (len(self.id), len(self.name), len(self.arguments))
 
     def is_followed_by(self, delta: Json) -> bool:
-        """Return True if a part with this call's index is another call:
-
-        some servers number all of them 0.
-        """
+        """Return True if a part with this call's index is another call: some servers number all of them 0."""
         given, function = _string(delta.get("id")), mapping(delta.get("function"))
         if given and self.id:  # some servers give each part an id of its own, but no name again
             return given != self.id and bool(_string(function.get("name")))
-        # Nor do some give ids: where these arguments are whole, others can only be of another call.
-        # Those servers send each call in one part, so it is enough to look at the first.
+        # Others give no ids: after complete arguments, more can only be those of another call.
+        # These servers send each call in one part, so only the first is checked.
         begins = bool(_string(function.get("name"))) and _arguments_of(function)[:1] == "{"
         return begins and len(self.arguments) == 1 and self.is_whole
 
@@ -223,7 +220,7 @@ class Gathering:
         """Return the model's calls; if there are none, those at the end of its text (F-020, F-044)."""
         calls = [_finished(call, new_id) for call in self._calls if call.name.strip()]
         written = [] if calls else self._written(is_whole=is_whole)
-        self._markup.settle()  # where it was not said what is to stay
+        self._markup.settle()  # unless `_written` has done so
         calls += [
             Call(new_id("call"), name, _arguments(arguments), "tag") for name, arguments in written
         ]
@@ -275,7 +272,7 @@ class Gathering:
                 self.ended = True
             elif event and not self.ended:
                 self._take_document(event, "delta")
-        elif line.startswith(b"error:"):  # llama.cpp's of 2025
+        elif line.startswith(b"error:"):  # llama.cpp of 2025
             self._take_document(b'{"error": %b}' % line[6:], "delta")
         elif line and not line.startswith(STREAM_FIELDS):
             self._body.append(line)
@@ -310,11 +307,11 @@ class Gathering:
         for text in said:
             self._markup.feed(text)
         self._refusal.extend(refusal)
-        gather(self._fields, message, OF_MESSAGE)  # among them what a model thinks: never shown
+        gather(self._fields, message, OF_MESSAGE)  # including reasoning, which is never shown
         if said or refusal or any(message[key] for key in message.keys() - OF_MESSAGE):
             self.begun, self.heard = True, self.heard + 1
         self._take_calls(message.get("tool_calls"))
-        if message.get("function_call"):  # the shape before tools
+        if message.get("function_call"):  # the API's older form
             self._take_calls([{"index": 0, "function": message["function_call"]}])
 
     def _take_calls(self, deltas: Any) -> None:
@@ -338,7 +335,9 @@ def _arguments_of(function: Json) -> str:
 
 
 def _finished(call: _Call, new_id: NewId) -> Call:
-    written = repaired("".join(call.arguments))  # first, or it would bring hidden secrets to light
+    written = repaired(
+        "".join(call.arguments)
+    )  # before secrets are hidden: a repair can reveal more of them
     name, arguments = unaliased(_name(call.name), _arguments(written))
     return Call(clean(call.id).strip() or new_id("call"), name, arguments)
 
@@ -363,7 +362,7 @@ def _hidden(call: Call, redact: Redaction) -> Call:
 
 def _arguments(text: str) -> str:
     """Return the JSON text as the model wrote it; "{}" if it is empty."""
-    if "\\ud" in text.lower():  # may hide half a character, which only shows once decoded
+    if "\\ud" in text.lower():  # an escaped lone surrogate: visible only once decoded
         try:
             text = json.dumps(json.loads(text), ensure_ascii=False)
         except (ValueError, RecursionError):

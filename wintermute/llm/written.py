@@ -168,7 +168,7 @@ def _types(name: str, key: str, offered: Mapping[str, Json]) -> set[str]:
     return {one for kind in kinds for one in ([kind] if isinstance(kind, str) else kind)}
 
 
-# All of these raise ValueError, or what parsers raise, where something is no call.
+# All of these raise ValueError, or a parser's error, if the text is no call.
 
 
 def _read(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
@@ -201,7 +201,7 @@ def _listed(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
     for value in json_values(body):
         for each in value if isinstance(value, list) else [value]:
             name = next(iter(each), "")
-            is_named = name in offered  # as Apertus does
+            is_named = name in offered  # Apertus: {"tool": {arguments}}
             meant = {"name": name, "arguments": each[name]} if is_named else each
             yield from calls_in(meant, missing={})
 

@@ -37,7 +37,7 @@ PATH = (
     " UNION ALL SELECT c.branch_id, t.seq FROM path p JOIN branches b ON b.id = p.branch_id"
     " JOIN turns t ON t.id = b.forked_from JOIN casts c ON c.id = t.cast_id)"
 )
-_OF_EVENTS = (  # and what was handed out for them
+_OF_EVENTS = (  # casts of events, and of their sub-sessions
     "IN (WITH RECURSIVE told (id) AS (SELECT id FROM casts WHERE event_id IN"
     "  (SELECT value FROM json_each(:events)) UNION SELECT k.id FROM told"
     "  JOIN conversations v ON v.parent_cast = told.id JOIN branches o ON o.conversation_id = v.id"
@@ -50,12 +50,12 @@ _SEEN = (
     "(SELECT c.branch_id FROM turns t JOIN casts c ON c.id = t.cast_id"
     f" WHERE t.id = observations.turn_id) IN {OF_BRANCHES}"
 )
-_BY_US = (  # what we handed out, and what was told of it
+_BY_US = (  # intents of sub-sessions, and events with their results
     f"{_BEGUN} AND (event_id IS NULL OR EXISTS"
     " (SELECT 1 FROM inbox i WHERE i.event_id = casts.event_id AND i.kind = 'event'))"
 )
 _RUNS = "SELECT coalesce(c.event_id, c.id) FROM casts c WHERE c.state = 'running' AND c.id"
-_SUMMED = (  # the casts with what is summed up: one without a turn with the turns that follow
+_SUMMED = (  # erased casts with their last turn, in their conversation and room
     "(SELECT o.id AS conversation_id, c.seq,"
     "  (SELECT max(t.seq) FROM turns t WHERE t.cast_id = c.id) AS last_turn FROM casts c"
     " JOIN branches b ON b.id = c.branch_id JOIN conversations v ON v.id = b.conversation_id"
@@ -97,7 +97,7 @@ TURNS = Kept(
     hangs=(
         "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN"
         f" (SELECT id FROM turns WHERE seq {GONE})",
-        "UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND"  # seen since (F-040)
+        "UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND"  # made with the text in view (F-040)
         f" {OURS_SINCE} AND cast_id IN (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
     ),
 )
@@ -109,8 +109,8 @@ OBSERVATIONS = Kept(
     waits=f"({_RUNS} = (SELECT cast_id FROM turns WHERE id = turn_id))",
     empties=("args = NULL", "result = ''"),
 )
-# What it sums up is said there in other words; and where the prompts of its conversation repeat it,
-# in the fields made since (F-040), and in the other conversations of its room, which go on from it.
+# A summary repeats erased text in other words. So do prompts of its conversation, provider fields
+# made since (F-040), and the other conversations of its room, which continue from it.
 FOLDS = Kept(
     *("folds", ("summary",)),
     fixed=True,
@@ -139,7 +139,7 @@ BLOCKS = (
     Kept("casts", ("context_block",), where="context_block <> ''", of=_CASTS, ours=_BEGUN),
     Kept("turns", ("context_block",), where="context_block <> ''", of=_TURNS, ours=OURS_SINCE),
 )
-PROMPTS = (  # of the first each may be of several scopes
+PROMPTS = (  # a prompt part may belong to several scopes
     Kept("prompt_parts", ("text",), "hash", ours="TRUE"),
     *BLOCKS,
 )
@@ -411,10 +411,7 @@ class Casts:
     async def quoting(
         self, tx: Transaction, room_id: str, events: Collection[str]
     ) -> list[tuple[str, str, str]]:
-        """Return the casts whose message replies to one of these events in a room:
-
-        conversation, id and intent.
-        """
+        """Return the casts whose message replies to one of these events in a room: conversation, id and intent."""
         rows = await tx.rows(
             "SELECT b.conversation_id, c.id, c.intent FROM inbox i JOIN casts c ON c.event_id = i.event_id"
             " JOIN branches b ON b.id = c.branch_id WHERE i.replies_to IN"
@@ -425,7 +422,7 @@ class Casts:
 
     async def cut(self, tx: Transaction, cast_id: str, intent: str) -> None:
         """Replace a cast's intent by one with less context, and blank the summaries that include it."""
-        events = await tx.scalars(  # the database allows nothing else
+        events = await tx.scalars(  # a trigger allows only shorter intents
             "UPDATE casts SET intent = ? WHERE id = ? RETURNING event_id", (intent, cast_id)
         )
         await erase(tx, [FOLDS], came=await self.came_of(tx, events))
@@ -503,10 +500,7 @@ class Casts:
         return await self._with_turns(await self._database.rows(query, (branch_id,)))
 
     async def past(self, branch_id: str, fold: Fold | None) -> BranchView:
-        """Return the path of a branch as the model sees it after this fold;
-
-        None: all of it (L-052).
-        """
+        """Return the path of a branch as the model sees it after this fold; None: all of it (L-052)."""
         rows = await self._database.rows(
             f"{PATH} SELECT c.*, p.until FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             " AND c.seq >= :from ORDER BY c.seq",

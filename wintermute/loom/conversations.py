@@ -28,6 +28,21 @@ IN_BETWEEN = ""
 OVER = "over "
 """Prefix of the root of a thread whose room has moved; event ids begin with `$`."""
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
+EDITS = Kept(
+    *("edits", ("text",)),
+    fixed=True,
+    of=OF_TALKS,
+    came=f"event_id {OF_EVENTS} OR edited {OF_EVENTS}",
+)
+_fold = reader(Fold)
+Reward = Literal[-1, 1]
+BEGUN: dict[str, Any] = {
+    "state": "running",
+    "reason": None,
+    "result": None,
+    "ended_at": None,
+    "fold_refused": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +54,7 @@ class Conversation:
     scope: str
 
 
-EDITS = Kept(
-    *("edits", ("text",)),
-    fixed=True,
-    of=OF_TALKS,
-    came=f"event_id {OF_EVENTS} OR edited {OF_EVENTS}",
-)
 _conversation = reader(Conversation)
-_fold = reader(Fold)
 
 
 class Conversations:
@@ -71,7 +79,7 @@ class Conversations:
             " AND (thread_id = '' OR scope <> ?)",
             (room_id, scope),
         )
-        for row in rows:  # nobody may speak in a thread of it as if nobody had come
+        for row in rows:  # threads change with their room
             if row["scope"] != scope:
                 await self._rescope(tx, row["id"], scope)
         held = next((row["id"] for row in rows if row["thread_id"] == ""), None)
@@ -95,10 +103,7 @@ class Conversations:
         return row["turn"] if row else None
 
     async def rescope(self, tx: Transaction, room_id: str, scope: str) -> list[str]:
-        """Set a room's scope after its members changed;
-
-        return the conversations with a new scope, threads too.
-        """
+        """Set a room's scope after its members changed; return the conversations with a new scope, threads too."""
         held = await self.held_in(tx, room_id)
         changed = [each.id for each in held if each.scope != scope]
         for conversation_id in changed:
@@ -133,7 +138,11 @@ class Conversations:
             (new, old),
         )
         query = "UPDATE conversations SET room_id = ? WHERE room_id = ? AND thread_id = ''"
-        for step in ((IN_BETWEEN, new), (new, old), (old, IN_BETWEEN)):  # a room has just one
+        for step in (
+            (IN_BETWEEN, new),
+            (new, old),
+            (old, IN_BETWEEN),
+        ):  # a room has only one conversation of its own
             await tx.execute(query, step)
         return over
 
@@ -302,12 +311,9 @@ class Conversations:
         return moment((await self._current(tx, conversation_id))["created_at"])
 
     async def scoped_since(self, tx: Transaction, conversation_id: str) -> datetime | None:
-        """Return the time since which a conversation has its scope;
-
-        None if it never had another.
-        """
+        """Return the time since which a conversation has its scope; None if it never had another."""
         (since,) = await tx.scalars(
-            "SELECT min(b.created_at) FROM conversations c JOIN branches b"  # of its room, too
+            "SELECT min(b.created_at) FROM conversations c JOIN branches b"  # its room's branches count, too
             "  ON b.conversation_id IN (SELECT :id UNION SELECT m.id FROM conversations m"
             "   WHERE m.room_id = c.room_id AND m.thread_id = '') WHERE c.id = :id AND b.seq >"
             "  (SELECT max(o.seq) FROM branches o WHERE o.conversation_id IN (SELECT :id UNION"
@@ -344,10 +350,7 @@ class Conversations:
         return row["backend"] if row else None
 
     async def choose(self, tx: Transaction, conversation_id: str, backend: str | None) -> None:
-        """Choose the only model for the next casts of a conversation;
-
-        None for those of its role.
-        """
+        """Choose the only model for the next casts of a conversation; None for those of its role."""
         query = "UPDATE conversations SET backend = ? WHERE id = ?"
         await tx.execute(query, (backend, conversation_id))
 
@@ -406,10 +409,7 @@ class Edits:
     async def wordings(
         self, tx: Transaction, events: Collection[str]
     ) -> dict[str, tuple[str, str]]:
-        """Return the message and the text of each of these events that is a recorded edit;
-
-        "" if blanked.
-        """
+        """Return the message and the text of each of these events that is a recorded edit; "" if blanked."""
         rows = await tx.rows(
             "SELECT event_id, edited, text FROM edits"
             " WHERE event_id IN (SELECT value FROM json_each(?))",
@@ -441,9 +441,6 @@ class Edits:
         return {row["event_id"]: row["text"] for row in said}
 
 
-Reward = Literal[-1, 1]
-
-
 class Rewards:
     """The store of rewards. They come after their turns, and are never removed (L-048)."""
 
@@ -463,15 +460,6 @@ class Rewards:
             (self._new_id("reward"), value, sender, event_id, stamp(self._clock.now()), cast_id),
         )
         return added == 1
-
-
-BEGUN: dict[str, Any] = {
-    "state": "running",
-    "reason": None,
-    "result": None,
-    "ended_at": None,
-    "fold_refused": 0,
-}
 
 
 async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
@@ -528,7 +516,9 @@ async def _branches(
         f"{PATH} SELECT b.* FROM path p JOIN branches b ON b.id = p.branch_id ORDER BY b.seq",
         asked,
     ):
-        fork = row["forked_from"] if row["forked_from"] in turns else None  # else it was folded
+        fork = (
+            row["forked_from"] if row["forked_from"] in turns else None
+        )  # otherwise it was folded
         await _insert(tx, "branches", row, forked_from=fork)
 
 

@@ -134,10 +134,7 @@ class Wards:
         return asdict(self)
 
     def within(self, parent: "Wards") -> "Wards":
-        """Return these limits inside a parent's:
-
-        the smaller numbers, restrictions by OR (L-024).
-        """
+        """Return these limits inside a parent's: the smaller numbers, restrictions by OR (L-024)."""
         return Wards(
             min(self.max_turns, parent.max_turns),
             min(self.max_seconds, parent.max_seconds),

@@ -34,6 +34,20 @@ OUTCOMES: dict[str, SubSessionState] = {
     ABANDONED: "ended",
     STOPPED: "ended",
 }
+SPAWN = "spawn_sub_session"
+FAILED = "dependency failed: {label}"
+Spawns = Mapping[int, tuple[str, list[str]]]
+OPEN = "state IN ('waiting', 'running', 'collecting')"
+ID_LENGTH = len("sub_") + 8
+_LISTED = "(SELECT value FROM json_each(:ids))"
+SESSIONS = Kept(
+    *("sub_sessions", ("name", "objective", "context", "result")),
+    of=f"scope IN {SCOPES}",
+    ours=OURS_SINCE,
+    came=f"root_event {OF_EVENTS}",
+    waits=f"iif({OPEN}, coalesce(cast_id, id), NULL)",
+    empties=("objective = ''", "context = ''", "result = ''", "name = NULL"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +135,6 @@ def state_of(reason: str) -> SubSessionState:
     return OUTCOMES.get(reason, "failed")
 
 
-SPAWN = "spawn_sub_session"
-FAILED = "dependency failed: {label}"
-Spawns = Mapping[int, tuple[str, list[str]]]
-
-
 def resolved(
     asked: Sequence[str], name: str | None, known: Mapping[str, SubSession]
 ) -> tuple[SubSession, ...]:
@@ -186,17 +195,6 @@ def _words(call: Json) -> tuple[str, list[str]]:
     return one_line(str(args.get("name") or "")), [word for word in words if isinstance(word, str)]
 
 
-OPEN = "state IN ('waiting', 'running', 'collecting')"
-ID_LENGTH = len("sub_") + 8
-_LISTED = "(SELECT value FROM json_each(:ids))"
-SESSIONS = Kept(
-    *("sub_sessions", ("name", "objective", "context", "result")),
-    of=f"scope IN {SCOPES}",
-    ours=OURS_SINCE,
-    came=f"root_event {OF_EVENTS}",
-    waits=f"iif({OPEN}, coalesce(cast_id, id), NULL)",
-    empties=("objective = ''", "context = ''", "result = ''", "name = NULL"),
-)
 _settings = reader(WorkSettings)
 _node = reader(SubSession, "settings")
 
@@ -343,7 +341,9 @@ class SubSessions:
             {"ids": json.dumps([*rooms])},
         )
         for turn in turns:
-            if self._read[0] != turn["id"]:  # once: it may spawn much, and is looked at after each
+            if (
+                self._read[0] != turn["id"]
+            ):  # parsed once: a turn may have many spawns, and this runs after each
                 self._read = (turn["id"], spawns_of(json.loads(turn["calls"])))
             spawns = self._read[1] if turn["state"] == "running" else {}
             names = sorted(to_be_named(spawns, set(json.loads(turn["seen"]))))

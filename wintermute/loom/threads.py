@@ -37,10 +37,7 @@ class Threads:
         return found[0] if found else None
 
     async def of_root(self, tx: Transaction, room_id: str, root: str) -> str | None:
-        """Return the thread of a root, if it has begun;
-
-        threads do not nest, so it may be an outer one.
-        """
+        """Return the thread of a root, if it has begun; threads do not nest, so it may be an outer one."""
         query = (
             f"SELECT id FROM conversations WHERE room_id = ? AND thread_id IN (?, '{OVER}' || ?)"
         )
@@ -48,10 +45,7 @@ class Threads:
         return found[0] if found else await self.of_event(tx, room_id, root)
 
     async def root(self, tx: Transaction, room_id: str, named: str) -> str:
-        """Return the original message of an event that is named as a root;
-
-        "" if of another room.
-        """
+        """Return the original message of an event that is named as a root; "" if of another room."""
         row = await tx.row(
             "SELECT coalesce(edits, event_id) AS root, room_id FROM inbox WHERE event_id = :named"
             " UNION ALL SELECT p.event_id, o.room_id FROM outbox_parts p"
@@ -68,10 +62,7 @@ class Threads:
         await tx.execute(f"{query} WHERE room_id = ? AND thread_id = ?", (room_id, root))
 
     async def beside(self, tx: Transaction, conversation_id: str) -> set[str]:
-        """Return a conversation and all others of its room:
-
-        they may have each other's turns in view.
-        """
+        """Return a conversation and all others of its room: they may have each other's turns in view."""
         return {conversation_id, *await tx.scalars(BESIDE, (conversation_id,))}
 
     async def is_thread(self, tx: Transaction, conversation_id: str) -> bool:
@@ -112,10 +103,7 @@ class Threads:
         return await tx.exists(query, (conversation_id, sender))
 
     async def spoke(self, tx: Transaction, room_id: str, root: str, sender: str) -> None:
-        """Note a writer in a thread:
-
-        if it is not its partner, messages must mention us from now on.
-        """
+        """Note a writer in a thread: if it is not its partner, messages must mention us from now on."""
         thread = await self.of_root(tx, room_id, root)
         query = "UPDATE conversations SET starter = NULL WHERE id = ? AND starter <> ?"
         await tx.execute(query, (thread, sender))

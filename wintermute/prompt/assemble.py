@@ -21,12 +21,34 @@ from wintermute.wiki.pages import MOST_INDEX_LINES, without_matter
 FORM = "write `<!-- section: NAME requires: always -->`, or tools with commas for `always`"
 ALONE = "a section marker is a comment on a line of its own"
 MARKER = re.compile(r"\s*<!--(.*)-->\s*")
-# Generous, because a mistyped marker must never become text that is always sent (P-030).
+# Broad, because a mistyped marker must not become text that is always sent (P-030).
 LIKE_A_COMMENT = re.compile(r"\s*<\s*[!-]|.*<!--\s*section\b", re.IGNORECASE)
 SECTION = re.compile(r"\bsection\s*:", re.IGNORECASE)
 REQUIRES = re.compile(r"\brequires\s*:", re.IGNORECASE)
 ATTRIBUTE = re.compile(r"(\w+)\s*:")
 TOOL = re.compile(r"[\w.-]+")
+DIVIDER = "\n\n---\n\n"
+INSTRUCTIONS, TIME, CORE = "Core Instructions", "Current Time", "Core Memory"
+MEMORIES, WIKI, TASKS = "User Memories", "Memory Wiki", "Active Tasks"
+SUMMARY, SKILLS = "Conversation Summary", "Skills"
+RANKED = f"{MEMORIES} (relevance-ranked)"
+HEADINGS = (INSTRUCTIONS, TIME, CORE, MEMORIES, WIKI, TASKS, SUMMARY, SKILLS)
+WORKER_HEADINGS = ("Task Context", "Objective")
+OURS = "|".join((*HEADINGS, *WORKER_HEADINGS))
+# A line that looks like one of our headings or a divider. It starts with the newline instead of
+# `^`, which makes the search several times faster.
+STRUCTURE = re.compile(
+    rf"\n([^\S\n]*)(?=#+[^\S\n]*(?:{OURS})|-{{3,}}[^\S\n]*(?:\n|\Z))", re.IGNORECASE
+)
+BULLET = re.compile(r"^[ \t]*[-*][ \t]+\S", re.MULTILINE)
+LOAD = "Load a skill with read_file when relevant to the current task."
+MEMORY_ROOT = "__MEMORY_ROOT__"
+OPEN, CLOSE = r"\{\{IF_INCLUDE_RECALL\}\}", r"\{\{/IF_INCLUDE_RECALL\}\}"
+RECALL_BLOCK = re.compile(f"{OPEN}(.*?){CLOSE}", re.DOTALL)
+INDEX_CHARACTERS = 20_000
+"""The most characters of the index that are shown, apart from the limit of lines."""
+SHORTENED = "[truncated: {} of {} {} of the index shown]"
+OUR_HEADINGS = {*HEADINGS, RANKED, *WORKER_HEADINGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +149,6 @@ def _requires(needs: str, where: str) -> frozenset[str] | None:
     return frozenset(tools)
 
 
-DIVIDER = "\n\n---\n\n"
-INSTRUCTIONS, TIME, CORE = "Core Instructions", "Current Time", "Core Memory"
-MEMORIES, WIKI, TASKS = "User Memories", "Memory Wiki", "Active Tasks"
-SUMMARY, SKILLS = "Conversation Summary", "Skills"
-RANKED = f"{MEMORIES} (relevance-ranked)"
-HEADINGS = (INSTRUCTIONS, TIME, CORE, MEMORIES, WIKI, TASKS, SUMMARY, SKILLS)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The content of each part, in their order, data as rendered here; "" for no part."""
@@ -183,17 +197,6 @@ def current_time(now: datetime, timezone: str) -> str:
     return in_words(now.replace(second=0), ZoneInfo(timezone))
 
 
-WORKER_HEADINGS = ("Task Context", "Objective")
-OURS = "|".join((*HEADINGS, *WORKER_HEADINGS))
-# A line that begins like a heading of ours, or is a divider. Begun with the newline instead of
-# `^`, which makes the search several times faster.
-STRUCTURE = re.compile(
-    rf"\n([^\S\n]*)(?=#+[^\S\n]*(?:{OURS})|-{{3,}}[^\S\n]*(?:\n|\Z))", re.IGNORECASE
-)
-BULLET = re.compile(r"^[ \t]*[-*][ \t]+\S", re.MULTILINE)
-LOAD = "Load a skill with read_file when relevant to the current task."
-
-
 def one_line(text: str) -> str:
     """Render data in one line."""
     return untagged(" ".join(text.split()))
@@ -204,7 +207,7 @@ def inert(text: str) -> str:
 
     A line that looks like a heading or divider gets a backslash.
     """
-    # splitlines, because a reader may see a line's start behind any of Unicode's line ends.
+    # splitlines, because any of Unicode's line ends may look like the start of a line.
     lines = "\n" + "\n".join(text.splitlines()).rstrip()
     return untagged(STRUCTURE.sub(r"\n\1\\", lines))[1:]
 
@@ -224,14 +227,6 @@ def ranked_lines(facts: Sequence[str], top_k: int | None = None) -> str:
     return "\n".join(f"- {one_line(fact)}" for fact in facts[:top_k])
 
 
-MEMORY_ROOT = "__MEMORY_ROOT__"
-OPEN, CLOSE = r"\{\{IF_INCLUDE_RECALL\}\}", r"\{\{/IF_INCLUDE_RECALL\}\}"
-RECALL_BLOCK = re.compile(f"{OPEN}(.*?){CLOSE}", re.DOTALL)
-INDEX_CHARACTERS = 20_000
-"""The most characters of the index that are shown, apart from the limit of lines."""
-SHORTENED = "[truncated: {} of {} {} of the index shown]"
-
-
 def runtime_text(template: str, index: str | None, *, has_pages: bool) -> str:
     """Fill a text with placeholders for the wiki: none of them is left (W-022, W-023).
 
@@ -243,15 +238,12 @@ def runtime_text(template: str, index: str | None, *, has_pages: bool) -> str:
     text = _without(f"{OPEN}|{CLOSE}", text, lines=1)
     if not shown:
         text = _without(MEMORY_ROOT, text)
-    # What the index says is filled in last, and so is never read as a marker.
+    # The index is filled in last, so that nothing in it is taken for a marker.
     return text.replace(MEMORY_ROOT, shown).strip("\n")
 
 
 def wiki_text(template: str, index: str | None) -> str:
-    """Return the template's block on recalling pages, and the index;
-
-    "" if there is no page (P-015).
-    """
+    """Return the template's block on recalling pages, and the index; "" if there is no page (P-015)."""
     if index is None:
         return ""
     blocks = "\n\n".join(block.strip() for block in RECALL_BLOCK.findall(template))
@@ -266,14 +258,11 @@ def _without(pattern: str, text: str, lines: int = 2) -> str:
 
 
 def index_text(index: str) -> str:
-    """Return the index without frontmatter;
-
-    the beginning of a long one, with a note (W-023, W-024).
-    """
+    """Return the index without frontmatter; the beginning of a long one, with a note (W-023, W-024)."""
     text = without_matter(index.replace("\r\n", "\n"))
     lines = text.rstrip().lstrip("\n").splitlines()
     whole = inert("\n".join(lines[:MOST_INDEX_LINES]))
-    shown = inert(whole[:INDEX_CHARACTERS])  # again: a line cut short may be a divider now
+    shown = inert(whole[:INDEX_CHARACTERS])  # again: a cut line may be a divider now
     if shown != whole:
         note = SHORTENED.format(len(shown), len(whole), "characters")
     elif len(lines) > MOST_INDEX_LINES:
@@ -299,9 +288,6 @@ def skill_lines(skills: Iterable[Skill]) -> str:
 def _task_line(task: Task) -> str:
     when = f" [{task.schedule}]" if task.schedule else ""
     return one_line(f"[P{task.priority}] #{task.id}: {task.content}{when}")
-
-
-OUR_HEADINGS = {*HEADINGS, RANKED, *WORKER_HEADINGS}
 
 
 def again(prompt: str, *, instructions: str, minimal: str | None, summary: str) -> str:

@@ -31,10 +31,7 @@ ONLY_TIME = f"{OPENED}# {TIME}\n"
 BLOCK = re.compile(f"{OPENED}(.*?){CLOSED}", re.DOTALL)
 GONE = "no longer: "
 UNTRUE, INSTEAD = "no longer true: ", "; now: "
-"""Marks of a memory in view that is no longer true;
-
-one that was merely not found again stays true.
-"""
+"""Marks of a memory in view that is no longer true; one that was merely not found again stays true."""
 FOUND = "- "
 """Prefix of a memory that was found for a message (P-011)."""
 NOTHING = "nothing any more"
@@ -43,10 +40,7 @@ NAMES: Mapping[str, re.Pattern[str]] = {
     TASKS: re.compile(r"(#\S+):"),
     SKILLS: re.compile(r"(data/skills/\S+\.md) "),
 }
-"""Patterns of the name that identifies a line of a part after changes;
-
-lines without one are ignored.
-"""
+"""Patterns of the name that identifies a line of a part after changes; lines without one are ignored."""
 LATE = timedelta(minutes=10)
 """The time after which a cast is told the time again (F-015)."""
 LEFT_OUT = "[… {count} memories left out to fit the model's window …]"
@@ -144,7 +138,7 @@ def of_result(gate: str, args: Json, result: Any) -> str:
     """Return the result of a call in the form of a block; "" if it concerns no part."""
     try:
         part, line = _of_result(gate, args, result)
-    except (KeyError, TypeError):  # it was erased, or has the form of an earlier version
+    except (KeyError, TypeError):  # erased, or written by an earlier version
         return ""
     return f"{OPENED}# {part}\n{line}{CLOSED}" if part else ""
 
@@ -154,7 +148,7 @@ def _of_result(gate: str, args: Json, result: Any) -> tuple[str, str]:
         return MEMORIES, _inert(flat_lines(result["text"]))
     if gate == "add_skill":
         return SKILLS, _skill(result["path"], args["summary"])
-    if gate == "write_file" and "retired" in result:  # the list of memories, and no other file
+    if gate == "write_file" and "retired" in result:  # only the list of memories has this key
         return MEMORIES, f"{NOTHING}\n{_inert(flat_lines(args['content']))}"
     if gate == "write_file" and NAMES[SKILLS].match(f"{result['path']} "):
         return SKILLS, _skill(result["path"], summary_in(args["content"]))
@@ -258,10 +252,7 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def _name(part: str, line: str) -> str:
-    """Return the name of a line's subject:
-
-    a memory is the same with and without a mark before it (M-088).
-    """
+    """Return the name of a line's subject: a memory is the same with and without a mark before it (M-088)."""
     found = NAMES[part].search(line) if part in NAMES else None
     if found is None:
         return "" if part in NAMES else line.removeprefix(FOUND)

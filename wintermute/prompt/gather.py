@@ -53,6 +53,8 @@ from wintermute.templates import (
 from wintermute.text import untagged
 from wintermute.wiki.recall import RECALL
 
+log = logging.getLogger(__name__)
+
 FILE = "BASE_PROMPT.txt"
 FILE_SMALL = "BASE_PROMPT.small.txt"
 OUTDATED = (
@@ -60,6 +62,31 @@ OUTDATED = (
     " `wintermute init DIR` writes the new one, into which you can take what you had changed; or set"
     " context.layout: system"
 )
+Component = Literal["memories", "tasks", "skills"]
+COMPONENTS: tuple[Component, ...] = get_args(Component)
+QUIET = timedelta(hours=24)
+TOP_K = 10
+MOST_IN_VIEW = 4_000
+"""Tokens of memories that may be in view; at most an eighth of the window."""
+BEST = 3
+"""Ranks that are shown even beyond that limit."""
+FALLBACK = "SEED_en.txt"
+EventKind = Literal[
+    "conversation_seed",
+    "component_oversize",
+    "night_report",
+    "sub_session_result",
+    "sub_session_failed",
+    "sub_session_timeout",
+    "workflow_complete",
+    "scheduled_task",
+    "task_error",
+]
+FILES: Mapping[Component, str] = {
+    "memories": "OVERSIZE_MEMORIES.txt",
+    "tasks": "OVERSIZE_TASKS.txt",
+    "skills": "OVERSIZE_SKILLS.txt",
+}
 
 
 class Instructions:
@@ -91,24 +118,10 @@ class Instructions:
         return self._sections
 
     def outdated(self, layout: Layout) -> str | None:
-        """Return the advice if they do not explain blocks, but blocks are used;
-
-        None if all is well.
-        """
+        """Return the advice if they do not explain blocks, but blocks are used; None if all is well."""
         if layout == "system" or OPENED.strip() in self._file.text():
             return None
         return OUTDATED.format(name=self._name, tag=OPENED.strip())
-
-
-Component = Literal["memories", "tasks", "skills"]
-COMPONENTS: tuple[Component, ...] = get_args(Component)
-
-QUIET = timedelta(hours=24)
-TOP_K = 10
-MOST_IN_VIEW = 4_000
-"""Tokens of memories that may be in view; at most an eighth of the window."""
-BEST = 3
-"""Ranks that are shown even beyond that limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +150,6 @@ def _is_news(size: int, told: SizeNotice | None, now: datetime) -> bool:
     return told is None or now - told.at >= QUIET or size * 10 >= told.size * 11
 
 
-FALLBACK = "SEED_en.txt"
-
-
 def seed_template(folder: Path, language: str, kept: Mapping[str, str] = NOTHING_KEPT) -> Template:
     """Return the seed of a language; English, with a warning, if it has no file (P-057, P-058).
 
@@ -153,33 +163,14 @@ def seed_template(folder: Path, language: str, kept: Mapping[str, str] = NOTHING
     return english
 
 
-EventKind = Literal[
-    "conversation_seed",
-    "component_oversize",
-    "night_report",
-    "sub_session_result",
-    "sub_session_failed",
-    "sub_session_timeout",
-    "workflow_complete",
-    "scheduled_task",
-    "task_error",
-]
-
-
 def event(kind: EventKind, event_id: str, text: str) -> str:
-    """Return the event in the form that the model sees;
-
-    `text` cannot close or open a tag of ours.
-    """
+    """Return the event in the form that the model sees; `text` cannot close or open a tag of ours."""
     return f'<event kind="{kind}" id="{event_id}">\n{untagged(text.strip())}\n</event>'
 
 
 def text_of(body: str) -> str:
     """Return the text of such an event, without its tags."""
     return body.partition("\n")[2].removesuffix("\n</event>")
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +277,7 @@ class Gather:
             parts = replace(parts, memories=None)
         if query is not None and query.in_view:
             parts = await self._judged(scope, parts, query.in_view)
-        # Small models take the sentence for a request to load something.
+        # Small models misread the sentence as a request to load something.
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
     async def _lasting(self, scope: str, tools: Collection[str], size: Size) -> Parts:
@@ -333,7 +324,7 @@ class Gather:
             return await self._recalled(query, scope)
         try:
             found = await memories.search(scope, query.query, self._top_k, awake=True)
-        except MemoryUnavailable as error:  # nothing rather than something else (P-014)
+        except MemoryUnavailable as error:  # no memories rather than wrong ones (P-014)
             log.warning("memory search failed scope=%s reason=%s", scope, error)
             await self._stores.health.failed("memory search")
             return ""
@@ -389,13 +380,6 @@ def shown_of(hits: Sequence[Hit], asked: Recall) -> list[Hit]:
     return told
 
 
-FILES: Mapping[Component, str] = {
-    "memories": "OVERSIZE_MEMORIES.txt",
-    "tasks": "OVERSIZE_TASKS.txt",
-    "skills": "OVERSIZE_SKILLS.txt",
-}
-
-
 class Oversize:
     """Remembers the sizes that were reported, so that nobody is nagged (P-051)."""
 
@@ -417,7 +401,7 @@ class Oversize:
         self._places = stores.places
         self._health = stores.health
         self._clock = clock
-        self._fits: set[str] = set()  # lists of which that is known since this process began
+        self._fits: set[str] = set()  # lists known to fit in this process
 
     async def sizes(self, scope: str) -> Mapping[Component, int]:
         """Return the sizes of this scope's parts, in characters."""
@@ -429,7 +413,9 @@ class Oversize:
         """Return the texts of the events to queue now, in order; record that they were sent."""
         told = await self._told(tx, scope)
         for component in told.keys() & sizes:
-            if sizes[component] <= self._limits[component]:  # it may be told of anew when it grows
+            if (
+                sizes[component] <= self._limits[component]
+            ):  # it can be reported again when it grows
                 del told[component]
                 await tx.execute(
                     "DELETE FROM oversize WHERE scope = ? AND component = ?", (scope, component)

@@ -90,10 +90,7 @@ def default_tools(mode: PromptMode, depth_left: int) -> tuple[str, ...]:
 def tools_for(
     mode: PromptMode, depth_left: int, asked: Sequence[str] | None, parent: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the tools of a sub-session, sorted:
-
-    those asked for, never one its parent lacks (P-047).
-    """
+    """Return the tools of a sub-session, sorted: those asked for, never one its parent lacks (P-047)."""
     wanted = set(default_tools(mode, depth_left) if asked is None else asked)
     if depth_left <= 0:
         wanted -= DELEGATING
