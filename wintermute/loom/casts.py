@@ -422,7 +422,7 @@ class Casts:
 
     async def cut(self, tx: Transaction, cast_id: str, intent: str) -> None:
         """Replace a cast's intent by one with less context, and blank the summaries that include it."""
-        events = await tx.scalars(  # a trigger allows only shorter intents
+        events = await tx.scalars(  # a trigger allows only to cut its context
             "UPDATE casts SET intent = ? WHERE id = ? RETURNING event_id", (intent, cast_id)
         )
         await erase(tx, [FOLDS], came=await self.came_of(tx, events))
