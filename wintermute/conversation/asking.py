@@ -149,8 +149,8 @@ def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTur
 
 def _line(message: Json, most: int | None = RESULT_CHARACTERS) -> str:
     if message["role"] != "assistant":
-        told = message["content"]
-        return f"[result]\n{told if most is None else shortened(told, most)}"
+        content = message["content"]
+        return f"[result]\n{content if most is None else shortened(content, most)}"
     calls = [
         f"[call] {call['function']['name']} {call['function']['arguments'][:most]}"
         for call in message.get("tool_calls", ())
@@ -365,8 +365,8 @@ class Folding:
         return await self._stores.folds.newest(branch_id)
 
     async def _refuse(self, cast_id: str | None, problem: str, turns: int) -> None:
-        told = (cast_id, problem, 2 * turns)
-        log.warning("fold refused cast=%s reason=%s next_try_at_turns=%d", *told)
+        values = (cast_id, problem, 2 * turns)
+        log.warning("fold refused cast=%s reason=%s next_try_at_turns=%d", *values)
         if cast_id is not None:
             async with self._stores.database.transaction() as tx:
                 await self._stores.casts.refuse_fold(tx, cast_id, turns)

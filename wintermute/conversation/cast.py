@@ -166,7 +166,7 @@ class Loop:
             running.took(await self._casts.add_turn(tx, cast, parent, reply, error, prompt))
 
     async def _failed(self, running: CastState, error: ModelError) -> Outcome:
-        reason = next(name for kind, name in REASONS if isinstance(error, kind))
+        reason = next(name for error_type, name in REASONS if isinstance(error, error_type))
         log.warning("no answer cast=%s reason=%s detail=%s", running.cast.id, reason, error)
         if reason == "empty_reply" and (done := done_so_far(running.cast.turns)):
             # Later requests show it as the answer: after a call without a text, models answer

@@ -152,11 +152,11 @@ class Branching:
 
 def _done(casts: Iterable[Cast]) -> str:
     effects = [
-        f"{seen.gate} {json.dumps(seen.args, ensure_ascii=False)}"
+        f"{observation.gate} {json.dumps(observation.args, ensure_ascii=False)}"
         for cast in casts
         for turn in cast.turns
-        for seen in turn.observations
-        if seen.gate not in LOOKING and not (seen.completed and seen.is_error)
+        for observation in turn.observations
+        if observation.gate not in LOOKING and not (observation.completed and observation.is_error)
     ]
     listed = "; ".join(untagged(shortened(each, MOST_CHARACTERS)) for each in effects)
     return words.EDITED.format(effects=listed) if effects else ""
@@ -179,18 +179,18 @@ def intent(row: Waiting, context: Sequence[Waiting], age: str = "", replied: str
     return "\n".join([*lines, *before, line(row.sender_name, row.sender, row.body)])
 
 
-def without(said: str, gone: Waiting) -> str | None:
+def without(said: str, removed: Waiting) -> str | None:
     """Return an intent without a context line of this message; None if it has no such line.
 
     If the text of the line is no longer stored, all lines of its sender are removed.
     """
     head, opened, rest = said.partition("<room_context>\n")
     block, closed, tail = rest.partition("</room_context>")
-    sender = re.escape(gone.sender)
+    sender = re.escape(removed.sender)
     anything = rf"(?:[^\n(]* \({sender}\)|{sender}): .*(?:\n  .*)*"
-    shown = re.escape(_shown(gone)) if gone.body else anything
-    left, found = re.subn(rf"(?m)^{shown}\n(?!  )", "", block, count=int(bool(gone.body)))
-    return f"{head}{opened}{left}{closed}{tail}" if found else None
+    shown = re.escape(_shown(removed)) if removed.body else anything
+    left, count = re.subn(rf"(?m)^{shown}\n(?!  )", "", block, count=int(bool(removed.body)))
+    return f"{head}{opened}{left}{closed}{tail}" if count else None
 
 
 def without_quote(said: str) -> str:
@@ -278,17 +278,17 @@ class Replies:
         ours = await self._outbox.sent_event(tx, room_id, event_id)
         if ours is not None:
             return Record(Quote("", "", ours.body), ours.meant_for)
-        found = await self._inbox.newest_version(tx, event_id)
-        if found is None or found.room_id != room_id or found.kind == "event":
+        stored = await self._inbox.newest_version(tx, event_id)
+        if stored is None or stored.room_id != room_id or stored.kind == "event":
             return None
-        if found.state == "ignored" and not found.body + found.sender_name:
+        if stored.state == "ignored" and not stored.body + stored.sender_name:
             return None  # stored for its id only: not for us, or its text expired (F-030)
-        ended = await self._casts.reasons(tx, [found.event_id])
-        refused = found.state == "ignored" and found.kind != "context" and found.body
-        if refused or {*REFUSED}.intersection(ended) or found.state in ("locked", "untrusted"):
+        ended = await self._casts.reasons(tx, [stored.event_id])
+        refused = stored.state == "ignored" and stored.kind != "context" and stored.body
+        if refused or {*REFUSED}.intersection(ended) or stored.state in ("locked", "untrusted"):
             return Record(None)
-        quote = Quote(found.sender, found.sender_name, found.body)
-        return Record(quote, f"{PERSON}{found.sender}" if found.direct else ANYBODY)
+        quote = Quote(stored.sender, stored.sender_name, stored.body)
+        return Record(quote, f"{PERSON}{stored.sender}" if stored.direct else ANYBODY)
 
 
 def block(quote: Quote | None, *, withheld: bool = False) -> str:
@@ -472,11 +472,11 @@ class Casting:
             began = await self._conversations.began(tx, row.conversation_id)
             lines = await self._said_before(tx, row, began)
             replied = await self._replies.shown(tx, row, scope, fetched)
-            told = effects + await self._told_before(tx, row, scope, began)
-            told += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
+            text = effects + await self._told_before(tx, row, scope, began)
+            text += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
             wards = self._settings.wards.record()
             cast = await self._casts.start(
-                *(tx, branch, row.event_id, told, row.origin, wards),
+                *(tx, branch, row.event_id, text, row.origin, wards),
                 taint=bool(lines) or is_of_others(replied, row),
                 bare=self._trouble.is_last(row),
             )
@@ -509,11 +509,11 @@ class Casting:
         tidied = await unasked.told_with(tx, row, scope) if unasked else ""
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
         since = max(began, last.received_at if last else began)
-        told = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
-        asked = await self._casts.last_begun(tx, last.event_id) if last and told else None
+        occurrences = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
+        asked = await self._casts.last_begun(tx, last.event_id) if last and occurrences else None
         if asked is not None and asked > since:  # that cast brought the results before it
-            told = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
-        return "".join(due_event(each, self._zone) for each in told) + tidied
+            occurrences = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
+        return "".join(due_event(each, self._zone) for each in occurrences) + tidied
 
     async def _said_before(
         self, tx: Transaction, row: Waiting, began: datetime

@@ -49,14 +49,14 @@ class Step:
 
 def steps_of(messages: Sequence[MessageFile]) -> tuple[Step, ...]:
     """Return the messages of people in a folder, each with its answers."""
-    found: list[Step] = []
+    steps: list[Step] = []
     for message in messages:
         if message.role == "user":
-            found.append(Step(message.text))
+            steps.append(Step(message.text))
         elif message.role == "assistant":
-            last = found.pop() if found else Step(None)
-            found.append(replace(last, answers=(*last.answers, message.text)))
-    return tuple(found)
+            last = steps.pop() if steps else Step(None)
+            steps.append(replace(last, answers=(*last.answers, message.text)))
+    return tuple(steps)
 
 
 def _recorded(casts: Sequence[Cast]) -> Iterator[tuple[Step, Cast]]:
@@ -123,10 +123,10 @@ class FolderChat:
         if not steps or steps[-1].answers:
             raise WintermuteError(ANSWERED if steps else "There is no message: add one first")
         conversation, cast = await self._opened(str(folder.path.resolve()), steps)
-        told = "\n\n".join(each.text for each in messages if each.role == "system")
+        instructions = "\n\n".join(each.text for each in messages if each.role == "system")
         scope = self._stores.owner.scope
         # Tools are offered even without pages: otherwise a recall tag would be text (W-027).
-        settings = replace(self._settings, prompt=FolderPrompt(told))
+        settings = replace(self._settings, prompt=FolderPrompt(instructions))
         caller = Caller(
             *(conversation, scope, cast.id, "owner", cast.event_id), begun=cast.started_at
         )

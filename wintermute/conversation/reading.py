@@ -63,8 +63,8 @@ class Readings:
 
     def due(self) -> list[tuple[float, Reading]]:
         """Return the notices to send, each with its time."""
-        found = [(reading.due, reading) for reading in self._open.values()]
-        return [(at, reading) for at, reading in found if at is not None]
+        notices = [(reading.due, reading) for reading in self._open.values()]
+        return [(at, reading) for at, reading in notices if at is not None]
 
     async def tell(self, reading: Reading, *, unless: bool) -> bool:
         """Tell a person about a wait, once per message; a later attempt edits the same notice.

@@ -22,25 +22,25 @@ def done_so_far(turns: Sequence[Turn]) -> str:
     "" if there are neither. Failed calls are named too, so that nobody takes them for done, except
     pages that were not found.
     """
-    seen = [each for turn in turns for each in turn.observations if each.completed]
-    good = [each for each in seen if not each.is_error]
-    lists = [each for each in good if _lists(each) and isinstance(each.result, list)]
-    done = [_receipt(each.gate, each.result) for each in good if _has_effect(each)]
-    found = [_receipt(each.gate, row) for each in lists for row in each.result] or ["nothing"]
-    wrong = (each for each in seen if each.is_error and each.gate != RECALL)
-    failed = [_line(each.gate, as_text(each.result)) for each in wrong]
+    completed = [each for turn in turns for each in turn.observations if each.completed]
+    succeeded = [each for each in completed if not each.is_error]
+    lists = [each for each in succeeded if _lists(each) and isinstance(each.result, list)]
+    done = [_receipt(each.gate, each.result) for each in succeeded if _has_effect(each)]
+    listed = [_receipt(each.gate, row) for each in lists for row in each.result] or ["nothing"]
+    errors = (each for each in completed if each.is_error and each.gate != RECALL)
+    failed = [_line(each.gate, as_text(each.result)) for each in errors]
     if not (done or lists):
         return ""
-    told = _listed("Done", done) if done else _listed("Found", found)
-    return untagged("\n\n".join(chain(told, _listed("Not done", failed))))
+    summary = _listed("Done", done) if done else _listed("Found", listed)
+    return untagged("\n\n".join(chain(summary, _listed("Not done", failed))))
 
 
-def _lists(seen: Observation) -> bool:
-    return (seen.args or {}).get("action") == "list"
+def _lists(observation: Observation) -> bool:
+    return (observation.args or {}).get("action") == "list"
 
 
-def _has_effect(seen: Observation) -> bool:
-    return seen.gate not in LOOKING and not _lists(seen)
+def _has_effect(observation: Observation) -> bool:
+    return observation.gate not in LOOKING and not _lists(observation)
 
 
 def _listed(heading: str, said: Sequence[str]) -> Iterator[str]:
@@ -72,6 +72,6 @@ def _when(task: Json) -> str:
     return f", next on {task['next_due']}" if task.get("next_due") else ""
 
 
-def _line(what: str, text: str) -> str:
+def _line(label: str, text: str) -> str:
     line = one_line(text)
-    return f"{what}: {line if len(line) <= MOST else line[: MOST - 1] + '…'}"
+    return f"{label}: {line if len(line) <= MOST else line[: MOST - 1] + '…'}"

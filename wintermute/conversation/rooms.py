@@ -57,8 +57,8 @@ def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float
     model (L-072, F-035); every row passes an event that waits.
     """
     rows = sorted(rows, key=lambda row: not row.is_seed)
-    kept = next((row for row in rows if keeps_place(row)), None)
-    free = [row for row in rows if row is kept or row.kind == "event" or passes_by(row, rows)]
+    first = next((row for row in rows if keeps_place(row)), None)
+    free = [row for row in rows if row is first or row.kind == "event" or passes_by(row, rows)]
     later = [row.not_before for row in free if row.not_before is not None and row.not_before > now]
     due = next((row for row in free if row.not_before not in later), None)
     return due, min(later) if later and not due else None
@@ -185,10 +185,10 @@ class Rooms:
                     workers.create_task(self._work(conversation_id))
 
     async def _work(self, conversation_id: str) -> None:
-        bell = self._bells[conversation_id]
+        wakeup = self._bells[conversation_id]
         try:
             while True:
-                bell.clear()
+                wakeup.clear()
                 seconds = await self._trouble.attend(conversation_id)
                 rows = await self.open_rows(conversation_id)
                 row, until = next_row(rows, self._clock.monotonic())
@@ -197,8 +197,8 @@ class Rooms:
                 elif until is not None:
                     await self._tell_kept(rows)
                     left = until - self._clock.monotonic()
-                    await until_set(bell, self._clock, min(left, seconds))
-                elif not bell.is_set():
+                    await until_set(wakeup, self._clock, min(left, seconds))
+                elif not wakeup.is_set():
                     return
         finally:
             del self._bells[conversation_id]
@@ -223,13 +223,13 @@ class Rooms:
 
     async def _stop_one(self, tx: Transaction, row: Waiting) -> str | None:
         """End one sub-session for `/stop ID`; after other words, `/stop` ends everything."""
-        wanted = " ".join(row.body.split()[1:]).strip("`")
-        if not wanted:
+        sub_id = " ".join(row.body.split()[1:]).strip("`")
+        if not sub_id:
             return None
-        if await self._sub_sessions.end(tx, row.conversation_id, only=wanted):
+        if await self._sub_sessions.end(tx, row.conversation_id, only=sub_id):
             return words.STOPPED
-        missing = wanted.startswith("sub_")
-        return words.NO_SUCH_SUB_SESSION.format(id=wanted[:40]) if missing else None
+        missing = sub_id.startswith("sub_")
+        return words.NO_SUCH_SUB_SESSION.format(id=sub_id[:40]) if missing else None
 
     async def _stop_all(self, tx: Transaction, row: Waiting) -> str:
         conversation_id = row.conversation_id
@@ -305,11 +305,11 @@ class Rooms:
         said = ""
         for event_id in events:
             cast = await self._stores.casts.running(event_id)
-            told = await self._stopped(tx, event_id, cast) if reason == "stopped" else ""
+            stopped = await self._stopped(tx, event_id, cast) if reason == "stopped" else ""
             if cast is not None:
-                result = told or cast.last_words
+                result = stopped or cast.last_words
                 await self._stores.casts.end(tx, cast.id, "truncated", reason, result)
-            said = said or told
+            said = said or stopped
         taken, stop = self._running.get(conversation_id, (None, None))
         if stop is not None and taken in events:
             stop.press()  # within the transaction: the cast takes no further step
@@ -363,8 +363,8 @@ class Rooms:
         # Casts of other chats repeat their requests without it (F-027).
         others = {**self._running} if row.word == "/forget" else {}
         for conversation_id, (event_id, stop) in others.items():
-            held = await stores.conversations.get(conversation_id)
-            if held.scope == scope and event_id != row.event_id:
+            conversation = await stores.conversations.get(conversation_id)
+            if conversation.scope == scope and event_id != row.event_id:
                 stop.ask_anew()
 
     async def _command(self, row: Waiting, stop: Stop) -> None:
@@ -404,8 +404,7 @@ class Rooms:
             if cast is not None:
                 result = said if shown else ""
                 await self._stores.casts.end(tx, cast.id, "truncated", "internal_error", result)
-            if await self._stores.inbox.begin(
-                tx, row.event_id
-            ):  # otherwise it has an answer already
+            # Otherwise it has an answer already.
+            if await self._stores.inbox.begin(tx, row.event_id):
                 await self._casting.reply(tx, row, said, of, meant_for=scope, in_place=bool(shown))
             await self._stores.health.note_in(tx, "casts", "fail", "internal error, see the log")

@@ -212,9 +212,9 @@ class Toolbox:
         args, tool = _arguments(call), self._tools.get(call.name)
         if tool is None:
             available = ", ".join(self._tools) or "none"
-            what = NO_CALL if call.name == UNREADABLE else f"unknown tool: {call.name}"
-            told = f"{what}. Available: {available}"
-            return Rejected(told, None if isinstance(args, str) else args)
+            refusal = NO_CALL if call.name == UNREADABLE else f"unknown tool: {call.name}"
+            reason = f"{refusal}. Available: {available}"
+            return Rejected(reason, None if isinstance(args, str) else args)
         if isinstance(args, str):
             return Rejected(args)
         if tool.name == DONE:
@@ -279,8 +279,8 @@ def breach(schema: Json, args: Json, part: str = "arguments") -> str | None:
     errors = sorted(Draft202012Validator(schema).iter_errors(args), key=lambda e: list(e.path))
     if not errors:
         return None
-    named = [
+    problems = [
         f"{'.'.join(str(step) for step in error.absolute_path) or part}: {error.message[:300]}"
         for error in errors[:5]
     ]
-    return "bad arguments: " + "; ".join(named)
+    return "bad arguments: " + "; ".join(problems)

@@ -122,9 +122,8 @@ class Trouble:
         self._readings = Readings(stores, clock)
         self._failing: dict[str, Failing] = {}  # by event
         self._silent: dict[str, float] = {}  # start of the silence, by conversation
-        self._attended: set[str] = (
-            set()
-        )  # conversations whose waiting message is being taken care of
+        # Conversations whose waiting message is being taken care of.
+        self._attended: set[str] = set()
         self._wakes: dict[str, float] = {}  # time of the next wake-up, by conversation
         self._bell = asyncio.Event()
         self._was_away = self._was_unfit = True  # perhaps, in an earlier run
@@ -220,8 +219,8 @@ class Trouble:
 
     async def run(self, wake: Callable[[str], None]) -> None:
         """Take care of running casts until cancelled; `wake` wakes a conversation's worker."""
-        async with asyncio.TaskGroup() as looks:
-            look: asyncio.Task[None] | None = None
+        async with asyncio.TaskGroup() as probes:
+            probe: asyncio.Task[None] | None = None
             while True:
                 self._bell.clear()
                 now = self._clock.monotonic()
@@ -230,14 +229,14 @@ class Trouble:
                     wake(conversation_id)
                 # The room's worker may be busy with rows that go before a message that fails alone.
                 steps = [each for each in self._steps() if each[2].at_work or each[2].alone]
-                if look is not None and not look.done():
+                if probe is not None and not probe.done():
                     steps = [each for each in steps if each[1] != "look"]
                 await self._take_due(steps, now, wake)
                 readings = await self._read_on()
                 to_look_at = [each for each in steps if each[1] == "look"]
                 if failing := [each[2] for each in to_look_at if self._is_due(each, now)]:
                     # The other notices are sent meanwhile.
-                    look = looks.create_task(self._look_at_work(failing, wake))
+                    probe = probes.create_task(self._look_at_work(failing, wake))
                     steps = [each for each in steps if each[1] != "look"]
                 due_next = [*self._wakes.values(), *(each[0] for each in steps), *readings]
                 with suppress(TimeoutError):
@@ -370,8 +369,8 @@ class Trouble:
     async def _again(self, row: Waiting) -> None:
         """Let a waiting message be tried at once; `/stop` still knows that it was tried."""
         async with self._database.transaction() as tx:
-            found = await self._inbox.find(tx, row.event_id)
-            if found is not None and found.state == "waiting":
+            stored = await self._inbox.find(tx, row.event_id)
+            if stored is not None and stored.state == "waiting":
                 await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic())
 
     def _change(self, row: Waiting, change: Callable[[Failing], Failing]) -> None:
@@ -437,9 +436,8 @@ class Trouble:
         if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
             self._forget(row)
             return _given_up(failing.problem)
-        if (
-            failing.alone and outcome.reason == "stopped"
-        ):  # stopped to let others go first; `/stop` itself has forgotten it before
+        # Stopped to let others go first; `/stop` itself has forgotten it before.
+        if failing.alone and outcome.reason == "stopped":
             outcome = Outcome("truncated", "model_unavailable", failing.problem)
         if outcome.reason != "model_unavailable":
             self._forget(row)
@@ -507,17 +505,16 @@ class Trouble:
         """Return the key of a notice that no message fits, told once per room; "" for each time."""
         if outcome.reason not in UNFIT or not is_matrix(row.room_id):
             return ""
-        named = (
-            outcome.text if outcome.reason == UNFIT[0] else ""
-        )  # otherwise the text has numbers of the message
+        # Otherwise the text has numbers of the message.
+        named = outcome.text if outcome.reason == UNFIT[0] else ""
         return f"unfit {row.conversation_id} {self._models.window(ROLE, chosen)} {named}"
 
     async def _tell_back(self, outage: str) -> None:
         async with self._database.transaction() as tx:
-            told = [key.removeprefix(outage) for key in await self._notices.noticed(tx, outage)]
-            for each in told:
+            rooms = [key.removeprefix(outage) for key in await self._notices.noticed(tx, outage)]
+            for each in rooms:
                 await self._notices.notice_once(tx, f"back {outage} {each}", EVER, each, words.BACK)
-        for each in told:
+        for each in rooms:
             self._speaker.speak(each)
 
 

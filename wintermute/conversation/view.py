@@ -103,25 +103,25 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
     system message. Several casts for one event (the model was away, L-034) show their intent once.
     Turns that record a failed call are not shown (L-033), nor those that a redaction emptied.
     """
-    found: list[Json] = [] if system is None else [{"role": "system", "content": system}]
+    result: list[Json] = [] if system is None else [{"role": "system", "content": system}]
     summary = opening(past.fold)
     if looks.layout == "system" and summary:
-        told = f"# {SUMMARY}\n{untagged(marked(past.fold))}\n\n"
-        summary = told if system is None else ""
+        heading = f"# {SUMMARY}\n{untagged(marked(past.fold))}\n\n"
+        summary = heading if system is None else ""
     casts = shown_casts(past.casts)
     untold = _untold(casts)
     for n, cast in enumerate(casts):
         goes_on = n + 1 < len(casts) and _is_again(casts[n + 1], cast)
         if n and _is_again(cast, casts[n - 1]):
-            _add(found, _news(cast, casts[n - 1]) if looks.layout == "append" else "")
+            _add(result, _news(cast, casts[n - 1]) if looks.layout == "append" else "")
         else:
             # Many chat templates want turns to alternate, and an answer after a tool's result.
-            if found and found[-1]["role"] in ("user", "tool"):
-                found.append({"role": "assistant", "content": UNANSWERED})
-            found.append({"role": "user", "content": summary + _intent(n, casts, looks)})
+            if result and result[-1]["role"] in ("user", "tool"):
+                result.append({"role": "assistant", "content": UNANSWERED})
+            result.append({"role": "user", "content": summary + _intent(n, casts, looks)})
             summary = ""
-        found += _said(cast, past.fold, looks, untold, goes_on=goes_on)
-    return tuple(found)
+        result += _said(cast, past.fold, looks, untold, goes_on=goes_on)
+    return tuple(result)
 
 
 def marked(fold: Fold | None) -> str:
@@ -180,11 +180,11 @@ def bared(cast: Cast) -> Cast:
 def named(messages: Sequence[Json]) -> str:
     """Name the parts of the prompt and the pages in a request for a person (F-038)."""
     texts = [str(message["content"] or "") for message in messages]
-    told = chain(pieces(prompt_of(tuple(messages)) or ""), *map(parts_of, texts[1:]))
-    names = [MEMORIES if name == RANKED else name for name, text in told if text.strip()]
-    found = [name.lower() for name in names if name in HELP and name != INSTRUCTIONS]
-    found += [f"the page *{plain(title)}*" for text in texts[1:] for title in PAGE.findall(text)]
-    return ", ".join(dict.fromkeys(["what was said before", *found]))
+    parts = chain(pieces(prompt_of(tuple(messages)) or ""), *map(parts_of, texts[1:]))
+    names = [MEMORIES if name == RANKED else name for name, text in parts if text.strip()]
+    labels = [name.lower() for name in names if name in HELP and name != INSTRUCTIONS]
+    labels += [f"the page *{plain(title)}*" for text in texts[1:] for title in PAGE.findall(text)]
+    return ", ".join(dict.fromkeys(["what was said before", *labels]))
 
 
 def blocks(past: BranchView) -> Iterator[str]:
@@ -225,8 +225,8 @@ def _is_again(cast: Cast, before: Cast) -> bool:
 def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
     """Return a message's text: in the layout `append` its first version and block, else the last."""
     if looks.layout == "append":
-        said, told = casts[n].intent or ERASED, casts[n].context_block
-        return f"{said}\n\n{told}" if told else said
+        said, block = casts[n].intent or ERASED, casts[n].context_block
+        return f"{said}\n\n{block}" if block else said
     last = n
     while last + 1 < len(casts) and _is_again(casts[last + 1], casts[n]):
         last += 1
@@ -240,12 +240,12 @@ def _news(cast: Cast, before: Cast) -> str:
     return "\n\n".join(filter(None, (*ages, cast.context_block)))
 
 
-def _add(found: list[Json], text: str) -> None:
+def _add(result: list[Json], text: str) -> None:
     """Append text to the last message."""
-    if text and found[-1]["role"] == "assistant":
-        found.append({"role": "user", "content": text})
+    if text and result[-1]["role"] == "assistant":
+        result.append({"role": "user", "content": text})
     elif text:
-        found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n\n{text}"}
+        result[-1] = {**result[-1], "content": f"{result[-1]['content']}\n\n{text}"}
 
 
 def _untold(casts: Sequence[Cast]) -> frozenset[str]:
@@ -264,19 +264,19 @@ def _said(
     ended, hidden = cast.state != "running", looks.hidden
     if ended and (looks.layout == "system" or cast.id in untold or _is_folded_over(cast, fold)):
         hidden = hidden.union(DECAYING)  # L-056
-    found: list[Json] = []
+    result: list[Json] = []
     for turn in filter(is_shown, cast.turns):
-        found += turn_messages(turn, cast, hidden)
+        result += turn_messages(turn, cast, hidden)
         is_over = ended and turn is cast.turns[-1] and not goes_on
         if not is_over and not turn.calls and cast.wards.get("require_done"):
-            found.append({"role": "user", "content": CALL_DONE})  # L-012
+            result.append({"role": "user", "content": CALL_DONE})  # L-012
         if turn.context_block and looks.layout == "append":
-            _add(found, turn.context_block)
+            _add(result, turn.context_block)
     if cast.reason == "text" and cast.result and any(map(recalls_in_vain, cast.turns[-1:])):
-        found.append({"role": "assistant", "content": cast.result})  # W-032
+        result.append({"role": "assistant", "content": cast.result})  # W-032
     if cast.reason in SEEN and cast.result and cast.result != cast.last_words:
-        found.append({"role": "assistant", "content": cast.result})  # seen while it grew (X-062)
-    return found
+        result.append({"role": "assistant", "content": cast.result})  # seen while it grew (X-062)
+    return result
 
 
 def recalls_in_vain(turn: Turn) -> bool:
@@ -331,8 +331,8 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
         yield {"role": "tool", "tool_call_id": call.id, "content": content}
     if tags:
         yield {"role": "assistant", "content": "\n".join([*said, *tags.values()])}
-        told = (_told(seen.get(n), _unrun(turn, cast, n), hidden) for n in tags)
-        yield {"role": "user", "content": "\n".join(told)}
+        results = (_told(seen.get(n), _unrun(turn, cast, n), hidden) for n in tags)
+        yield {"role": "user", "content": "\n".join(results)}
     if done is not None:
         yield {"role": "assistant", "content": as_text(done.result) or UNANSWERED}
 
@@ -357,8 +357,8 @@ def _tag(call: Call) -> str | None:
     return f"<{RECALL}>{title}</{RECALL}>" if isinstance(title, str) else None
 
 
-def _is_answer(seen: Observation) -> bool:
-    return seen.gate == "done" and seen.completed and not seen.is_error
+def _is_answer(observation: Observation) -> bool:
+    return observation.gate == "done" and observation.completed and not observation.is_error
 
 
 def _valid(arguments: str) -> str:
@@ -426,8 +426,8 @@ def prompt_of(messages: tuple[Json, ...]) -> str | None:
 def too_large(messages: tuple[Json, ...]) -> str | None:
     """Return the error for a prompt part that is most of a request; None if there is none."""
     sizes: dict[str, int] = {}
-    told = (parts_of(str(message["content"] or "")) for message in messages[1:])
-    for name, text in chain(pieces(prompt_of(messages) or ""), *told):
+    blocks = (parts_of(str(message["content"] or "")) for message in messages[1:])
+    for name, text in chain(pieces(prompt_of(messages) or ""), *blocks):
         part = MEMORIES if name == RANKED else name
         sizes[part] = max(sizes.get(part, 0), len(text))
     largest = max(sizes, key=sizes.__getitem__)
@@ -449,8 +449,8 @@ def without_memories(messages: tuple[Json, ...], *, share: float = 0) -> tuple[J
                 continue
             before, opened, prompt = prompt.rpartition(OPENED)
             prompt, closed = prompt.removesuffix(CLOSED), CLOSED
-        told = (len(text) for name, text in pieces(prompt) if name in (MEMORIES, RANKED))
-        if next(told, 0) > share * _size(messages) and (less := fewer_memories(prompt)):
+        lengths = (len(text) for name, text in pieces(prompt) if name in (MEMORIES, RANKED))
+        if next(lengths, 0) > share * _size(messages) and (less := fewer_memories(prompt)):
             lighter = {**message, "content": f"{before}{opened}{less}{closed}"}
             return (*messages[:n], lighter, *messages[n + 1 :])
     return None
@@ -472,16 +472,16 @@ def left_out(messages: tuple[Json, ...]) -> Iterator[str]:
     for message in messages:
         text = str(message["content"] or "")
         named = pieces(text) if message["role"] == "system" else parts_of(text)
-        for name, piece in named:
-            yield from (f"{name}: {mark}" for mark in LEFT.findall(piece))
+        for name, part in named:
+            yield from (f"{name}: {mark}" for mark in LEFT.findall(part))
         said = "" if message["role"] == "system" else without_blocks(text)
         yield from (f"{message['role']}: {mark}" for mark in LEFT.findall(said))
 
 
 def memories_left_out(messages: tuple[Json, ...]) -> int:
     """Count the memories of a list that did not fit into a request (F-023)."""
-    told = [LEFT_OUT_BEFORE.search(str(message["content"] or "")) for message in messages]
-    return max((int(mark[1]) for mark in told if mark), default=0)
+    notes = [LEFT_OUT_BEFORE.search(str(message["content"] or "")) for message in messages]
+    return max((int(mark[1]) for mark in notes if mark), default=0)
 
 
 def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:

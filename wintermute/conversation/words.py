@@ -95,9 +95,9 @@ GONE = (
 )
 
 
-def below(shown: str, told: str) -> str:
+def below(shown: str, notice: str) -> str:
     """Append a notice to the text of an answer that people have already seen."""
-    return f"{shown}\n\n{told}".strip()
+    return f"{shown}\n\n{notice}".strip()
 
 
 def reply_text(
@@ -127,11 +127,11 @@ def reply_text(
         return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
     message = f"your message of {when}" if when and not shown else "this"
     blamed = f"what a tool gave me for {message}" if turns else message
-    told = PROBLEMS.get(outcome.reason, "{problem}")
-    told = told.format(problem=outcome.text, message=message, blamed=blamed)
+    notice = PROBLEMS.get(outcome.reason, "{problem}")
+    notice = notice.format(problem=outcome.text, message=message, blamed=blamed)
     if chosen is not None and outcome.reason in OF_MODEL:
-        told = f"{told}\n\n{CHOSEN.format(name=chosen)}"
-    return below(shown, f"{told}\n\n{done_so_far(turns)}".strip())
+        notice = f"{notice}\n\n{CHOSEN.format(name=chosen)}"
+    return below(shown, f"{notice}\n\n{done_so_far(turns)}".strip())
 
 
 def waiting_for(name: str, seconds: int, wait: Wait | None = None) -> str:

@@ -219,8 +219,8 @@ class Endpoint:
     async def _opened(self) -> "Client":
         async with self._opening:
             if self._client is None:
-                told = await is_private(self.settings)
-                self._dialect = replace(self._dialect, tells_progress=told)
+                private = await is_private(self.settings)
+                self._dialect = replace(self._dialect, tells_progress=private)
                 # In a thread: the import is slow, and the rooms must not wait for it.
                 self._client = await asyncio.to_thread(
                     _open, self.settings, self._key, self._redact
@@ -251,8 +251,8 @@ class Endpoint:
     def learnt(self) -> str:
         """The changes to requests since the start, for a person (F-042, F-064)."""
         cut = self.measure.cut
-        told = [self._dialect.learnt, cut_words(self.name, cut) if cut else ""]
-        return "; ".join(filter(None, told))
+        changes = [self._dialect.learnt, cut_words(self.name, cut) if cut else ""]
+        return "; ".join(filter(None, changes))
 
     async def _answer(
         self, client: "Client", body: Json, request: Request, listener: Listener, longest: int
@@ -336,12 +336,12 @@ def patience(gathering: Gathering, settings: Backend, now: float, heard_at: floa
 
 
 async def _whole(chunks: AsyncIterator[bytes]) -> bytes:
-    found = bytearray()
+    content = bytearray()
     async for chunk in chunks:
-        found += chunk
-        if len(found) > MOST_BYTES:
+        content += chunk
+        if len(content) > MOST_BYTES:
             raise Refused("garbage", f"sent more than {MOST_BYTES} bytes in one answer")
-    return bytes(found)
+    return bytes(content)
 
 
 def offered(request: Request) -> dict[str, Json]:

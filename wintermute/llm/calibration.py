@@ -61,9 +61,9 @@ def on_our_scale(likeness: float, same: float, related: float) -> float:
 def shipped_pairs() -> tuple[KnownPair, ...]:
     """Return the forty pairs that come with the program, in seven languages."""
     text = (resources.files("wintermute.llm") / "pairs.toml").read_text("utf-8")
-    found = tomllib.loads(text)
+    table = tomllib.loads(text)
     return tuple(
-        KnownPair(relation, one, other) for relation in RELATIONS for one, other in found[relation]
+        KnownPair(relation, one, other) for relation in RELATIONS for one, other in table[relation]
     )
 
 
@@ -76,10 +76,10 @@ def thresholds(likenesses: Mapping[Relation, Sequence[float]]) -> Thresholds | N
     same, related, unrelated = (likenesses[relation] for relation in RELATIONS)
     _, is_same = _cut([*related, *unrelated], same)
     floor, is_related = _cut(unrelated, [*related, *same])
-    found = Thresholds(median(same), median(related), floor)
-    if min(is_same, is_related) < TOLD_APART or not found.floor <= found.related < found.same:
+    limits = Thresholds(median(same), median(related), floor)
+    if min(is_same, is_related) < TOLD_APART or not limits.floor <= limits.related < limits.same:
         return None
-    return found
+    return limits
 
 
 async def calibrated(embedder: Embedder) -> Thresholds | None:
@@ -90,15 +90,15 @@ async def calibrated(embedder: Embedder) -> Thresholds | None:
     """
     if embedder.name in KNOWN:
         return KNOWN[embedder.name]
-    found: dict[Relation, list[float]] = {relation: [] for relation in RELATIONS}
+    likenesses: dict[Relation, list[float]] = {relation: [] for relation in RELATIONS}
     pairs = shipped_pairs()
     texts = [text for pair in pairs for text in (pair.one, pair.other)]
     vectors = await embedder.embed_document(texts)
     for pair, one, other in zip(pairs, vectors[::2], vectors[1::2], strict=True):
         if one is None or other is None:
             raise EmbeddingsUnavailable("a pair of the calibration has no vector")
-        found[pair.relation].append(likeness(one, other))
-    return thresholds(found)
+        likenesses[pair.relation].append(likeness(one, other))
+    return thresholds(likenesses)
 
 
 def _cut(below: Sequence[float], above: Sequence[float]) -> tuple[float, float]:

@@ -140,12 +140,12 @@ class Budget:
             ceiling.tokens_per_day is not None
             and used.tokens + worst.tokens > ceiling.tokens_per_day
         ):
-            told = (
+            reason = (
                 f"{used.tokens} of {ceiling.tokens_per_day} tokens are used or reserved"
                 f" (llm.budget.tokens_per_day) and this call may take {worst.tokens}"
             )
         elif ceiling.usd_per_day is not None and 0 < worst.usd > ceiling.usd_per_day - used.usd:
-            told = (
+            reason = (
                 f"{used.usd:.4f} of {ceiling.usd_per_day:g} USD are used or reserved"
                 f" (llm.budget.usd_per_day) and this call may cost {worst.usd:.4f}"
             )
@@ -154,12 +154,12 @@ class Budget:
         if _beyond(ceiling.tokens_per_day, worst.tokens) or _beyond(ceiling.usd_per_day, worst.usd):
             way = "raise the limit in config.yaml, or start afresh with `/new` to ask for less"
             raise BudgetSpent(
-                f"{planned.backend} is not asked, for no day has room for it: {told}; {way}", None
+                f"{planned.backend} is not asked, for no day has room for it: {reason}; {way}", None
             )
         midnight = datetime.combine(planned.day + timedelta(days=1), time(), self._zone)
         way = f"wait for {midnight:%Y-%m-%d %H:%M} or raise the limit in config.yaml"
         raise BudgetSpent(
-            f"{planned.backend} is not asked, for the day's budget is spent: {told}; {way}",
+            f"{planned.backend} is not asked, for the day's budget is spent: {reason}; {way}",
             midnight.astimezone(UTC),
         )
 
@@ -354,10 +354,10 @@ async def attempts(database: Database, cast_ids: Sequence[str]) -> list[Json]:
         " ORDER BY created_at, rowid",
         (json.dumps(list(cast_ids)),),
     )
-    found: list[Json] = []
+    result: list[Json] = []
     for row in rows:
         attempt: Json = {name: row[name] for name in row.keys()}  # noqa: SIM118  not a dict
         for body in ("request", "answer"):
             attempt[body] = json.loads(attempt[body]) if attempt[body] else None
-        found.append(attempt)
-    return found
+        result.append(attempt)
+    return result

@@ -76,7 +76,7 @@ class Dialect:
     @property
     def learnt(self) -> str:
         """The changes to requests, for a person; "" if there are none."""
-        told = {
+        changes = {
             f"with {self.limit}": self.limit != "max_tokens",
             "with reasoning_effort none": self.thinks_not,
             f"without {', '.join(sorted(self.unknown))}": bool(self.unknown),
@@ -86,7 +86,7 @@ class Dialect:
             "with one message of a person at a time": self.takes_turns_only,
             "with earlier tool calls as text": self.tells_calls,
         }
-        return "; ".join(words for words, holds in told.items() if holds)
+        return "; ".join(words for words, holds in changes.items() if holds)
 
     def without(self, said: Complaint | None, body: Json, settings: Backend) -> "Dialect | None":
         """Return the dialect without the rejected feature; None if there is no way without it."""
@@ -142,35 +142,35 @@ def _without_system(messages: Iterable[Json]) -> tuple[Json, ...]:
 
 def _in_turn(messages: Sequence[Json]) -> tuple[Json, ...]:
     """Merge neighbours of one role; put a placeholder answer between a tool result and a user message."""
-    found: list[Json] = []
+    result: list[Json] = []
     for message in messages:
-        role, last = _role(message), _role(found[-1]) if found else ""
-        if role == last and role in ("user", "assistant") and not found[-1].get("tool_calls"):
-            found[-1] = _joined(message, found[-1]["content"], message["content"])
+        role, last = _role(message), _role(result[-1]) if result else ""
+        if role == last and role in ("user", "assistant") and not result[-1].get("tool_calls"):
+            result[-1] = _joined(message, result[-1]["content"], message["content"])
             continue
         if role == "user" and last == "tool":
-            found.append({"role": "assistant", "content": NOTHING_SAID})
-        found.append(message)
-    return tuple(found)
+            result.append({"role": "assistant", "content": NOTHING_SAID})
+        result.append(message)
+    return tuple(result)
 
 
 def _calls_told(messages: tuple[Json, ...]) -> tuple[Json, ...]:
     """Replace calls before the last user message, and their results, by text."""
     last = max((n for n, each in enumerate(messages) if _role(each) == "user"), default=0)
-    found: list[Json] = []
+    result: list[Json] = []
     names: dict[str, str] = {}
     for message in messages[:last]:
         if calls := message.get("tool_calls"):
             names |= {call["id"]: call["function"]["name"] for call in calls}
-            told = (CALLED.format_map(call["function"]) for call in calls)
-            found.append(_joined({"role": "assistant"}, message["content"], *told))
+            texts = (CALLED.format_map(call["function"]) for call in calls)
+            result.append(_joined({"role": "assistant"}, message["content"], *texts))
         elif _role(message) == "tool":
             lines = "\n".join(f"> {line}" for line in untagged(message["content"]).splitlines())
             gave = GAVE.format(name=names.get(message["tool_call_id"], "a tool"), lines=lines)
-            found.append({"role": "user", "content": gave})
+            result.append({"role": "user", "content": gave})
         else:
-            found.append(message)
-    return (*found, *messages[last:])
+            result.append(message)
+    return (*result, *messages[last:])
 
 
 def _joined(message: Json, *contents: str | None) -> Json:

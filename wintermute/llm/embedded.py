@@ -250,14 +250,14 @@ class EmbeddedEmbedder:
             await asyncio.wait({child.gone}, timeout=ENDING_SECONDS)
 
     async def _embed(self, texts: Sequence[str], until: float | None) -> list[Vector | None]:
-        found: list[Vector | None] = [None] * len(texts)
-        meant = [(n, text) for n, text in enumerate(map(embeddable, texts)) if text is not None]
-        for at in range(0, len(meant), TEXTS):
-            part = meant[at : at + TEXTS]
+        result: list[Vector | None] = [None] * len(texts)
+        indexed = [(n, text) for n, text in enumerate(map(embeddable, texts)) if text is not None]
+        for at in range(0, len(indexed), TEXTS):
+            part = indexed[at : at + TEXTS]
             vectors = await self._persist([text for _, text in part], until)
             for (n, _), each in zip(part, vectors, strict=True):
-                found[n] = each
-        return found
+                result[n] = each
+        return result
 
     async def _persist(self, texts: Sequence[str], until: float | None) -> list[Vector]:
         """Ask, and once more if the child was lost."""
@@ -285,9 +285,9 @@ class EmbeddedEmbedder:
         if len(values) != width * len(texts):
             child.kill("answered garbage")
             raise _Lost
-        found = [vector(values[at : at + width], dimension) for at in range(0, len(values), width)]
+        result = [vector(values[at : at + width], dimension) for at in range(0, len(values), width)]
         self._failures = 0
-        return found
+        return result
 
     async def _wait(
         self,

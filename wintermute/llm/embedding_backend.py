@@ -94,8 +94,8 @@ class RecordedEmbeddings:
             if isinstance(problem, Failed):
                 outcome = problem.outcome
                 usage = estimated if outcome == "timeout" else problem.usage
-                told = (self.backend, outcome, number, len(texts))
-                log.warning("embedding failed backend=%s outcome=%s attempt=%d texts=%d", *told)
+                values = (self.backend, outcome, number, len(texts))
+                log.warning("embedding failed backend=%s outcome=%s attempt=%d texts=%d", *values)
             attempt = replace(attempt, outcome=outcome, detail=str(problem), usage=usage)
             raise
         finally:
@@ -159,14 +159,14 @@ class BackendEmbedder:
     async def _embed(
         self, texts: Sequence[str], prefix: str, seconds: float, retries: int
     ) -> list[Vector | None]:
-        found: list[Vector | None] = [None] * len(texts)
-        meant = [
+        result: list[Vector | None] = [None] * len(texts)
+        indexed = [
             (n, prefix + self._redact(text))
             for n, text in enumerate(map(embeddable, texts))
             if text is not None
         ]
-        while meant:
-            part = meant[: self._texts]
+        while indexed:
+            part = indexed[: self._texts]
             try:
                 sent = [text for _, text in part]
                 made = await self._persist(sent, seconds, retries)
@@ -179,9 +179,9 @@ class BackendEmbedder:
                 raise EmbeddingsUnavailable(str(problem)) from None
             self._agree(made)
             for (n, _), each in zip(part, made, strict=True):
-                found[n] = each
-            del meant[: len(part)]
-        return found
+                result[n] = each
+            del indexed[: len(part)]
+        return result
 
     async def _persist(
         self, texts: Sequence[str], seconds: float, retries: int
@@ -202,12 +202,12 @@ class BackendEmbedder:
         """Raise EmbeddingsUnavailable if the dimension has changed (M-021)."""
         (dimension,) = {each.dimension for each in made}
         if self._dimension is not None and dimension != self._dimension:
-            told = f"has vectors of {dimension} numbers and had {self._dimension} before"
-            raise EmbeddingsUnavailable(self._advised(f"{self._recorded.backend} {told}"))
+            problem = f"has vectors of {dimension} numbers and had {self._dimension} before"
+            raise EmbeddingsUnavailable(self._advised(f"{self._recorded.backend} {problem}"))
         self._dimension = dimension
 
-    def _advised(self, told: str) -> str:
-        return f"{told} (memory.embeddings.backend, model {self._model}: look at both)"
+    def _advised(self, problem: str) -> str:
+        return f"{problem} (memory.embeddings.backend, model {self._model}: look at both)"
 
 
 def answer_of(answer: bytes, count: int) -> EmbeddingReply:
@@ -227,8 +227,8 @@ def _decoded(answer: bytes) -> Json:
     try:
         document = json.loads(answer)
     except (ValueError, RecursionError):
-        kind = "a web page" if answer.lstrip()[:1] == b"<" else "something that is no JSON"
-        raise Refused("garbage", f"answered with {kind}: check its base_url") from None
+        description = "a web page" if answer.lstrip()[:1] == b"<" else "something that is no JSON"
+        raise Refused("garbage", f"answered with {description}: check its base_url") from None
     if not isinstance(document, dict):
         raise Refused("garbage", "answered with JSON that is no object: check its base_url")
     if document.get("error") and not document.get("data"):
@@ -242,10 +242,10 @@ def _vectors(document: Json, count: int) -> list[Vector]:
         raise Refused("garbage", "has no embeddings in its answer: does this model make them?")
     if len(rows) != count:
         raise Refused("garbage", f"made {len(rows)} embeddings of {count} texts")
-    found = [_vector(row.get("embedding")) for row in _ordered(rows)]
-    if len({each.dimension for each in found}) > 1:
+    vectors = [_vector(row.get("embedding")) for row in _ordered(rows)]
+    if len({each.dimension for each in vectors}) > 1:
         raise Refused("garbage", "made embeddings of several lengths in one answer")
-    return found
+    return vectors
 
 
 def _ordered(rows: list[Json]) -> list[Json]:
@@ -259,8 +259,8 @@ def _ordered(rows: list[Json]) -> list[Json]:
 
 def _vector(embedding: Any) -> Vector:
     if isinstance(embedding, str):
-        told = "wrote an embedding as base64 although it was asked for numbers"
-        raise Refused("garbage", f"{told}: turn that off in its server")
+        reason = "wrote an embedding as base64 although it was asked for numbers"
+        raise Refused("garbage", f"{reason}: turn that off in its server")
     if not isinstance(embedding, list):
         raise Refused("garbage", "has no embeddings in its answer: does this model make them?")
     try:

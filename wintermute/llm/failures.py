@@ -55,10 +55,10 @@ class Failed(Exception):
 
     def told_by(self, name: str, key: str, redact: Callable[[str], str]) -> Self:
         """Return the same failure with the backend's name, and without secrets."""
-        told = f"{name} {self}"
+        text = f"{name} {self}"
         return type(self)(
             self.outcome,
-            redact(told.replace(key, "[secret]") if key else told),
+            redact(text.replace(key, "[secret]") if key else text),
             retry_after=self.retry_after,
             usage=self.usage,
             window=self.window,
@@ -133,31 +133,32 @@ def of_error(error: Any) -> Failed:
     return _failure(complaint(known, error), {})
 
 
-def _failure(said: Complaint, headers: Mapping[str, str]) -> Failed:
+def _failure(refusal: Complaint, headers: Mapping[str, str]) -> Failed:
     wish = _retry_after(headers)
-    kind: type[Failed] = KINDS.get(said.kind, Refused)
-    outcome = f"status_{said.status}" if issubclass(kind, Outage) and said.status else said.kind
-    delay = said.delay if wish is None else wish
-    is_pause = (
-        said.kind == "pause" and delay is not None
-    )  # a rate limit, not an empty account (F-043)
-    return kind(
+    error: type[Failed] = KINDS.get(refusal.kind, Refused)
+    outcome = (
+        f"status_{refusal.status}" if issubclass(error, Outage) and refusal.status else refusal.kind
+    )
+    delay = refusal.delay if wish is None else wish
+    # A rate limit, not an empty account (F-043).
+    is_pause = refusal.kind == "pause" and delay is not None
+    return error(
         outcome,
-        replace(said, kind="wait").advice if is_pause else said.advice,
+        replace(refusal, kind="wait").advice if is_pause else refusal.advice,
         retry_after=delay,
-        window=limit_in(said.text) if kind is TooLarge else None,
-        complaint=said,
+        window=limit_in(refusal.text) if error is TooLarge else None,
+        complaint=refusal,
     )
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a Retry-After header; a date is compared with the server's own Date."""
-    wanted = headers.get("retry-after", "")
+    header = headers.get("retry-after", "")
     try:
-        seconds = float(wanted)
+        seconds = float(header)
     except ValueError:
         try:
-            until, now = map(parsedate_to_datetime, (wanted, headers.get("date", "")))
+            until, now = map(parsedate_to_datetime, (header, headers.get("date", "")))
             seconds = (until - now).total_seconds()
         except (ValueError, TypeError):  # no date, or one without a time zone
             return None

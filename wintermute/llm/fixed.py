@@ -57,7 +57,7 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
     began = loop.time()
     try:
         async with asyncio.timeout(seconds):
-            heard = await _round(endpoint)
+            answers = await _round(endpoint)
     except Failed as failure:
         refused = KeyRefused if failure.outcome == "key" else failure.public
         raise refused(str(failure)) from None
@@ -65,42 +65,42 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
         raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
-    first, took = heard[0], (loop.time() - began) / len(heard)
+    first, took = answers[0], (loop.time() - began) / len(answers)
     spells, asked = _spells(first), f", asked {endpoint.learnt}" if endpoint.learnt else ""
-    words = any(each.text.strip() and each.finish_reason == "stop" for each in heard)
+    words = any(each.text.strip() and each.finish_reason == "stop" for each in answers)
     aloud = endpoint.thinks_aloud or (False if words else None)
-    told = f"{name} answered in {took:.1f} s (model {first.model or backend.model}{asked})"
+    report = f"{name} answered in {took:.1f} s (model {first.model or backend.model}{asked})"
     if spells is None and not first.calls:
-        told += THOUGHT if first.finish_reason == "length" else WORDS
-        return Probed("warn", told, spells, aloud)
-    told += ALOUD if aloud else ""
-    return Probed("warn" if CUTS in asked else "ok", told, spells, aloud)
+        report += THOUGHT if first.finish_reason == "length" else WORDS
+        return Probed("warn", report, spells, aloud)
+    report += ALOUD if aloud else ""
+    return Probed("warn" if CUTS in asked else "ok", report, spells, aloud)
 
 
 async def _round(endpoint: Endpoint) -> list[Answer]:
     """Return all answers: to a question, to the results of its calls, and to a second question."""
-    said, heard = list[Json](), list[Answer]()
+    messages, answers = list[Json](), list[Answer]()
     for question in (*QUESTION.messages, AGAIN):
-        said.append(question)
+        messages.append(question)
         for _ in range(MOST_STEPS):
-            request = Request(tuple(said), QUESTION.tools)
+            request = Request(tuple(messages), QUESTION.tools)
             try:
-                heard.append(await endpoint.ask(request, MOST_TOKENS))
+                answers.append(await endpoint.ask(request, MOST_TOKENS))
             except Empty as empty:  # the model's reasoning has used up these few tokens
-                heard.append(Answer("", (), "length", empty.usage, ""))
-            if usage := heard[-1].usage:
+                answers.append(Answer("", (), "length", empty.usage, ""))
+            if usage := answers[-1].usage:
                 endpoint.measure.learn(tokens.size(request), usage)
             if not all(
-                call.via == "call" and call.arguments[:1] == "{" for call in heard[-1].calls
+                call.via == "call" and call.arguments[:1] == "{" for call in answers[-1].calls
             ):
-                return heard
-            if not heard[-1].calls:
+                return answers
+            if not answers[-1].calls:
                 break
-            said += _shown(heard[-1], [endpoint.sender, f"{len(said)}", heard[-1].kept])
-        if not said[1:]:
+            messages += _shown(answers[-1], [endpoint.sender, f"{len(messages)}", answers[-1].kept])
+        if not messages[1:]:
             break
-        said.append({"role": "assistant", "content": heard[-1].text or "ok"})
-    return heard
+        messages.append({"role": "assistant", "content": answers[-1].text or "ok"})
+    return answers
 
 
 def _shown(answer: Answer, kept: list[str]) -> Iterator[Json]:

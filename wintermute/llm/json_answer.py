@@ -37,22 +37,22 @@ def json_of(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
     """Return the result of `read` for the only object of an answer. Raises: Unfit."""
     if not reply.is_whole:
         raise Unfit("it was cut off before its end: make it shorter")
-    problem, fit = Unfit("it is no JSON"), list[T]()
-    for found in reversed(_values(reply.text)):
+    problem, results = Unfit("it is no JSON"), list[T]()
+    for value in reversed(_values(reply.text)):
         try:
-            fit.append(_proved(found, template, read))
+            results.append(_proved(value, template, read))
         except Unfit as unfit:
             problem = unfit
-    if len(fit) > 1:
+    if len(results) > 1:
         raise Unfit("it holds two different answers: give one")
-    if not fit:
+    if not results:
         raise problem
-    return fit[0]
+    return results[0]
 
 
 def _values(text: str) -> list[Any]:
     """Return the different JSON values of a text, also within prose and fences (M-094)."""
-    decoder, found, at = json.JSONDecoder(), list[Any](), 0
+    decoder, values, at = json.JSONDecoder(), list[Any](), 0
     for _ in range(MOST_TRIED):
         if (begins := BEGINS.search(text, at)) is None:
             break
@@ -61,25 +61,25 @@ def _values(text: str) -> list[Any]:
         except (ValueError, RecursionError):
             at = begins.end()
         else:
-            found += [value] if value not in found else []
-    return found
+            values += [value] if value not in values else []
+    return values
 
 
-def _proved(found: Any, template: str, read: Callable[[Json], T]) -> T:
-    if not isinstance(found, dict):
+def _proved(value: Any, template: str, read: Callable[[Json], T]) -> T:
+    if not isinstance(value, dict):
         raise Unfit("it is no JSON object")
-    if any(_repeats(said, template) for said in _texts(found)):
+    if any(_repeats(text, template) for text in _texts(value)):
         raise Unfit("it repeats the example of the instructions: take what the data say")
-    return read(found)
+    return read(value)
 
 
-def _repeats(said: str, template: str) -> bool:
+def _repeats(text: str, template: str) -> bool:
     """Return True if a text has a line or a placeholder of the template's examples."""
     known = _plain(template)
     blank = {name for name in PLACEHOLDER.findall(known) if f"</{name}>" not in known}
-    lines = [line for each in said.splitlines() if (line := _plain(each).strip(MARKS))]
+    lines = [line for each in text.splitlines() if (line := _plain(each).strip(MARKS))]
     return any(line in blank or (len(line) >= THE_SAME and line in known) for line in lines) or any(
-        f"<{name}>" in _plain(said) for name in blank
+        f"<{name}>" in _plain(text) for name in blank
     )
 
 

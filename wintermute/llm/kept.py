@@ -92,8 +92,8 @@ def as_kept(message: Json, calls: Sequence[Json], redact: Redaction) -> str:
 
 def sender(name: str, settings: Backend) -> str:
     """Return the id of a backend and its model in turns: another address is another sender."""
-    told = f"{name}\n{settings.base_url}\n{settings.model}"
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    identity = f"{name}\n{settings.base_url}\n{settings.model}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def plain(messages: Iterable[Json]) -> tuple[Json, ...]:
@@ -109,30 +109,31 @@ def given(
     A repeated id is replaced, so that the messages before stay unchanged. If a provider signed a
     call, all later calls get a signature at once.
     """
-    taken, names, found = set[str](), iter(list[str]()), list[Json]()
+    taken, call_ids, result = set[str](), iter(list[str]()), list[Json]()
     wanted = set(placeholders)
     for message in messages:
         if KEPT in message:
             message = _answer(message, to, redact, taken)
-            names = iter([call["id"] for call in message["tool_calls"]])
+            call_ids = iter([call["id"] for call in message["tool_calls"]])
             wanted |= {key for call in message["tool_calls"] for key in call} & {"extra_content"}
-        elif message["role"] == "tool" and (name := next(names, "")):
-            message = {**message, "tool_call_id": name}
-        found.append(_filled(message, wanted))
-    return tuple(found)
+        elif message["role"] == "tool" and (call_id := next(call_ids, "")):
+            message = {**message, "tool_call_id": call_id}
+        result.append(_filled(message, wanted))
+    return tuple(result)
 
 
 def _answer(message: Json, to: str, redact: Redaction, taken: set[str]) -> Json:
-    by, turn, kept = message[KEPT]
-    is_ours = kept and by == to and redact(kept) == kept  # a secret may be new
-    own, calls = json.loads(kept) if is_ours else {}, list[Json]()
+    by, turn, fields = message[KEPT]
+    is_ours = fields and by == to and redact(fields) == fields  # a secret may be new
+    own, calls = json.loads(fields) if is_ours else {}, list[Json]()
     for n, call in enumerate(message["tool_calls"]):
-        name = call["id"]
-        if by != to or not name or name in taken:  # nine letters and digits, as Mistral requires
-            made = hashlib.sha256(f"{turn}\n{n}\n{name}".encode("utf-8", "replace")).digest()
-            name = "".join(LETTERS[byte % len(LETTERS)] for byte in made[:9])
-        taken.add(name)
-        calls.append({**call, "id": name, **(own["calls"][n] if own else {})})
+        call_id = call["id"]
+        # Nine letters and digits, as Mistral requires.
+        if by != to or not call_id or call_id in taken:
+            made = hashlib.sha256(f"{turn}\n{n}\n{call_id}".encode("utf-8", "replace")).digest()
+            call_id = "".join(LETTERS[byte % len(LETTERS)] for byte in made[:9])
+        taken.add(call_id)
+        calls.append({**call, "id": call_id, **(own["calls"][n] if own else {})})
     return {**plain([message])[0], "tool_calls": calls, **own.get("message", {})}
 
 

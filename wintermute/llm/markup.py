@@ -230,43 +230,43 @@ class Markup:
         return True
 
     def _say(self, final: bool) -> bool:
-        found = self._special.search(self._rest, self._at)
-        start = found.start() if found else len(self._rest)
+        match = self._special.search(self._rest, self._at)
+        start = match.start() if match else len(self._rest)
         if not final:
             start = min(start, self._perhaps(start))
         self._emit(start)
-        if found is None or start < found.start():
+        if match is None or start < match.start():
             return False
-        mark = found[0].lower()
+        mark = match[0].lower()
         if not final and self._may_grow(mark):
             return False
         is_code = mark[0] in "`~"
-        return self._code(found[0], final) if is_code else self._marked(found, final)
+        return self._code(match[0], final) if is_code else self._marked(match, final)
 
-    def _marked(self, found: re.Match[str], final: bool) -> bool:
-        mark = found[0].lower()
+    def _marked(self, match: re.Match[str], final: bool) -> bool:
+        mark = match[0].lower()
         if mark in (TITLE, TITLE_END) and not self._recalls:
-            self._emit(found.end())
+            self._emit(match.end())
             return True
         if mark == TITLE:
-            return self._title(found.end(), final)
-        self._at = found.end()
+            return self._title(match.end(), final)
+        self._at = match.end()
         if mark in ("<s>", "</s>"):
-            self._strike(found[0])
+            self._strike(match[0])
         else:
-            self._turn(found[0])
+            self._turn(match[0])
         return True
 
     def _title(self, begin: int, final: bool) -> bool:
         """Take a requested page's title; if it is none, drop only the mark before it."""
         last = begin + LONGEST_TITLE + len(TITLE_END)
-        found = MARK.search(self._rest, begin, last)
-        if found is None and not final and len(self._rest) < last:
+        match = MARK.search(self._rest, begin, last)
+        if match is None and not final and len(self._rest) < last:
             return False
-        end, mark = (found.start(), found[0].lower()) if found else (len(self._rest), "")
+        end, mark = (match.start(), match[0].lower()) if match else (len(self._rest), "")
         title = self._rest[begin:end].strip()
         is_line = 0 < len(title) <= LONGEST_UNENDED and "\n" not in title
-        is_last = mark in TURN_ENDS or (found is None and len(self._rest) < last)
+        is_last = mark in TURN_ENDS or (match is None and len(self._rest) < last)
         self._cut, self._at = True, begin
         if mark == TITLE_END:
             end += len(TITLE_END)
@@ -322,9 +322,9 @@ class Markup:
         return True
 
     def _in_fence(self, final: bool) -> bool:
-        found = self._closes.search(self._rest, self._at)
-        if found and (final or found.end() < len(self._rest)):
-            self._emit(found.end())
+        match = self._closes.search(self._rest, self._at)
+        if match and (final or match.end() < len(self._rest)):
+            self._emit(match.end())
             self._state = "say"
             return True
         perhaps = PERHAPS_FENCE.search(self._rest, max(self._at, len(self._rest) - LONGEST_RUN))
@@ -349,24 +349,24 @@ class Markup:
         return True
 
     def _hidden(self, final: bool) -> bool:
-        found = self._ends.search(self._rest, self._at)
-        if found and not final and found.end() == len(self._rest):
+        match = self._ends.search(self._rest, self._at)
+        if match and not final and match.end() == len(self._rest):
             return False
-        end = found.start() if found else len(self._rest)
-        if found is None and not final:
+        end = match.start() if match else len(self._rest)
+        if match is None and not final:
             end = max(self._at, end - LONGEST_MARK)
         if self._state == "call":
             self._kept.append(self._rest[self._at : end])
         self._at = end
-        if found is None:
+        if match is None:
             return False
-        self._at = found.end()
-        begins = (mark := found[0].lower()) in ENDS or mark in CHANNEL
+        self._at = match.end()
+        begins = (mark := match[0].lower()) in ENDS or mark in CHANNEL
         if self._state == "call":
-            self._keep("" if begins else found[0])
+            self._keep("" if begins else match[0])
         self._state = "say"
         if begins:
-            self._turn(found[0])
+            self._turn(match[0])
         return True
 
     def _turn(self, said: str) -> None:

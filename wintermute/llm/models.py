@@ -131,10 +131,10 @@ class _Trial:
     def awaits(self, wait: Wait) -> None:
         """Pass on the wait, with the number of the attempt, which the backend does not know."""
         known = self.question.wait
-        told = replace(
+        numbered = replace(
             wait, attempt=self.number, of=max(known.of, self.number), problem=known.problem
         )
-        self.question.listener.awaits(told)
+        self.question.listener.awaits(numbered)
 
     def begun(self) -> None:
         """Pass on the first token."""
@@ -224,8 +224,8 @@ class Attempts:
             raise
         except (Failed, BudgetSpent) as problem:
             trial.ended_by(problem)
-            told = (endpoint.name, trial.outcome, number, question.cast_id)
-            log.warning("model call failed backend=%s outcome=%s attempt=%d cast=%s", *told)
+            values = (endpoint.name, trial.outcome, number, question.cast_id)
+            log.warning("model call failed backend=%s outcome=%s attempt=%d cast=%s", *values)
             raise
         finally:
             await self._record(trial, planned)
@@ -391,9 +391,9 @@ class Models:
         for n, endpoint in enumerate(endpoints, 1):
             if endpoint.settings.context_tokens <= too_large:
                 continue
-            meant = replace(hidden.of(endpoint.settings.size), small=None)
-            size = tokens.size(endpoint.given(meant))
-            question = Question(role, meant, size, cast_id, began, listener, sources=sources)
+            sized = replace(hidden.of(endpoint.settings.size), small=None)
+            size = tokens.size(endpoint.given(sized))
+            question = Question(role, sized, size, cast_id, began, listener, sources=sources)
             try:
                 reply = await self._persist(endpoint, question, endpoints[n:])
             except TooLarge as failure:
@@ -416,11 +416,11 @@ class Models:
                 self.standings |= refused | {endpoint.name: ("", endpoint.learnt)}
                 self.news.set()
                 return reply
-        verdict = refusals[0] if refusals else _verdict(failures, spent)
-        if not isinstance(verdict, ModelRefused):  # its text names all refusals
+        error = refusals[0] if refusals else _verdict(failures, spent)
+        if not isinstance(error, ModelRefused):  # its text names all refusals
             self.standings |= refused
             self.news.set()
-        raise verdict
+        raise error
 
     async def answers(self, role: str, since: float, backend: str | None = None) -> bool:
         """Return True if a backend of the role has answered since then, or does now.
@@ -600,10 +600,10 @@ def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
 
 def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     """Return the error for a role with no backend that answered."""
-    told = "; ".join(map(str, [*failures, *spent]))
+    reasons = "; ".join(map(str, [*failures, *spent]))
     if all(isinstance(failure, Refused) for failure in failures):  # waiting would not help
         later = [problem.until for problem in spent if problem.until is not None]
-        return BudgetSpent(told, min(later)) if later else ModelRefused(told)
+        return BudgetSpent(reasons, min(later)) if later else ModelRefused(reasons)
     if not spent and all(isinstance(failure, Empty) for failure in failures):
-        return EmptyReply(told)
-    return ModelSilent(told) if failures[-1].outcome == "timeout" else ModelUnavailable(told)
+        return EmptyReply(reasons)
+    return ModelSilent(reasons) if failures[-1].outcome == "timeout" else ModelUnavailable(reasons)

@@ -73,24 +73,24 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
             httpx2.AsyncClient(verify=not is_plain, trust_env=False) as http,
             http.stream("GET", f"{address}/models", headers=headers) as answer,
         ):
-            async for piece in answer.aiter_bytes():
+            async for chunk in answer.aiter_bytes():
                 if len(content) < MOST_BYTES:
-                    content += piece
-        named = json.loads(content)["data"] if answer.is_success else None
-        models = tuple(str(each["id"]) for each in named) if named is not None else None
+                    content += chunk
+        entries = json.loads(content)["data"] if answer.is_success else None
+        models = tuple(str(each["id"]) for each in entries) if entries is not None else None
     except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, UnicodeError) as error:
         todo = "start the server" if is_plain else "check the address and the network"
         raise ModelUnavailable(f"{no_answer(address, error)}: {todo}") from error
     except (ValueError, TypeError, KeyError, RecursionError):
         models = None
     if answer.status_code in (401, 403):
-        told = "refuses this key: it may be one of another provider" if key else "wants a key"
-        raise ModelRefused(f"{address} {told}")
+        problem = "refuses this key: it may be one of another provider" if key else "wants a key"
+        raise ModelRefused(f"{address} {problem}")
     if models is None:
-        told = f"answers {answer.status_code} without a list of models"
+        problem = f"answers {answer.status_code} without a list of models"
         if answer.is_redirect:
-            told = f"redirects to {answer.headers.get('location', '?')[:200]}"
-        raise ModelUnavailable(f"{address} {told}: check the address")
+            problem = f"redirects to {answer.headers.get('location', '?')[:200]}"
+        raise ModelUnavailable(f"{address} {problem}: check the address")
     return models
 
 

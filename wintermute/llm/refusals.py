@@ -79,8 +79,8 @@ def complaint(status: int, body: Any) -> Complaint:
     text = clean(" ".join(_ends(text).split()))
     codes = frozenset(map(str.lower, CODE.findall(text)))
     quote = ": ".join(dict.fromkeys(said for key, said in parts if key in TOLD)) or text
-    found = DELAY.search(text)
-    delays = PART_OF_DELAY.findall(found[1]) if found else []
+    delay = DELAY.search(text)
+    delays = PART_OF_DELAY.findall(delay[1]) if delay else []
     return Complaint(
         status,
         _kind(status, codes, text.lower()),
@@ -115,9 +115,8 @@ def _parts(body: Any) -> Iterator[tuple[str, str]]:
         key, value = left.pop(0)
         seen += 1
         if isinstance(value, str) and len(value) <= LONGEST_PARSED:
-            value = json_in(
-                value, value
-            )  # a gateway quotes the error that it got, as JSON in a field
+            # A gateway quotes the error that it got, as JSON in a field.
+            value = json_in(value, value)
         if isinstance(value, dict):
             fields = islice(value.items(), MOST_PARTS)
             left += [(name, "" if name in ECHOED else each) for name, each in fields]

@@ -83,15 +83,15 @@ class Client:
         except openai.APIStatusError as error:
             # Before the text is cut for a quote: half a secret would not be recognised.
             text, headers = self._redact(error.response.text), error.response.headers
-            quoted = {name: self._redact(value) for name, value in headers.items()}
-            raise of_status(error.status_code, text, quoted) from None
+            clean_headers = {name: self._redact(value) for name, value in headers.items()}
+            raise of_status(error.status_code, text, clean_headers) from None
         except (openai.APITimeoutError, httpx2.TimeoutException):
             raise Outage("connection", f"does not accept connections at {host}") from None
         except (openai.APIConnectionError, httpx2.RequestError) as error:
             cause = self._redact(no_answer(host, error.__cause__ or error))
-            told = f"is not reachable ({cause[:200]})"
-            kind = Unreachable if isinstance(error.__cause__, httpx2.ConnectError) else Outage
-            raise kind("connection", told) from None
+            reason = f"is not reachable ({cause[:200]})"
+            failure = Unreachable if isinstance(error.__cause__, httpx2.ConnectError) else Outage
+            raise failure("connection", reason) from None
 
     async def aclose(self) -> None:
         """Close all connections."""

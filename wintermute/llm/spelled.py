@@ -60,10 +60,10 @@ def spelled_calls(text: str, offered: Mapping[str, Json]) -> list[tuple[str, str
     if len(text) > LONGEST:
         return []
     try:
-        found = list(_calls(text))
+        calls = list(_calls(text))
     except (ValueError, RecursionError):
         return []
-    return found if all(name in offered for name, _ in found) else []
+    return calls if all(name in offered for name, _ in calls) else []
 
 
 # All of these raise ValueError if the text is no call.
@@ -71,10 +71,10 @@ def spelled_calls(text: str, offered: Mapping[str, Json]) -> list[tuple[str, str
 
 def _calls(text: str) -> Iterator[tuple[str, str]]:
     text = text.strip()
-    while found := BLOCK.match(text):
-        inside = (found[1] if found[1] is not None else found[3]).strip()
-        yield from _elements(inside) if found[2] and inside.startswith("<") else _calls(inside)
-        text = text[found.end() :]
+    while block := BLOCK.match(text):
+        inside = (block[1] if block[1] is not None else block[3]).strip()
+        yield from _elements(inside) if block[2] and inside.startswith("<") else _calls(inside)
+        text = text[block.end() :]
     for value in _values(text):
         yield from calls_in(value)
 
@@ -97,10 +97,10 @@ class _Elements(HTMLParser):
         self.found: list[Json] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if len(given) < len(attrs):
+        values = dict(attrs)
+        if len(values) < len(attrs):
             raise ValueError(tag)
-        self.found.append(given if tag == "function" else {"name": tag, "arguments": given})
+        self.found.append(values if tag == "function" else {"name": tag, "arguments": values})
 
     def handle_data(self, data: str) -> None:
         if data.strip():
@@ -121,13 +121,13 @@ def _values(body: str) -> list[Any]:
 
 def json_values(body: str) -> list[Any]:
     """Return the JSON values that a text consists of. Raises: ValueError."""
-    decoder, at, found = json.JSONDecoder(strict=False), 0, []
+    decoder, at, values = json.JSONDecoder(strict=False), 0, []
     while at < len(body):
         value, at = decoder.raw_decode(body, at)
-        found.append(value)
+        values.append(value)
         while at < len(body) and (body[at].isspace() or body[at] in ",;"):
             at += 1
-    return found
+    return values
 
 
 def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str]]:

@@ -32,20 +32,19 @@ def reported(document: Json) -> Usage | None:
     read, written = count(usage.get(READ)), count(usage.get(WRITTEN))
     if read + written > tokens_in or ("prompt_tokens" not in usage and not cached):
         tokens_in += read + written  # the prompt's count is without them
-    found = Usage(tokens_in, tokens_out, max(cached, read))
-    return _checked(_with_timings(found, mapping(document.get("timings"))))
+    counts = Usage(tokens_in, tokens_out, max(cached, read))
+    return _checked(_with_timings(counts, mapping(document.get("timings"))))
 
 
 def _with_timings(usage: Usage, timings: Json) -> Usage:
     """Fill gaps of the usage from llama.cpp's timings."""
-    kept, new = count(timings.get("cache_n")), count(timings.get("prompt_n"))
-    tokens_in = usage.tokens_in or kept + new
-    if (
-        "cache_n" not in timings and 0 < new < tokens_in
-    ):  # before September 2025 it reported only new tokens
-        kept = tokens_in - new
+    cached, new = count(timings.get("cache_n")), count(timings.get("prompt_n"))
+    tokens_in = usage.tokens_in or cached + new
+    # Before September 2025 it reported only new tokens.
+    if "cache_n" not in timings and 0 < new < tokens_in:
+        cached = tokens_in - new
     tokens_out = usage.tokens_out or count(timings.get("predicted_n"))
-    return Usage(tokens_in, tokens_out, usage.tokens_cached or kept)
+    return Usage(tokens_in, tokens_out, usage.tokens_cached or cached)
 
 
 def _checked(usage: Usage) -> Usage | None:

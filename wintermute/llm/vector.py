@@ -89,8 +89,8 @@ def vector(values: bytes | Iterable[object], dimension: int | None = None) -> Ve
     numbers = _floats(values) if isinstance(values, bytes) else _numbers(values)
     count = len(numbers)
     if not 0 < count <= MOST_DIMENSIONS or (dimension is not None and count != dimension):
-        wanted = f"{dimension}" if dimension else f"1 to {MOST_DIMENSIONS}"
-        raise EmbeddingsUnavailable(f"a vector of {count} numbers where {wanted} are needed")
+        expected = f"{dimension}" if dimension else f"1 to {MOST_DIMENSIONS}"
+        raise EmbeddingsUnavailable(f"a vector of {count} numbers where {expected} are needed")
     length = math.hypot(*numbers)
     if not math.isfinite(length) or length < LEAST_LENGTH:
         raise EmbeddingsUnavailable("a vector that is not finite, or zero")

@@ -57,8 +57,8 @@ def room(settings: Backend) -> int:
 
 def limit_in(complaint: str) -> int | None:
     """Return the window that a server names when it refuses a request as too large."""
-    found = LIMITS.search(complaint)
-    return _size(next(filter(None, found.groups())).replace(",", "")) if found else None
+    match = LIMITS.search(complaint)
+    return _size(next(filter(None, match.groups())).replace(",", "")) if match else None
 
 
 def too_small(name: str, settings: Backend, said: int | None) -> str:
@@ -252,8 +252,8 @@ class _Server:
             writer.write("\r\n".join([*lines, "", ""]).encode("ascii") + content)
             await writer.drain()
             answer = bytearray()
-            while len(answer) < MOST_BYTES and (piece := await reader.read(65536)):
-                answer += piece
+            while len(answer) < MOST_BYTES and (chunk := await reader.read(65536)):
+                answer += chunk
             return bytes(answer)
         finally:
             writer.close()
@@ -267,10 +267,10 @@ async def is_private(settings: Backend) -> bool:
     try:
         address = urlsplit(settings.base_url)
         async with asyncio.timeout(SECONDS):
-            found = await loop.getaddrinfo(address.hostname, address.port or 80)
+            addresses = await loop.getaddrinfo(address.hostname, address.port or 80)
     except (OSError, TimeoutError, ValueError):
         return False
-    return bool(found) and all(_lies_within(str(each[4][0]), PRIVATE) for each in found)
+    return bool(addresses) and all(_lies_within(str(each[4][0]), PRIVATE) for each in addresses)
 
 
 def _lies_within(text: str, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
@@ -295,8 +295,8 @@ def _named(document: Any, model: str) -> Mapping[str, Any]:
 
 def _num_ctx(shown: Any) -> int | None:
     parameters = at(shown, "parameters")
-    found = NUM_CTX.search(parameters) if isinstance(parameters, str) else None
-    return _size(found[1]) if found else None
+    match = NUM_CTX.search(parameters) if isinstance(parameters, str) else None
+    return _size(match[1]) if match else None
 
 
 def _lengths(shown: Any) -> list[Any]:

@@ -88,9 +88,9 @@ class _Call:
 
     def is_followed_by(self, delta: Json) -> bool:
         """Return True if a part with this call's index is another call: some servers number all of them 0."""
-        given, function = _string(delta.get("id")), mapping(delta.get("function"))
-        if given and self.id:  # some servers give each part an id of its own, but no name again
-            return given != self.id and bool(_string(function.get("name")))
+        call_id, function = _string(delta.get("id")), mapping(delta.get("function"))
+        if call_id and self.id:  # some servers give each part an id of its own, but no name again
+            return call_id != self.id and bool(_string(function.get("name")))
         # Others give no ids: after complete arguments, more can only be those of another call.
         # These servers send each call in one part, so only the first is checked.
         begins = bool(_string(function.get("name"))) and _arguments_of(function)[:1] == "{"
@@ -230,10 +230,10 @@ class Gathering:
         markup, view = self._markup, self._view
         if self._is_held:
             text = markup.text + restored(markup.tail, whole=True)
-            spelled = spelled_calls(text, self._offered)
-            if spelled and not view.holds(spelled):
+            bare_calls = spelled_calls(text, self._offered)
+            if bare_calls and not view.holds(bare_calls):
                 markup.withdraw()
-                return spelled
+                return bare_calls
         stays, calls = settled(markup.tail, markup.text, self._offered, view, is_whole=is_whole)
         markup.settle(stays)
         return calls
@@ -249,8 +249,8 @@ class Gathering:
         """The server's finish reason, in the API's word."""
         if self._refusal and not self._markup.text.strip():
             return "refusal"
-        given = _name(self._redact(self._finish))
-        return FINISH.get(given.lower(), given)
+        reason = _name(self._redact(self._finish))
+        return FINISH.get(reason.lower(), reason)
 
     def _how_it_ended(self, allowed: int, *, named: bool) -> str:
         told = self.complete or not self._streamed
@@ -280,12 +280,12 @@ class Gathering:
     def _take_document(self, raw: bytes, part: str) -> None:
         try:
             document = mapping(json.loads(raw.decode("utf-8", "replace")))
-            told = document if document.get("object") == "error" else document.get("error")
-            error = self._redact.tree(told)
+            error_field = document if document.get("object") == "error" else document.get("error")
+            error = self._redact.tree(error_field)
         except (ValueError, RecursionError):
-            kind = "a web page" if raw.startswith(b"<") else "something that is not JSON"
+            description = "a web page" if raw.startswith(b"<") else "something that is not JSON"
             raise Outage(
-                "garbage", f"answered with {kind}: check that its base_url is right"
+                "garbage", f"answered with {description}: check that its base_url is right"
             ) from None
         if error:
             raise of_error(error)
@@ -335,9 +335,8 @@ def _arguments_of(function: Json) -> str:
 
 
 def _finished(call: _Call, new_id: NewId) -> Call:
-    written = repaired(
-        "".join(call.arguments)
-    )  # before secrets are hidden: a repair can reveal more of them
+    # Before secrets are hidden: a repair can reveal more of them.
+    written = repaired("".join(call.arguments))
     name, arguments = unaliased(_name(call.name), _arguments(written))
     return Call(clean(call.id).strip() or new_id("call"), name, arguments)
 
@@ -382,14 +381,14 @@ def _texts(content: Any) -> list[str]:
     return [text for text in texts if isinstance(text, str) and text]
 
 
-def _progress(told: Any) -> tuple[int, int] | None:
-    progress = mapping(told)
+def _progress(document: Any) -> tuple[int, int] | None:
+    progress = mapping(document)
     total = count(progress.get("total"))
     return (min(count(progress.get("processed")), total), total) if total else None
 
 
-def _name(given: str) -> str:
-    return clean(given[:LONGEST_NAME]).strip()
+def _name(text: str) -> str:
+    return clean(text[:LONGEST_NAME]).strip()
 
 
 def _string(value: Any) -> str:

@@ -20,13 +20,13 @@ def repaired(arguments: str) -> str:
     """
     if not arguments.strip():
         return "{}"
-    found = parsed(arguments)
-    if found is not None and arguments.lstrip()[0] == "{":
+    value = parsed(arguments)
+    if value is not None and arguments.lstrip()[0] == "{":
         return arguments
     fenced = FENCE.match(arguments.strip())
     text = COMMA.sub(lambda match: match[1] or "", fenced[1] if fenced else arguments)
-    found = parsed(text, strict=False)
-    return arguments if found is None else json.dumps(found, ensure_ascii=False)
+    value = parsed(text, strict=False)
+    return arguments if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def parsed(text: str, *, strict: bool = True) -> Json | None:
@@ -44,9 +44,9 @@ def unaliased(name: str, arguments: str) -> tuple[str, str]:
     """Replace names of the loop's older vocabulary by ours (L-004, L-010)."""
     if name != "submit_answer":
         return ALIASES.get(name, name), arguments
-    given = json_in(arguments, {})
-    if isinstance(given, dict) and (not given or "answer" in given):
+    answer = json_in(arguments, {})
+    if isinstance(answer, dict) and (not answer or "answer" in answer):
         return "done", arguments
-    if isinstance(given, dict) and len(given) == 1:
-        (given,) = given.values()
-    return "done", json.dumps({"answer": given}, ensure_ascii=False)
+    if isinstance(answer, dict) and len(answer) == 1:
+        (answer,) = answer.values()
+    return "done", json.dumps({"answer": answer}, ensure_ascii=False)

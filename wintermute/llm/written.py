@@ -51,8 +51,8 @@ class CallContext:
     @property
     def blocks(self) -> tuple[str, ...]:
         """Our own context blocks in the messages, which some models repeat."""
-        found = (text[text.rfind(OPENED) :] for text in self.texts if OPENED in text)
-        return tuple(text[: text.find(CLOSED) + len(CLOSED)] for text in found if CLOSED in text)
+        tails = (text[text.rfind(OPENED) :] for text in self.texts if OPENED in text)
+        return tuple(text[: text.find(CLOSED) + len(CLOSED)] for text in tails if CLOSED in text)
 
     def holds(self, calls: Collection[NamedCall]) -> bool:
         """Return True if one of the texts contains one of the calls, in any form."""
@@ -88,8 +88,8 @@ def context_of(request: Request) -> CallContext:
 
 
 def _words(text: str) -> str:
-    found = WORD.findall(ESCAPE.sub(" ", html.unescape(text)).casefold())
-    return f" {' '.join(word for word in found if not FILLER.fullmatch(word))} "
+    words = WORD.findall(ESCAPE.sub(" ", html.unescape(text)).casefold())
+    return f" {' '.join(word for word in words if not FILLER.fullmatch(word))} "
 
 
 def settled(
@@ -135,8 +135,8 @@ def written_calls(written: Written, offered: Mapping[str, Json]) -> list[NamedCa
     if written.form is marks.BARE:
         return spelled_calls(written.body, offered)
     try:
-        found = [unaliased(*each) for each in _read(written, offered)]
-        named = [(known_name(name, offered), arguments) for name, arguments in found]
+        calls = [unaliased(*each) for each in _read(written, offered)]
+        named = [(known_name(name, offered), arguments) for name, arguments in calls]
     except (ValueError, TypeError, RecursionError):
         return []
     return named if all(name in offered for name, _ in named) else []
@@ -153,19 +153,19 @@ def known_name(name: str, offered: Mapping[str, Json]) -> str:
 
 def typed(name: str, arguments: str, offered: Mapping[str, Json]) -> str:
     """Convert arguments that came as text to numbers or truth values where the schema requires it."""
-    given, meant = parsed(arguments) or {}, dict[str, Any]()
-    for key, value in given.items():
+    values, converted = parsed(arguments) or {}, dict[str, Any]()
+    for key, value in values.items():
         types = _types(name, key, offered)
         if isinstance(value, str) and "string" not in types and types & SCALARS:
-            found = _bare(value.strip().lower(), types & SCALARS)
-            meant |= {} if isinstance(found, str) else {key: found}
-    return json.dumps(given | meant, ensure_ascii=False) if meant else arguments
+            scalar = _bare(value.strip().lower(), types & SCALARS)
+            converted |= {} if isinstance(scalar, str) else {key: scalar}
+    return json.dumps(values | converted, ensure_ascii=False) if converted else arguments
 
 
 def _types(name: str, key: str, offered: Mapping[str, Json]) -> set[str]:
-    wanted = offered.get(name, {}).get("properties", {}).get(key, {})
-    kinds = [each.get("type", ()) for each in (wanted, *wanted.get("anyOf", ()))]
-    return {one for kind in kinds for one in ([kind] if isinstance(kind, str) else kind)}
+    schema = offered.get(name, {}).get("properties", {}).get(key, {})
+    types = [each.get("type", ()) for each in (schema, *schema.get("anyOf", ()))]
+    return {one for listed in types for one in ([listed] if isinstance(listed, str) else listed)}
 
 
 # All of these raise ValueError, or a parser's error, if the text is no call.
@@ -206,9 +206,9 @@ def _listed(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
             yield from calls_in(meant, missing={})
 
 
-def _json_of(found: re.Match[str]) -> str:
+def _json_of(match: re.Match[str]) -> str:
     """Convert a part of a call from Python to JSON."""
-    text, name, mark, end, constant = found.groups()
+    text, name, mark, end, constant = match.groups()
     if text:
         return f'"{marks.QUOTE.sub(_quote, text[1:-1])}"'
     if name:
@@ -216,24 +216,24 @@ def _json_of(found: re.Match[str]) -> str:
     return "}}" if end else CONSTANTS[constant]
 
 
-def _quote(found: re.Match[str]) -> str:
-    return {"\\'": "'", '"': '\\"'}.get(found[0], found[0])
+def _quote(match: re.Match[str]) -> str:
+    return {"\\'": "'", '"': '\\"'}.get(match[0], match[0])
 
 
 def _all(pattern: re.Pattern[str], body: str) -> list[NamedCall]:
     """Return the matches of a pattern one after another, if they fill the body."""
-    found, at = list[NamedCall](), 0
+    matches, at = list[NamedCall](), 0
     while at < len(body):
         match = pattern.match(body, at)
         if match is None:
             return []
-        found.append((match[1], match[2]))
+        matches.append((match[1], match[2]))
         at = match.end()
-    return found
+    return matches
 
 
-def _piece(found: re.Match[str]) -> str:
-    return json.dumps(found[1]) if found[3] is None else f'{found[2] or ","}"{found[3]}":'
+def _piece(match: re.Match[str]) -> str:
+    return json.dumps(match[1]) if match[3] is None else f'{match[2] or ","}"{match[3]}":'
 
 
 def _object(arguments: str) -> str:
@@ -251,10 +251,10 @@ def _given(name: str, inside: str, offered: Mapping[str, Json]) -> str:
     pairs = next(filter(None, (_all(each, inside) for each in marks.VALUES)), None)
     if pairs is None:
         raise ValueError(inside[:20])
-    given = {key: _bare(value, _types(name, key, offered)) for key, value in pairs}
-    return json.dumps(given, ensure_ascii=False)
+    arguments = {key: _bare(value, _types(name, key, offered)) for key, value in pairs}
+    return json.dumps(arguments, ensure_ascii=False)
 
 
 def _bare(value: str, types: set[str]) -> Any:
-    found = json_in(value, value)
-    return found if not types or KINDS[type(found)] & types else value
+    decoded = json_in(value, value)
+    return decoded if not types or KINDS[type(decoded)] & types else value

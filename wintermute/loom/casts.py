@@ -249,7 +249,7 @@ class Casts:
         Returns the stored text. If the cast was ended meanwhile, nothing is stored.
         """
         kept = self._redact(block)
-        given = {"block": kept, "cast": cast_id, "turn": turn_id}
+        values = {"block": kept, "cast": cast_id, "turn": turn_id}
         if turn_id is None:
             change = (
                 "UPDATE casts SET context_block = :block WHERE id = :cast AND state = 'running'"
@@ -259,7 +259,7 @@ class Casts:
                 "UPDATE turns SET context_block = :block WHERE id = :turn AND context_block <> :block"
                 " AND EXISTS (SELECT 1 FROM casts WHERE id = :cast AND state = 'running')"
             )
-        tx.later(change, given)
+        tx.later(change, values)
         return kept
 
     async def strip(self, tx: Transaction, cast_id: str) -> None:
@@ -485,14 +485,14 @@ class Casts:
     async def running(self, event_id: str) -> Cast | None:
         """Return the running cast for this event, if any."""
         query = "SELECT * FROM casts WHERE event_id = ? AND state = 'running'"
-        found = await self._with_turns(await self._database.rows(query, (event_id,)))
-        return found[0] if found else None
+        casts = await self._with_turns(await self._database.rows(query, (event_id,)))
+        return casts[0] if casts else None
 
     async def get(self, cast_id: str) -> Cast:
         """Return one cast with its turns."""
         rows = await self._database.rows("SELECT * FROM casts WHERE id = ?", (cast_id,))
-        (found,) = await self._with_turns(rows)
-        return found
+        (cast,) = await self._with_turns(rows)
+        return cast
 
     async def of_branch(self, branch_id: str) -> tuple[Cast, ...]:
         """Return all casts that began in a branch, oldest first, with their turns."""
@@ -511,8 +511,8 @@ class Casts:
         casts = []
         for cast in await self._with_turns(rows):
             turns = tuple(turn for turn in cast.turns if after < turn.seq <= until[cast.id])
-            gone = cast.turns and not turns and cast.state != "running"
-            if (until[cast.id] == LAST or turns) and not gone:
+            folded_away = cast.turns and not turns and cast.state != "running"
+            if (until[cast.id] == LAST or turns) and not folded_away:
                 casts.append(cast if len(turns) == len(cast.turns) else replace(cast, turns=turns))
         return BranchView(fold, tuple(casts))
 
@@ -634,14 +634,14 @@ class Casts:
             " WHERE t.cast_id IN (SELECT value FROM json_each(?)) ORDER BY o.turn_id, o.n",
             (ids,),
         )
-        seen: dict[str, list[Observation]] = {}
+        observations_by_turn: dict[str, list[Observation]] = {}
         for row in observations:
-            seen.setdefault(row["turn_id"], []).append(_observation(row))
-        said: dict[str, list[Turn]] = {}
+            observations_by_turn.setdefault(row["turn_id"], []).append(_observation(row))
+        turns_by_cast: dict[str, list[Turn]] = {}
         for row in turns:
-            turn = _turn(row, observations=tuple(seen.get(row["id"], ())))
-            said.setdefault(row["cast_id"], []).append(turn)
-        return tuple(_cast(row, turns=tuple(said.get(row["id"], ()))) for row in rows)
+            turn = _turn(row, observations=tuple(observations_by_turn.get(row["id"], ())))
+            turns_by_cast.setdefault(row["cast_id"], []).append(turn)
+        return tuple(_cast(row, turns=tuple(turns_by_cast.get(row["id"], ()))) for row in rows)
 
 
 def _digest(text: str) -> str:

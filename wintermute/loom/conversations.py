@@ -82,8 +82,8 @@ class Conversations:
         for row in rows:  # threads change with their room
             if row["scope"] != scope:
                 await self._rescope(tx, row["id"], scope)
-        held = next((row["id"] for row in rows if row["thread_id"] == ""), None)
-        return held or (await self.begin_talk(tx, kind, scope, room_id=room_id))[0]
+        known_id = next((row["id"] for row in rows if row["thread_id"] == ""), None)
+        return known_id or (await self.begin_talk(tx, kind, scope, room_id=room_id))[0]
 
     async def _rescope(self, tx: Transaction, conversation_id: str, scope: str) -> None:
         query = "UPDATE conversations SET scope = ? WHERE id = ?"
@@ -104,8 +104,8 @@ class Conversations:
 
     async def rescope(self, tx: Transaction, room_id: str, scope: str) -> list[str]:
         """Set a room's scope after its members changed; return the conversations with a new scope, threads too."""
-        held = await self.held_in(tx, room_id)
-        changed = [each.id for each in held if each.scope != scope]
+        conversations = await self.held_in(tx, room_id)
+        changed = [each.id for each in conversations if each.scope != scope]
         for conversation_id in changed:
             await self._rescope(tx, conversation_id, scope)
         return changed
@@ -138,11 +138,12 @@ class Conversations:
             (new, old),
         )
         query = "UPDATE conversations SET room_id = ? WHERE room_id = ? AND thread_id = ''"
+        # A room has only one conversation of its own.
         for step in (
             (IN_BETWEEN, new),
             (new, old),
             (old, IN_BETWEEN),
-        ):  # a room has only one conversation of its own
+        ):
             await tx.execute(query, step)
         return over
 
@@ -161,7 +162,7 @@ class Conversations:
 
         Earlier names of a room's scope are included.
         """
-        found = await source.rows(
+        rows = await source.rows(
             "WITH named (scope) AS (SELECT value FROM json_each(:scopes) UNION"
             " SELECT coalesce(b.scope, (SELECT n.scope FROM branches n"
             "   WHERE n.conversation_id = i.conversation_id AND n.created_at <= i.received_at"
@@ -174,7 +175,7 @@ class Conversations:
             "  WHERE m.scope IN (SELECT scope FROM named) AND m.scope LIKE 'room:%')",
             {"events": json.dumps(sorted(events)), "scopes": json.dumps(sorted(scopes))},
         )
-        return [row["scope"] for row in found]
+        return [row["scope"] for row in rows]
 
     async def begin_talk(
         self,
@@ -325,12 +326,12 @@ class Conversations:
 
     async def scope_of(self, branch_id: str) -> str:
         """Return the scope of a branch; that of its conversation may have changed since."""
-        found = await self._database.scalars(
+        scopes = await self._database.scalars(
             "SELECT scope FROM branches WHERE id = ?", (branch_id,)
         )
-        if not found:
+        if not scopes:
             raise LookupError(branch_id)
-        return str(found[0])
+        return str(scopes[0])
 
     async def _current(self, tx: Transaction, conversation_id: str) -> Row:
         row = await tx.row(
@@ -431,14 +432,14 @@ class Edits:
     ) -> dict[str, str]:
         """Blank these edits, and those of these messages, in a room (F-027); return their texts."""
         asked = {"room": room_id, "events": json.dumps(sorted(events))}
-        meant = (
+        matching = (
             "text <> '' AND (event_id IN (SELECT value FROM json_each(:events))"
             " OR edited IN (SELECT value FROM json_each(:events))) AND EXISTS"
             " (SELECT 1 FROM inbox i WHERE i.event_id = edits.edited AND i.room_id = :room)"
         )
-        said = await tx.rows(f"SELECT event_id, text FROM edits WHERE {meant}", asked)
-        await tx.execute(f"UPDATE edits SET text = '' WHERE {meant}", asked)
-        return {row["event_id"]: row["text"] for row in said}
+        rows = await tx.rows(f"SELECT event_id, text FROM edits WHERE {matching}", asked)
+        await tx.execute(f"UPDATE edits SET text = '' WHERE {matching}", asked)
+        return {row["event_id"]: row["text"] for row in rows}
 
 
 class Rewards:
@@ -516,9 +517,8 @@ async def _branches(
         f"{PATH} SELECT b.* FROM path p JOIN branches b ON b.id = p.branch_id ORDER BY b.seq",
         asked,
     ):
-        fork = (
-            row["forked_from"] if row["forked_from"] in turns else None
-        )  # otherwise it was folded
+        # Otherwise it was folded.
+        fork = row["forked_from"] if row["forked_from"] in turns else None
         await _insert(tx, "branches", row, forked_from=fork)
 
 

@@ -140,10 +140,10 @@ class LoomReader:
             " WHERE p.hash IN (SELECT value FROM json_each(?)) ORDER BY p.hash, part.key",
             (json.dumps(sorted(hashes)),),
         )
-        found: dict[str, list[Json]] = {}
+        prompts: dict[str, list[Json]] = {}
         for row in rows:
-            found.setdefault(row["hash"], []).append({"name": row["name"], "text": row["text"]})
-        return found
+            prompts.setdefault(row["hash"], []).append({"name": row["name"], "text": row["text"]})
+        return prompts
 
     async def recalled(self, casts: Collection[str]) -> dict[str, list[tuple[str, str]]]:
         """Return the wiki pages that these casts read: the path and the title of each, by cast."""
@@ -155,10 +155,10 @@ class LoomReader:
             " AND json_type(o.result, '$.path') = 'text' ORDER BY t.seq, o.n",
             (json.dumps(sorted(casts)),),
         )
-        found: dict[str, list[tuple[str, str]]] = {}
+        pages: dict[str, list[tuple[str, str]]] = {}
         for row in rows:
-            found.setdefault(row["cast_id"], []).append((row["path"], row["title"] or row["path"]))
-        return found
+            pages.setdefault(row["cast_id"], []).append((row["path"], row["title"] or row["path"]))
+        return pages
 
     async def casts_of(self, room_id: str, results: Collection[str]) -> dict[str, str]:
         """Return the newest cast in a room that ended with each of these texts, by the text."""
@@ -205,12 +205,12 @@ class LoomReader:
             asked,
         )
         below = (_by_turn(observations), _by_turn(rewards), _by_turn(children))
-        found: dict[str, list[Json]] = {}
+        turns: dict[str, list[Json]] = {}
         for row in rows:
             if row["seq"] <= until[row["cast_id"]]:
                 lists = (each.get(row["id"], ()) for each in below)
-                found.setdefault(row["cast_id"], []).append(_turn(row, *lists))
-        return found
+                turns.setdefault(row["cast_id"], []).append(_turn(row, *lists))
+        return turns
 
 
 def lines(story: Json) -> list[Json]:
@@ -219,7 +219,7 @@ def lines(story: Json) -> list[Json]:
 
 
 def _line(cast: Json, turn: Json) -> Json:
-    found = {
+    line = {
         "id": turn["id"],
         "parent_id": turn["parent_id"],
         "cast": cast["id"],
@@ -227,11 +227,11 @@ def _line(cast: Json, turn: Json) -> Json:
         "thread": cast["branch_id"],
     }
     if turn is cast["turns"][0]:
-        found |= {"intent": cast["intent"], "intent_block": cast["block"]}
-    found |= {key: turn[key] for key in turn if key not in ("children", "last")}
+        line |= {"intent": cast["intent"], "intent_block": cast["block"]}
+    line |= {key: turn[key] for key in turn if key not in ("children", "last")}
     if turn["last"]:
-        found |= {key: cast[key] for key in ("state", "reason", "result")}
-    return found
+        line |= {key: cast[key] for key in ("state", "reason", "result")}
+    return line
 
 
 def sums(turns: Iterable[Json]) -> dict[str, int]:
@@ -271,10 +271,10 @@ def _observation(row: Row) -> Json:
 
 
 def _by_turn(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    grouped: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row["turn_id"], []).append(row)
-    return found
+        grouped.setdefault(row["turn_id"], []).append(row)
+    return grouped
 
 
 def _named(row: Row, names: str) -> dict[str, Any]:

@@ -152,11 +152,11 @@ def resolved(
             f"unknown dependency: {', '.join(unknown)}; nothing was started. Spawn it first;"
             " names hold for one answer, ids for the whole conversation"
         )
-    found = tuple(dict.fromkeys(known[word] for word in asked))
-    for each in found:
+    dependencies = tuple(dict.fromkeys(known[word] for word in asked))
+    for each in dependencies:
         if each.state != "done" and not each.is_open:
             raise ToolFailed(f"{FAILED.format(label=each.label)}; nothing was started")
-    return found
+    return dependencies
 
 
 def joined(own: str, dependencies: Sequence[SubSession]) -> tuple[str, tuple[str, ...]]:
@@ -177,14 +177,14 @@ def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
     before its dependents exist.
     """
     needs = {name: depends_on for name, depends_on in spawns.values() if name}
-    found: set[str] = set()
+    names: set[str] = set()
     ahead = [word for n, (_, words) in spawns.items() if n not in seen for word in words]
     while ahead:
         word = ahead.pop()
-        if word not in found:
-            found.add(word)
+        if word not in names:
+            names.add(word)
             ahead += needs.get(word, ())
-    return found
+    return names
 
 
 def _words(call: Json) -> tuple[str, list[str]]:
@@ -211,9 +211,9 @@ class SubSessions:
     async def fresh_id(self, tx: Transaction) -> str:
         """Return an unused id."""
         while True:
-            found = self._new_id("sub")[:ID_LENGTH]
-            if not await tx.exists("SELECT 1 FROM sub_sessions WHERE id = ?", (found,)):
-                return found
+            sub_id = self._new_id("sub")[:ID_LENGTH]
+            if not await tx.exists("SELECT 1 FROM sub_sessions WHERE id = ?", (sub_id,)):
+                return sub_id
 
     async def add(
         self,
@@ -341,9 +341,8 @@ class SubSessions:
             {"ids": json.dumps([*rooms])},
         )
         for turn in turns:
-            if (
-                self._read[0] != turn["id"]
-            ):  # parsed once: a turn may have many spawns, and this runs after each
+            # Parsed once: a turn may have many spawns, and this runs after each.
+            if self._read[0] != turn["id"]:
                 self._read = (turn["id"], spawns_of(json.loads(turn["calls"])))
             spawns = self._read[1] if turn["state"] == "running" else {}
             names = sorted(to_be_named(spawns, set(json.loads(turn["seen"]))))

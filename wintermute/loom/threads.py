@@ -33,16 +33,16 @@ class Threads:
 
     async def of_event(self, tx: Transaction, room_id: str, event_id: str) -> str | None:
         """Return the thread of an event; None if it is in the room itself, or unknown."""
-        found = await tx.scalars(SAID_IN, {"event": event_id, "room": room_id})
-        return found[0] if found else None
+        threads = await tx.scalars(SAID_IN, {"event": event_id, "room": room_id})
+        return threads[0] if threads else None
 
     async def of_root(self, tx: Transaction, room_id: str, root: str) -> str | None:
         """Return the thread of a root, if it has begun; threads do not nest, so it may be an outer one."""
         query = (
             f"SELECT id FROM conversations WHERE room_id = ? AND thread_id IN (?, '{OVER}' || ?)"
         )
-        found = await tx.scalars(query, (room_id, root, root))
-        return found[0] if found else await self.of_event(tx, room_id, root)
+        threads = await tx.scalars(query, (room_id, root, root))
+        return threads[0] if threads else await self.of_event(tx, room_id, root)
 
     async def root(self, tx: Transaction, room_id: str, named: str) -> str:
         """Return the original message of an event that is named as a root; "" if of another room."""
@@ -72,14 +72,14 @@ class Threads:
 
     async def unseen_root(self, tx: Transaction, conversation_id: str) -> str | None:
         """Return the root to show with the first message of a thread, if it is not in view there."""
-        found = await tx.scalars(
+        roots = await tx.scalars(
             f"SELECT thread_id FROM conversations c WHERE id = ? AND thread_id GLOB '{ROOT}'"
             " AND NOT EXISTS (SELECT 1 FROM branches WHERE conversation_id = c.id"
             "  AND reason <> 'start') AND NOT EXISTS (SELECT 1 FROM inbox"
             "  WHERE conversation_id = c.id AND kind = 'message')",
             (conversation_id,),
         )
-        return found[0] if found else None
+        return roots[0] if roots else None
 
     async def beginner(
         self, tx: Transaction, room_id: str, root: str, sender: str, *, ours: bool
@@ -90,12 +90,12 @@ class Threads:
         """
         if ours:
             return sender
-        found = await tx.scalars(
+        senders = await tx.scalars(
             "SELECT sender FROM inbox WHERE event_id = ? AND room_id = ? AND state <> 'ignored'"
             " AND kind IN ('message', 'command')",
             (root, room_id),
         )
-        return found[0] if found else None
+        return senders[0] if senders else None
 
     async def is_with(self, tx: Transaction, conversation_id: str, sender: str) -> bool:
         """Return True if only this person and we have written in a thread that began with us."""
@@ -124,10 +124,10 @@ class Threads:
         empty: a group with the same scope again may have other members. It keeps the model that was
         chosen for the room.
         """
-        held = await tx.row(
+        room = await tx.row(
             "SELECT room_id, scope, backend FROM conversations WHERE id = ?", (main,)
         )
-        if held is None:
+        if room is None:
             raise LookupError(main)
         turns = await tx.scalars(
             "SELECT (SELECT id FROM turns WHERE cast_id = k.id ORDER BY seq DESC LIMIT 1)"
@@ -138,14 +138,14 @@ class Threads:
             "  n.conversation_id = c.id AND n.seq > b.seq AND n.reason = 'scope')) AND (k.id = :cast OR k.event_id IN"
             "  (SELECT event_id FROM inbox WHERE event_id = :root OR edits = :root))"
             " ORDER BY k.seq DESC LIMIT 1",
-            {"room": held["room_id"], "scope": held["scope"], "cast": answer_of, "root": root},
+            {"room": room["room_id"], "scope": room["scope"], "cast": answer_of, "root": root},
         )
         thread, _ = await self._conversations.begin_talk(
-            *(tx, "room", held["scope"]),
+            *(tx, "room", room["scope"]),
             forked_from=next(iter(turns), None),
-            room_id=held["room_id"],
+            room_id=room["room_id"],
             thread_id=root,
             starter=starter,
-            backend=held["backend"],
+            backend=room["backend"],
         )
         return thread

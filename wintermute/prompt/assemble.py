@@ -280,8 +280,8 @@ def task_lines(tasks: Iterable[Task]) -> str:
 
 def skill_lines(skills: Iterable[Skill]) -> str:
     """Render the table of contents of the skills (P-034, P-035)."""
-    named = sorted(skills, key=lambda skill: skill.name)
-    lines = (one_line(f"- data/skills/{skill.name}.md — {skill.summary}") for skill in named)
+    ordered = sorted(skills, key=lambda skill: skill.name)
+    lines = (one_line(f"- data/skills/{skill.name}.md — {skill.summary}") for skill in ordered)
     return "\n".join((LOAD, *lines))
 
 

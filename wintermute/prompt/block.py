@@ -93,15 +93,15 @@ def is_late(parts: Changing, blocks: Iterable[str]) -> bool:
 
 def told(blocks: Iterable[str]) -> Told:
     """Return the lines known after these blocks, in their order."""
-    found: dict[str, dict[str, str]] = {}
+    lines_by_part: dict[str, dict[str, str]] = {}
     for name, text in _told(block for block in blocks if not _is_of_time(block)):
         part = MEMORIES if name == RANKED else name
         if part == TIME:
             continue
-        lines = found.setdefault(part, {})
+        lines = lines_by_part.setdefault(part, {})
         for line in _content(text).split("\n"):
             _take(part, line, lines)
-    return {part: tuple(lines.values()) for part, lines in found.items()}
+    return {part: tuple(lines.values()) for part, lines in lines_by_part.items()}
 
 
 def block(
@@ -210,8 +210,8 @@ def _is_of_time(block: str) -> bool:
     return block.startswith(ONLY_TIME) and DIVIDER not in block
 
 
-def _content(piece: str) -> str:
-    return piece.removeprefix(DIVIDER).partition("\n")[2]
+def _content(part: str) -> str:
+    return part.removeprefix(DIVIDER).partition("\n")[2]
 
 
 def _all(text: str) -> list[str]:
@@ -222,13 +222,13 @@ def _gone(part: str, before: Sequence[str], now: Sequence[str], true: Collection
     """Return lines that retract removed ones; lines without a name are ignored."""
     about = {line: _name(part, line) for line in before if not LEFT_OUT_BEFORE.fullmatch(line)}
     left = {_name(part, line) for line in now}.union(_name(part, line) for line in true)
-    gone = [line for line, name in about.items() if name and name not in left]
-    over = gone and not now and not left.intersection(about.values())
-    return [NOTHING] if over else [GONE + line for line in gone]
+    removed = [line for line, name in about.items() if name and name not in left]
+    over = removed and not now and not left.intersection(about.values())
+    return [NOTHING] if over else [GONE + line for line in removed]
 
 
-def _untrue(told: tuple[str, str]) -> str:
-    line, instead = told
+def _untrue(memory: tuple[str, str]) -> str:
+    line, instead = memory
     return f"{UNTRUE}{line}{INSTEAD if instead else ''}{one_line(instead)}"
 
 
@@ -253,10 +253,10 @@ def _lines(text: str) -> tuple[str, ...]:
 
 def _name(part: str, line: str) -> str:
     """Return the name of a line's subject: a memory is the same with and without a mark before it (M-088)."""
-    found = NAMES[part].search(line) if part in NAMES else None
-    if found is None:
+    match = NAMES[part].search(line) if part in NAMES else None
+    if match is None:
         return "" if part in NAMES else line.removeprefix(FOUND)
-    return found[1]
+    return match[1]
 
 
 def _take(part: str, line: str, lines: dict[str, str]) -> None:
@@ -285,8 +285,8 @@ def _came(
     def alike(line: str) -> str:
         return line if part in NAMES else _name(part, line)
 
-    told = {*map(alike, before)}
+    earlier = {*map(alike, before)}
     if any(map(LEFT_OUT_BEFORE.fullmatch, before)):
-        now = now[next((n for n, line in enumerate(now) if alike(line) in told), len(now)) :]
-    known = told & {*map(alike, shown)}
+        now = now[next((n for n, line in enumerate(now) if alike(line) in earlier), len(now)) :]
+    known = earlier & {*map(alike, shown)}
     return [line for line in now if alike(line) not in known]

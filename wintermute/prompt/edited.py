@@ -50,8 +50,8 @@ class EditedLook:
         fresh: dict[str, str] = {}
         for file in self._files():
             stamp = _stamp(file.path)
-            seen, problem = self._seen.get(file.name, (None, ""))
-            if stamp is None or seen != stamp:
+            known, problem = self._seen.get(file.name, (None, ""))
+            if stamp is None or known != stamp:
                 text, problem = _read(file)
                 self._seen[file.name] = (stamp, problem)
                 if text and file.name.startswith(FOLDER):
@@ -79,8 +79,8 @@ class EditedLook:
 def unusable_files(places: Places, prompts: Path | None = None) -> list[Finding]:
     """Return the status line about unusable memory files and prompts; nothing if all are usable."""
     problems = EditedLook(places, prompts).look().problems
-    kept = [UNTIL_THEN] if any(not name.startswith(SKILLS) for name in problems) else []
-    return [Finding("files", "warn", "; ".join([*problems.values(), *kept]))] if problems else []
+    hints = [UNTIL_THEN] if any(not name.startswith(SKILLS) for name in problems) else []
+    return [Finding("files", "warn", "; ".join([*problems.values(), *hints]))] if problems else []
 
 
 def _read(file: _File) -> tuple[str | None, str]:
@@ -92,8 +92,8 @@ def _read(file: _File) -> tuple[str | None, str]:
 
 def unusable_skills(places: Places) -> dict[str, str]:
     """Return the error of each skill that cannot be read (F-056)."""
-    found = EditedLook(places, None).look().problems.items()
-    return {name: told for name, told in found if name.startswith(SKILLS)}
+    problems = EditedLook(places, None).look().problems.items()
+    return {name: problem for name, problem in problems if name.startswith(SKILLS)}
 
 
 def _skill(folder: Path, name: str) -> str | None:
@@ -105,7 +105,7 @@ def _skill(folder: Path, name: str) -> str | None:
 
 def _stamp(path: Path) -> FileStamp | None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode

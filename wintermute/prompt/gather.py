@@ -135,14 +135,14 @@ class SizeNotice:
 def oversize(
     sizes: Mapping[Component, int],
     limits: Mapping[Component, int],
-    told: Mapping[Component, SizeNotice],
+    notified: Mapping[Component, SizeNotice],
     now: datetime,
 ) -> tuple[Component, ...]:
     """Return the components to report now, in order (P-050): over the limit, and news (P-051)."""
     return tuple(
         each
         for each in COMPONENTS
-        if sizes.get(each, 0) > limits[each] and _is_news(sizes[each], told.get(each), now)
+        if sizes.get(each, 0) > limits[each] and _is_news(sizes[each], notified.get(each), now)
     )
 
 
@@ -249,21 +249,21 @@ class Gather:
 
     async def _index(self, tools: Collection[str]) -> str | None:
         """Return the index of the wiki, if the tools include recalling pages."""
-        told = self._runtime is not None and RECALL in tools
-        return await self._stores.wiki.index_text() if told else None
+        recalls = self._runtime is not None and RECALL in tools
+        return await self._stores.wiki.index_text() if recalls else None
 
     async def gather(
         self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
     ) -> Parts:
         """Return all parts for this scope."""
-        changing = await self._changing(scope, query)
+        current = await self._changing(scope, query)
         return replace(
             await self._lasting(scope, tools, size),
-            now=changing.now,
-            memories=changing.memories or "",
-            ranked=changing.ranked,
-            tasks=changing.tasks,
-            skills=changing.skills,
+            now=current.now,
+            memories=current.memories or "",
+            ranked=current.ranked,
+            tasks=current.tasks,
+            skills=current.skills,
         )
 
     async def changing(
@@ -307,14 +307,14 @@ class Gather:
         A ranked memory has no limit (P-052); skills and global tasks are the owner's.
         """
         tasks = await self._stores.tasks.listed(scope)
-        found: dict[Component, int] = {}
+        sizes: dict[Component, int] = {}
         if not self._stores.memories.ranked:
-            found["memories"] = len(flat_lines(await self._stores.memories.text(scope)))
+            sizes["memories"] = len(flat_lines(await self._stores.memories.text(scope)))
         if self._stores.tasks.owner.owns(scope):
-            found["skills"] = len(await self._listed())
+            sizes["skills"] = len(await self._listed())
         else:
             tasks = tuple(task for task in tasks if task.scope == scope)
-        return {**found, "tasks": len(task_lines(tasks))}
+        return {**sizes, "tasks": len(task_lines(tasks))}
 
     async def _remembered(self, scope: str, query: Recall | None) -> str:
         memories = self._stores.memories
@@ -323,12 +323,12 @@ class Gather:
         if query.cast_id is not None and query.begun:
             return await self._recalled(query, scope)
         try:
-            found = await memories.search(scope, query.query, self._top_k, awake=True)
+            ranked = await memories.search(scope, query.query, self._top_k, awake=True)
         except MemoryUnavailable as error:  # no memories rather than wrong ones (P-014)
             log.warning("memory search failed scope=%s reason=%s", scope, error)
             await self._stores.health.failed("memory search")
             return ""
-        hits = fitting(found, query.window)
+        hits = fitting(ranked, query.window)
         if query.cast_id is not None:
             await self._stores.recalls.recall(query.cast_id, hits)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
@@ -336,18 +336,23 @@ class Gather:
     async def _judged(self, scope: str, parts: Changing, in_view: Collection[str]) -> Changing:
         """Add which memories in view still hold; marks of left-out memories never match (M-088)."""
         shown = parts.lines.get(MEMORIES, ())
-        meant = {line: texts_of(line) for line in in_view if line not in shown}
-        asked = {text for texts in meant.values() for text in texts}
+        readings = {line: texts_of(line) for line in in_view if line not in shown}
+        asked = {text for texts in readings.values() for text in texts}
         facts = await self._stores.recalls.judged(scope, asked)
         known = {
-            line: [facts[text] for text in texts if text in facts] for line, texts in meant.items()
+            line: [facts[text] for text in texts if text in facts]
+            for line, texts in readings.items()
         }
-        over = {line: heirs[0] for line, heirs in known.items() if heirs and None not in heirs}
-        untrue = ((line, heir) for line, heir in over.items() if heir is not None)
+        over = {
+            line: successors[0]
+            for line, successors in known.items()
+            if successors and None not in successors
+        }
+        untrue = ((line, successor) for line, successor in over.items() if successor is not None)
         return replace(
             parts,
             untrue=tuple(untrue) if self._stores.memories.ranked else (),
-            true=frozenset(line for line, heirs in known.items() if None in heirs),
+            true=frozenset(line for line, successors in known.items() if None in successors),
         )
 
     async def _recalled(self, asked: Recall, scope: str) -> str:
@@ -369,15 +374,15 @@ def shown_of(hits: Sequence[Hit], asked: Recall) -> list[Hit]:
     """Return the hits to show: all that fit, but few more if much is in view already."""
     most = min(MOST_IN_VIEW, asked.window // 8) if asked.window else MOST_IN_VIEW
     used = sum(map(estimate, asked.in_view))
-    told: list[Hit] = []
+    shown: list[Hit] = []
     for place, hit in enumerate(hits):
         line = f"- {hit.fact.text}"
         if line not in asked.in_view:
             used += estimate(line)
             if used > most and place >= BEST:
                 continue
-        told.append(hit)
-    return told
+        shown.append(hit)
+    return shown
 
 
 class Oversize:
@@ -411,16 +416,15 @@ class Oversize:
         self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
     ) -> list[str]:
         """Return the texts of the events to queue now, in order; record that they were sent."""
-        told = await self._told(tx, scope)
-        for component in told.keys() & sizes:
-            if (
-                sizes[component] <= self._limits[component]
-            ):  # it can be reported again when it grows
-                del told[component]
+        notified = await self._told(tx, scope)
+        for component in notified.keys() & sizes:
+            # It can be reported again when it grows.
+            if sizes[component] <= self._limits[component]:
+                del notified[component]
                 await tx.execute(
                     "DELETE FROM oversize WHERE scope = ? AND component = ?", (scope, component)
                 )
-        due = oversize(sizes, self._limits, told, self._clock.now())
+        due = oversize(sizes, self._limits, notified, self._clock.now())
         for component in due:
             await tx.execute(
                 "INSERT INTO oversize (scope, component, size, notified_at) VALUES (?, ?, ?, ?)"
@@ -483,8 +487,8 @@ class Texts:
     def outdated(self, layout: Layout, sizes: Collection[Size]) -> str | None:
         """Return the advice if the instructions for these sizes do not explain blocks; or None."""
         read = {"full": self.instructions, "small": self.small}
-        found = (read[size].outdated(layout) for size in sorted(sizes))
-        return next(filter(None, found), None)
+        advice = (read[size].outdated(layout) for size in sorted(sizes))
+        return next(filter(None, advice), None)
 
 
 def read_texts(

@@ -91,8 +91,8 @@ def tools_for(
     mode: PromptMode, depth_left: int, asked: Sequence[str] | None, parent: Collection[str]
 ) -> tuple[str, ...]:
     """Return the tools of a sub-session, sorted: those asked for, never one its parent lacks (P-047)."""
-    wanted = set(default_tools(mode, depth_left) if asked is None else asked)
+    names = set(default_tools(mode, depth_left) if asked is None else asked)
     if depth_left <= 0:
-        wanted -= DELEGATING
-    wanted -= ATTENDED
-    return tuple(sorted(wanted.intersection(parent)))
+        names -= DELEGATING
+    names -= ATTENDED
+    return tuple(sorted(names.intersection(parent)))
