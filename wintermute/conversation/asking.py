@@ -247,9 +247,9 @@ class Folding:
 
     def due(self, past: BranchView, tokens: int, window: int) -> bool:
         """Return True if old turns must be folded before a request of `tokens` is sent (L-038)."""
-        return tokens > self._context.fold_at * window or self._many(past)
+        return tokens > self._context.fold_at * window or self._has_many_turns(past)
 
-    def _many(self, past: BranchView) -> bool:
+    def _has_many_turns(self, past: BranchView) -> bool:
         most = self._context.trigger_after_turns
         shown = sum(is_shown(turn) for cast in past.casts for turn in cast.turns)
         return most is not None and shown >= most
@@ -303,23 +303,25 @@ class Folding:
         as many turns are needed, or one more where the request does not fit, unless a person asks
         for it.
         """
-        steps, before = self._worth(past, cause, excess), refused(past)
+        steps, before = self._enough_steps(past, cause, excess), refused(past)
         least = {"asked": 0, "size": 2 * before}.get(cause, before + 1 if before else 0)
         return steps if len(steps) >= least else ()
 
-    def _worth(self, past: BranchView, cause: FoldCause, excess: int) -> tuple[FoldedTurn, ...]:
+    def _enough_steps(
+        self, past: BranchView, cause: FoldCause, excess: int
+    ) -> tuple[FoldedTurn, ...]:
         keep = self._context.keep_recent
-        steps = self._paying(past, keep, cause, excess)
+        steps = self._steps_that_save(past, keep, cause, excess)
         while cause in ("full", "overflow") and not steps and keep > 1:
             keep //= 2
-            steps = self._paying(past, keep, cause, excess)
+            steps = self._steps_that_save(past, keep, cause, excess)
         return steps
 
-    def _paying(
+    def _steps_that_save(
         self, past: BranchView, keep: int, cause: FoldCause, excess: int
     ) -> tuple[FoldedTurn, ...]:
         steps = foldable(past.casts, keep, self._hidden)
-        if cause == "asked" or (cause == "size" and self._many(past)):
+        if cause == "asked" or (cause == "size" and self._has_many_turns(past)):
             return steps
         gain = GAIN * self._count("".join(step.whole for step in steps))
         if cause == "overflow":  # only the server knows the excess
@@ -434,7 +436,7 @@ class Asking:
         try:
             while True:
                 try:
-                    return await self._answered(running)
+                    return await self._answer_that_fits(running)
                 except ContentRefused as error:
                     refusal, by = error, error.refused_by or settings.backend
                     running.went_on()
@@ -463,7 +465,7 @@ class Asking:
         except (ModelError, TimeoutError) as error:
             log.info("not known what is refused cast=%s reason=%s", cast.id, error)
 
-    async def _answered(self, running: CastState) -> Reply:
+    async def _answer_that_fits(self, running: CastState) -> Reply:
         view = await self._view(running)
         window = self._window(running)
         if self._folding.due(running.past, view.tokens, window):
@@ -473,9 +475,9 @@ class Asking:
         view = self._fitted(running, view)
         while True:
             try:
-                return await self._asked(running, view)
+                return await self._send(running, view)
             except ContextTooLarge as refusal:
-                less = await self._less(running, view, refusal.refused_by)
+                less = await self._shrunk(running, view, refusal.refused_by)
                 if less is None:
                     if part := too_large(view.messages):
                         wrong = f" And {refusal.wrong}." if refusal.wrong else ""
@@ -484,8 +486,8 @@ class Asking:
                 log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less.messages))
                 view = less
 
-    async def _asked(self, running: CastState, view: RequestView) -> Reply:
-        settings, kept = running.settings, _kept(running)
+    async def _send(self, running: CastState, view: RequestView) -> Reply:
+        settings, kept = running.settings, _uncuttable_count(running)
         running.prompt = prompt_of(view.messages)
         reply = await self._models.ask(
             settings.role,
@@ -516,7 +518,7 @@ class Asking:
         if kept == view.last[before:]:
             return view
         last = {**view.messages[-1], "content": view.last[:before] + kept}
-        return self._with(running, view, (*view.messages[:-1], last))
+        return self._with_messages(running, view, (*view.messages[:-1], last))
 
     async def _systems(self, running: CastState) -> dict[Size, str | None]:
         settings, past = running.settings, running.past
@@ -539,16 +541,18 @@ class Asking:
         looks = Looks(running.settings.prompt.layout, self._hidden)
         if "full" not in systems:
             shown = messages(small, running.past, looks)
-            return self._with(running, RequestView((), "small"), shown)
+            return self._with_messages(running, RequestView((), "small"), shown)
         shown = messages(systems["full"], running.past, looks)
-        return self._with(running, RequestView((), "full", small, both="small" in systems), shown)
+        return self._with_messages(
+            running, RequestView((), "full", small, both="small" in systems), shown
+        )
 
     def _lightened(self, running: CastState, view: RequestView) -> RequestView:
         """Leave out memories while they make the view too large (F-023)."""
         while not self._fits(running, view) and (
             less := without_memories(view.messages, share=0.5)
         ):
-            view = self._with(running, view, less)
+            view = self._with_messages(running, view, less)
         return view
 
     async def _folded(
@@ -570,7 +574,7 @@ class Asking:
         running.folded(past)
         return None if past is None else await self._view(running, anew=True)
 
-    async def _less(
+    async def _shrunk(
         self, running: CastState, view: RequestView, refused_by: str
     ) -> RequestView | None:
         """Return a strictly smaller view than one that did not fit; None if nothing can shrink.
@@ -580,7 +584,7 @@ class Asking:
         attempt.
         """
         less = await self._folded(running, view, "overflow") or self._smaller(running, view)
-        most = self._with(
+        most = self._with_messages(
             running, view, view.messages
         ).tokens  # counted again: the summary's usage may have corrected the estimate
         while less is not None and less.tokens >= most:
@@ -598,8 +602,8 @@ class Asking:
         return self._models.tokens(role, request, backend) <= self._models.window(role, backend)
 
     def _smaller(self, running: CastState, view: RequestView) -> RequestView | None:
-        less = smaller(view.messages, _kept(running))
-        return None if less is None else self._with(running, view, less)
+        less = smaller(view.messages, _uncuttable_count(running))
+        return None if less is None else self._with_messages(running, view, less)
 
     def _fitted(self, running: CastState, view: RequestView) -> RequestView:
         """Return the view made smaller until it fits, or as small as possible."""
@@ -619,7 +623,9 @@ class Asking:
         small = replace(request, messages=said, tools=tools("small"))
         return replace(request, small=small)
 
-    def _with(self, running: CastState, view: RequestView, shown: tuple[Json, ...]) -> RequestView:
+    def _with_messages(
+        self, running: CastState, view: RequestView, shown: tuple[Json, ...]
+    ) -> RequestView:
         """Return the view with these messages, counted again."""
         settings, changed = running.settings, replace(view, messages=shown)
         request = self._request(running, changed)
@@ -633,7 +639,7 @@ class Asking:
         return view.tokens <= self._window(running)
 
 
-def _kept(running: CastState) -> int:
+def _uncuttable_count(running: CastState) -> int:
     """Count the messages from the current intent on: they may be cut, but not left out."""
     mine = tuple(each for each in running.past.casts if each.key == running.cast.key)
     return len(messages(None, BranchView(None, mine), Looks(running.settings.prompt.layout)))

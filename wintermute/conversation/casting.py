@@ -138,7 +138,7 @@ class Branching:
         abandoned = await self._casts.since(tx, branch, events)
         begun = any((c.branch_id, c.event_id) == (branch, row.event_id) for c in abandoned)
         if begun:  # the cast is repeated after an outage
-            return branch, _done([cast for cast in abandoned if cast.branch_id != branch])
+            return branch, _effects_notice([cast for cast in abandoned if cast.branch_id != branch])
         if not abandoned:  # the old text was never answered here
             return branch, ""
         parent = await self._casts.turn_before(tx, branch, abandoned[0])
@@ -147,10 +147,10 @@ class Branching:
         fork = await self._conversations.branch(
             tx, row.conversation_id, "edit", row.received_at, parent_id
         )
-        return fork, _done(abandoned)
+        return fork, _effects_notice(abandoned)
 
 
-def _done(casts: Iterable[Cast]) -> str:
+def _effects_notice(casts: Iterable[Cast]) -> str:
     effects = [
         f"{observation.gate} {json.dumps(observation.args, ensure_ascii=False)}"
         for cast in casts
@@ -174,7 +174,7 @@ def intent(row: Waiting, context: Sequence[Waiting], age: str = "", replied: str
     before = [part for part in (replied, age) if part]
     if (row.direct and not context) or not row.body.strip():
         return "\n".join([*before, untagged(row.body)])
-    said = [_shown(each) for each in context]
+    said = [_context_line(each) for each in context]
     lines = ["<room_context>", *said, "</room_context>"] if said else []
     return "\n".join([*lines, *before, line(row.sender_name, row.sender, row.body)])
 
@@ -188,7 +188,7 @@ def without(said: str, removed: Waiting) -> str | None:
     block, closed, tail = rest.partition("</room_context>")
     sender = re.escape(removed.sender)
     anything = rf"(?:[^\n(]* \({sender}\)|{sender}): .*(?:\n  .*)*"
-    shown = re.escape(_shown(removed)) if removed.body else anything
+    shown = re.escape(_context_line(removed)) if removed.body else anything
     left, count = re.subn(rf"(?m)^{shown}\n(?!  )", "", block, count=int(bool(removed.body)))
     return f"{head}{opened}{left}{closed}{tail}" if count else None
 
@@ -216,7 +216,7 @@ def age(row: Waiting, now: datetime, zone: ZoneInfo) -> str:
     return f"[written {day}{local:%H:%M}, {span(now - since)} ago]"
 
 
-def _shown(row: Waiting) -> str:
+def _context_line(row: Waiting) -> str:
     return line(row.sender_name, row.sender, row.body[:MOST_CONTEXT_CHARACTERS])
 
 
@@ -470,9 +470,9 @@ class Casting:
                 return None
             branch, effects = await self._branching.fork(tx, row, branch)
             began = await self._conversations.began(tx, row.conversation_id)
-            lines = await self._said_before(tx, row, began)
+            lines = await self._context_rows(tx, row, began)
             replied = await self._replies.shown(tx, row, scope, fetched)
-            text = effects + await self._told_before(tx, row, scope, began)
+            text = effects + await self._news_before(tx, row, scope, began)
             text += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
             wards = self._settings.wards.record()
             cast = await self._casts.start(
@@ -501,7 +501,7 @@ class Casting:
             said = words.RESULT.format(result=text_of(row.body))
         await self.reply(tx, row, said, meant_for=scope)
 
-    async def _told_before(self, tx: Transaction, row: Waiting, scope: str, began: datetime) -> str:
+    async def _news_before(self, tx: Transaction, row: Waiting, scope: str, began: datetime) -> str:
         """Return the task messages (T-052) and the memory changes (M-078) since the last message."""
         if row.kind != "message":
             return ""
@@ -515,7 +515,7 @@ class Casting:
             occurrences = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
         return "".join(due_event(each, self._zone) for each in occurrences) + tidied
 
-    async def _said_before(
+    async def _context_rows(
         self, tx: Transaction, row: Waiting, began: datetime
     ) -> Sequence[Waiting]:
         first = await self._inbox.find(tx, row.edits) if row.edits else None

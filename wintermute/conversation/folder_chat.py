@@ -119,7 +119,7 @@ class FolderChat:
         answer.
         """
         messages = await asyncio.to_thread(_with_system, folder, system)
-        steps = tuple(map(self._kept, steps_of(messages)))
+        steps = tuple(map(self._as_recorded, steps_of(messages)))
         if not steps or steps[-1].answers:
             raise WintermuteError(ANSWERED if steps else "There is no message: add one first")
         conversation, cast = await self._opened(str(folder.path.resolve()), steps)
@@ -137,7 +137,7 @@ class FolderChat:
             raise WintermuteError(reply_text(outcome) or "The model gave no answer")
         return outcome.text
 
-    def _kept(self, step: Step) -> Step:
+    def _as_recorded(self, step: Step) -> Step:
         """Return a step in its recorded form: without tags in a person's words (L-071) or secrets."""
         said = None if step.said is None else self._redact(untagged(step.said))
         return Step(said, tuple(map(self._redact, step.answers)))

@@ -84,7 +84,7 @@ class Gates:
         result = self._clean(result)
         async with self._database.transaction() as tx:
             await self._casts.complete_observation(tx, turn_id, n, result, is_error)
-            if not is_error and _is_outside(checked, caller, result):
+            if not is_error and _is_untrusted(checked, caller, result):
                 await self._casts.taint(tx, turn_id)
         return result, is_error
 
@@ -93,7 +93,7 @@ def _same(call: Call, other: Call) -> bool:
     return (call.name, call.arguments) == (other.name, other.arguments)
 
 
-def _is_outside(checked: Accepted | Rejected, caller: Caller, result: object) -> bool:
+def _is_untrusted(checked: Accepted | Rejected, caller: Caller, result: object) -> bool:
     if not isinstance(checked, Accepted) or not isinstance(checked.tool, OutsideTool):
         return False
     return checked.tool.is_outside(caller, checked.args, result)

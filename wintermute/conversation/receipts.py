@@ -24,26 +24,26 @@ def done_so_far(turns: Sequence[Turn]) -> str:
     """
     completed = [each for turn in turns for each in turn.observations if each.completed]
     succeeded = [each for each in completed if not each.is_error]
-    lists = [each for each in succeeded if _lists(each) and isinstance(each.result, list)]
+    lists = [each for each in succeeded if _is_listing(each) and isinstance(each.result, list)]
     done = [_receipt(each.gate, each.result) for each in succeeded if _has_effect(each)]
     listed = [_receipt(each.gate, row) for each in lists for row in each.result] or ["nothing"]
     errors = (each for each in completed if each.is_error and each.gate != RECALL)
     failed = [_line(each.gate, as_text(each.result)) for each in errors]
     if not (done or lists):
         return ""
-    summary = _listed("Done", done) if done else _listed("Found", listed)
-    return untagged("\n\n".join(chain(summary, _listed("Not done", failed))))
+    summary = _section("Done", done) if done else _section("Found", listed)
+    return untagged("\n\n".join(chain(summary, _section("Not done", failed))))
 
 
-def _lists(observation: Observation) -> bool:
+def _is_listing(observation: Observation) -> bool:
     return (observation.args or {}).get("action") == "list"
 
 
 def _has_effect(observation: Observation) -> bool:
-    return observation.gate not in LOOKING and not _lists(observation)
+    return observation.gate not in LOOKING and not _is_listing(observation)
 
 
-def _listed(heading: str, said: Sequence[str]) -> Iterator[str]:
+def _section(heading: str, said: Sequence[str]) -> Iterator[str]:
     lines = [*dict.fromkeys(said)]
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"and {len(lines) - MOST_LINES} more"]

@@ -123,14 +123,14 @@ class Rooms:
         self._speaker = speaker
         self._trouble = trouble
         self._clock = clock
-        self._woken: asyncio.Queue[str] = asyncio.Queue()
-        self._bells: dict[str, asyncio.Event] = {}
+        self._to_wake: asyncio.Queue[str] = asyncio.Queue()
+        self._wakeups: dict[str, asyncio.Event] = {}
         self._running: dict[str, tuple[str, Stop]] = {}  # event and switch, by conversation
         self._outdated: set[str] = set()  # conversations with text retracted since their request
 
     def wake(self, conversation_id: str) -> None:
         """Wake the worker of a conversation: its inbox has something new."""
-        self._woken.put_nowait(conversation_id)
+        self._to_wake.put_nowait(conversation_id)
 
     async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
         """End all casts and sub-sessions of retracted events, without a message (F-027)."""
@@ -171,21 +171,21 @@ class Rooms:
         async with asyncio.TaskGroup() as workers:
             workers.create_task(self._trouble.run(self.wake))
             while True:
-                conversation_id = await self._woken.get()
+                conversation_id = await self._to_wake.get()
                 if await self._stores.inbox.interrupts(conversation_id):
                     await self._stop_if_asked(conversation_id)
                     await self._stop_if_edited(conversation_id)
                 await self._stop_if_joined(conversation_id)
                 self._ask_anew_if_outdated(conversation_id)
                 await self._pass_by(conversation_id)
-                if conversation_id in self._bells:
-                    self._bells[conversation_id].set()
+                if conversation_id in self._wakeups:
+                    self._wakeups[conversation_id].set()
                 else:
-                    self._bells[conversation_id] = asyncio.Event()
-                    workers.create_task(self._work(conversation_id))
+                    self._wakeups[conversation_id] = asyncio.Event()
+                    workers.create_task(self._run_worker(conversation_id))
 
-    async def _work(self, conversation_id: str) -> None:
-        wakeup = self._bells[conversation_id]
+    async def _run_worker(self, conversation_id: str) -> None:
+        wakeup = self._wakeups[conversation_id]
         try:
             while True:
                 wakeup.clear()
@@ -195,15 +195,15 @@ class Rooms:
                 if row is not None:
                     await self._take(row)
                 elif until is not None:
-                    await self._tell_kept(rows)
+                    await self._tell_waiting_commands(rows)
                     left = until - self._clock.monotonic()
                     await until_set(wakeup, self._clock, min(left, seconds))
                 elif not wakeup.is_set():
                     return
         finally:
-            del self._bells[conversation_id]
+            del self._wakeups[conversation_id]
 
-    async def _tell_kept(self, rows: Sequence[Waiting]) -> None:
+    async def _tell_waiting_commands(self, rows: Sequence[Waiting]) -> None:
         """Tell the person that a command waits behind a message that waits."""
         for row in rows:
             if row.kind != "command" or not keeps_place(row):
@@ -235,7 +235,7 @@ class Rooms:
         conversation_id = row.conversation_id
         taken, _ = self._running.get(conversation_id, (None, None))
         given_up = await self._stores.inbox.give_up(
-            tx, conversation_id, row.seq, taken=taken, also_new=conversation_id not in self._bells
+            tx, conversation_id, row.seq, taken=taken, also_new=conversation_id not in self._wakeups
         )
         said = await self._end(tx, conversation_id, given_up, "stopped")
         ended = await self._sub_sessions.end(tx, conversation_id)
@@ -284,14 +284,14 @@ class Rooms:
             return
         for row in behind:
             if passes_by(row, rows):
-                await self._guarded(row, self._command(row, Stop()))
+                await self._catching_bugs(row, self._command(row, Stop()))
         first = next((row.event_id for row in rows if keeps_place(row)), taken)
         if self.waits(conversation_id) != 0:
             return
         if stop and first != taken and taken in self._trouble.aside(conversation_id):
             stop.press()
         else:
-            await self._tell_kept(behind)
+            await self._tell_waiting_commands(behind)
 
     async def _end(
         self, tx: Transaction, conversation_id: str, events: Sequence[str], reason: str
@@ -330,11 +330,11 @@ class Rooms:
         stop = Stop()
         self._running[row.conversation_id] = (row.event_id, stop)
         try:
-            await self._guarded(row, self._answer(row, stop))
+            await self._catching_bugs(row, self._answer(row, stop))
         finally:
             del self._running[row.conversation_id]
 
-    async def _guarded(self, row: Waiting, work: Awaitable[None]) -> None:
+    async def _catching_bugs(self, row: Waiting, work: Awaitable[None]) -> None:
         try:
             await work
         except Exception as error:  # bulkhead: a bug in one room must not end the others (L-031)
@@ -342,7 +342,7 @@ class Rooms:
                 raise
             ids = (row.conversation_id, row.event_id)
             log.exception("answer failed conversation=%s event=%s", *ids)
-            await self._broken(row)
+            await self._answer_after_bug(row)
         self._speaker.speak(row.conversation_id)
 
     async def _answer(self, row: Waiting, stop: Stop) -> None:
@@ -396,7 +396,7 @@ class Rooms:
         except WintermuteError as problem:
             return str(problem)
 
-    async def _broken(self, row: Waiting) -> None:
+    async def _answer_after_bug(self, row: Waiting) -> None:
         cast = await self._stores.casts.running(row.event_id)
         async with self._stores.database.transaction() as tx:
             shown, scope = await self._casting.seen(tx, row, cast) or ("", ANYBODY)

@@ -59,7 +59,7 @@ class Telling:
         if any(before) and any(
             (running.cast.context_block, *(each.context_block for each in running.cast.turns))
         ):
-            return _more(running, parts, before, shown)
+            return _appended(running, parts, before, shown)
         return block(parts, told(before), shown=shown)
 
     async def strip(self, running: CastState) -> bool:
@@ -81,7 +81,7 @@ class Telling:
         return kept
 
 
-def _more(running: CastState, parts: Changing, before: Sequence[str], shown: Told) -> str:
+def _appended(running: CastState, parts: Changing, before: Sequence[str], shown: Told) -> str:
     """Append the changes that are not in view yet to the block at the end."""
     if not block(parts, shown, timed=False) and not is_late(parts, before):
         return ""

@@ -125,7 +125,7 @@ class Trouble:
         # Conversations whose waiting message is being taken care of.
         self._attended: set[str] = set()
         self._wakes: dict[str, float] = {}  # time of the next wake-up, by conversation
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._was_away = self._was_unfit = True  # perhaps, in an earlier run
 
     async def chosen(self, row: Waiting) -> str | None:
@@ -158,7 +158,7 @@ class Trouble:
     def awaits(self, row: Waiting, wait: Wait) -> None:
         """Note that the answer to a message has not begun."""
         if self._readings.goes_on(row, wait):
-            self._bell.set()
+            self._wakeup.set()
 
     def works(self, row: Waiting) -> None:
         """End the silence of a message: no model is waited for, or its cast has ended."""
@@ -200,7 +200,7 @@ class Trouble:
             then="nothing",
             hit=known.hit or not unreachable,
         )
-        self._bell.set()
+        self._wakeup.set()
 
     def aside(self, conversation_id: str) -> set[str]:
         """Return the messages of a conversation that fail alone: the others go first (F-060)."""
@@ -215,14 +215,14 @@ class Trouble:
     def remind(self, conversation_id: str, seconds: float) -> None:
         """Wake a conversation's worker after `seconds`."""
         self._wakes[conversation_id] = self._clock.monotonic() + seconds
-        self._bell.set()
+        self._wakeup.set()
 
     async def run(self, wake: Callable[[str], None]) -> None:
         """Take care of running casts until cancelled; `wake` wakes a conversation's worker."""
         async with asyncio.TaskGroup() as probes:
             probe: asyncio.Task[None] | None = None
             while True:
-                self._bell.clear()
+                self._wakeup.clear()
                 now = self._clock.monotonic()
                 for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
                     del self._wakes[conversation_id]
@@ -231,20 +231,20 @@ class Trouble:
                 steps = [each for each in self._steps() if each[2].at_work or each[2].alone]
                 if probe is not None and not probe.done():
                     steps = [each for each in steps if each[1] != "look"]
-                await self._take_due(steps, now, wake)
-                readings = await self._read_on()
+                await self._apply_due(steps, now, wake)
+                readings = await self._send_reading_notices()
                 to_look_at = [each for each in steps if each[1] == "look"]
                 if failing := [each[2] for each in to_look_at if self._is_due(each, now)]:
                     # The other notices are sent meanwhile.
-                    probe = probes.create_task(self._look_at_work(failing, wake))
+                    probe = probes.create_task(self._probe_running(failing, wake))
                     steps = [each for each in steps if each[1] != "look"]
                 due_next = [*self._wakes.values(), *(each[0] for each in steps), *readings]
                 with suppress(TimeoutError):
                     # The event loop's clock, as for the deadlines of the model's answer.
                     async with asyncio.timeout(min(due_next) - now if due_next else None):
-                        await self._bell.wait()
+                        await self._wakeup.wait()
 
-    async def _read_on(self) -> list[float]:
+    async def _send_reading_notices(self) -> list[float]:
         """Send due notices about slow reading; return the times of the next ones."""
         now, due = self._clock.monotonic(), self._readings.due()
         for _, reading in [each for each in due if each[0] <= now]:
@@ -267,27 +267,27 @@ class Trouble:
         known = self._failing.get(failing.row.event_id)
         return at <= now and known is not None and next_step(known) == (step, at)
 
-    async def _take_due(
+    async def _apply_due(
         self, steps: Sequence[DueStep], now: float, wake: Callable[[str], None]
     ) -> None:
         for each in steps:
             _, step, failing = each
             if step != "look" and self._is_due(each, now):
-                await self._take(failing, step)
-                self._bell.set()
+                await self._apply_step(failing, step)
+                self._wakeup.set()
                 wake(failing.row.conversation_id)
 
-    async def _look_at_work(self, failing: Sequence[Failing], wake: Callable[[str], None]) -> None:
+    async def _probe_running(self, failing: Sequence[Failing], wake: Callable[[str], None]) -> None:
         """Probe the models for all failing messages that are due for it."""
         by_model = defaultdict[str | None, list[Failing]](list)
         for each in failing:
             by_model[await self.chosen(each.row)].append(each)
         for chosen, some in by_model.items():
-            seen = await self._seen(chosen, *some)
+            seen = await self._probe(chosen, *some)
             for each in some:
                 self._change(each.row, seen)
                 wake(each.row.conversation_id)
-        self._bell.set()
+        self._wakeup.set()
 
     async def attend(self, conversation_id: str) -> float:
         """Do the due steps for a conversation's waiting messages; return the seconds to the next."""
@@ -310,18 +310,18 @@ class Trouble:
                 continue
             self._attended.add(conversation_id)
             try:
-                await self._take(failing, first)
+                await self._apply_step(failing, first)
             finally:
                 self._attended.discard(conversation_id)
 
-    async def _take(self, failing: Failing, step: TroubleStep) -> None:
+    async def _apply_step(self, failing: Failing, step: TroubleStep) -> None:
         row = failing.row
         match step:
             case "look":
-                self._change(row, await self._seen(await self.chosen(row), failing))
+                self._change(row, await self._probe(await self.chosen(row), failing))
                 known = self._failing.get(row.event_id)
                 if known and known.alone and not known.at_work:
-                    await self._again(row)
+                    await self._retry_now(row)
             case "knock":
                 self._change(row, lambda now: replace(now, knocked=self._clock.monotonic()))
                 chosen = await self.chosen(row)
@@ -330,12 +330,12 @@ class Trouble:
                     now, spent = self._clock.monotonic(), failing.casts >= MOST_CASTS
                     if spent and await self._models.answers(ROLE, now, chosen):
                         self._change(row, lambda now: replace(now, given_up=True))
-                    await self._again(row)
+                    await self._retry_now(row)
             case "give up":
                 self._change(row, lambda now: replace(now, given_up=True))
                 failing.stop.press()
                 if not failing.at_work:
-                    await self._again(row)
+                    await self._retry_now(row)
             case "alone":
                 await self._tell(failing, f"alone {row.event_id}", words.ALONE)
             case _:
@@ -345,7 +345,7 @@ class Trouble:
                 said = words.UNREACHABLE if unreachable else words.OUTAGE
                 await self._tell(failing, await self._outage(row), said)
 
-    async def _seen(self, chosen: str | None, *failing: Failing) -> Callable[[Failing], Failing]:
+    async def _probe(self, chosen: str | None, *failing: Failing) -> Callable[[Failing], Failing]:
         """Probe the model, and return the change to these failing messages.
 
         For messages that have failed alone for long, only an answer from now on counts.
@@ -366,7 +366,7 @@ class Trouble:
         self._forget(row)
         return _given_up(failing.problem)
 
-    async def _again(self, row: Waiting) -> None:
+    async def _retry_now(self, row: Waiting) -> None:
         """Let a waiting message be tried at once; `/stop` still knows that it was tried."""
         async with self._database.transaction() as tx:
             stored = await self._inbox.find(tx, row.event_id)
@@ -442,9 +442,9 @@ class Trouble:
         if outcome.reason != "model_unavailable":
             self._forget(row)
             return outcome
-        return await self._in_vain(failing, outcome)
+        return await self._after_failure(failing, outcome)
 
-    async def _in_vain(self, failing: Failing, outcome: Outcome) -> Outcome:
+    async def _after_failure(self, failing: Failing, outcome: Outcome) -> Outcome:
         """Return the outcome of a cast without an answer: given up if it was the last (F-021)."""
         now, row = self._clock.monotonic(), failing.row
         chosen = await self.chosen(row)
@@ -464,7 +464,7 @@ class Trouble:
         elif failing.unreachable and not failing.casts and failing.told:
             failing = replace(failing, since=now)
         self._failing[row.event_id] = failing
-        self._bell.set()
+        self._wakeup.set()
         return outcome
 
     def drop(self, events: Sequence[str]) -> None:
@@ -478,7 +478,7 @@ class Trouble:
     async def _answered(self, row: Waiting, asked: str | None) -> None:
         """Note that a message has its answer."""
         if asked is None:
-            await self._back()
+            await self._end_outage()
         if self._was_unfit:
             async with self._database.transaction() as tx:
                 await self._notices.notice_again(tx, f"unfit {row.conversation_id} ")
@@ -486,13 +486,13 @@ class Trouble:
             if not self._was_unfit and await self._health.part("prompt"):
                 await self._health.note("prompt", "ok", "fits")
 
-    async def _back(self) -> None:
+    async def _end_outage(self) -> None:
         """Tell the rooms that heard of an outage that it is over, if it was long enough (F-036)."""
         part = await self._health.part("model") if self._was_away else None
         if part is not None and part.state == "fail":
             away = self._clock.now() - part.since
             if not timedelta() <= away <= timedelta(seconds=MINUTE):
-                await self._tell_back(f"outage {part.since.isoformat()} ")
+                await self._tell_outage_over(f"outage {part.since.isoformat()} ")
             # Retry all other messages at once, in the rooms that this speaker serves.
             await self._inbox.hurry()
             for conversation_id, room_id in await self._inbox.open_conversations():
@@ -509,7 +509,7 @@ class Trouble:
         named = outcome.text if outcome.reason == UNFIT[0] else ""
         return f"unfit {row.conversation_id} {self._models.window(ROLE, chosen)} {named}"
 
-    async def _tell_back(self, outage: str) -> None:
+    async def _tell_outage_over(self, outage: str) -> None:
         async with self._database.transaction() as tx:
             rooms = [key.removeprefix(outage) for key in await self._notices.noticed(tx, outage)]
             for each in rooms:

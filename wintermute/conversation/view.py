@@ -109,18 +109,20 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
         heading = f"# {SUMMARY}\n{untagged(marked(past.fold))}\n\n"
         summary = heading if system is None else ""
     casts = shown_casts(past.casts)
-    untold = _untold(casts)
+    untold = _before_blocks(casts)
     for n, cast in enumerate(casts):
         goes_on = n + 1 < len(casts) and _is_again(casts[n + 1], cast)
         if n and _is_again(cast, casts[n - 1]):
-            _add(result, _news(cast, casts[n - 1]) if looks.layout == "append" else "")
+            _append_text(
+                result, _retry_additions(cast, casts[n - 1]) if looks.layout == "append" else ""
+            )
         else:
             # Many chat templates want turns to alternate, and an answer after a tool's result.
             if result and result[-1]["role"] in ("user", "tool"):
                 result.append({"role": "assistant", "content": UNANSWERED})
             result.append({"role": "user", "content": summary + _intent(n, casts, looks)})
             summary = ""
-        result += _said(cast, past.fold, looks, untold, goes_on=goes_on)
+        result += _cast_messages(cast, past.fold, looks, untold, goes_on=goes_on)
     return tuple(result)
 
 
@@ -161,11 +163,11 @@ def answered(casts: Sequence[Cast]) -> Iterator[Cast]:
     newest = {cast.key: turn.id for cast in casts for turn in filter(is_shown, cast.turns)}
     for cast in map(bared, casts):
         last = newest.get(cast.key) if ends[cast.key] in UNSEEN else None
-        turns = tuple(_bare(turn) if turn.id == last else turn for turn in cast.turns)
+        turns = tuple(_without_results(turn) if turn.id == last else turn for turn in cast.turns)
         yield replace(cast, turns=turns) if last else cast
 
 
-def _bare(turn: Turn) -> Turn:
+def _without_results(turn: Turn) -> Turn:
     seen = (replace(each, result=NOT_SHOWN) for each in turn.observations)
     return replace(turn, observations=tuple(seen), context_block="")
 
@@ -233,14 +235,14 @@ def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
     return casts[last].intent or ERASED
 
 
-def _news(cast: Cast, before: Cast) -> str:
+def _retry_additions(cast: Cast, before: Cast) -> str:
     """Return the additions when a message is tried again, such as its age by now (F-029)."""
     known = before.intent.splitlines()
     ages = [line for line in cast.intent.splitlines() if AGE.fullmatch(line) and line not in known]
     return "\n\n".join(filter(None, (*ages, cast.context_block)))
 
 
-def _add(result: list[Json], text: str) -> None:
+def _append_text(result: list[Json], text: str) -> None:
     """Append text to the last message."""
     if text and result[-1]["role"] == "assistant":
         result.append({"role": "user", "content": text})
@@ -248,13 +250,13 @@ def _add(result: list[Json], text: str) -> None:
         result[-1] = {**result[-1], "content": f"{result[-1]['content']}\n\n{text}"}
 
 
-def _untold(casts: Sequence[Cast]) -> frozenset[str]:
+def _before_blocks(casts: Sequence[Cast]) -> frozenset[str]:
     """Return the casts before the first with a block: recorded before there were blocks."""
     first = next((n for n, cast in enumerate(casts) if cast.context_block or cast.bare), 0)
     return frozenset(cast.id for cast in casts[:first])
 
 
-def _said(
+def _cast_messages(
     cast: Cast, fold: Fold | None, looks: Looks, untold: Collection[str], *, goes_on: bool
 ) -> list[Json]:
     """Return the messages of a cast's turns; `goes_on`: another cast for the same event follows.
@@ -271,7 +273,7 @@ def _said(
         if not is_over and not turn.calls and cast.wards.get("require_done"):
             result.append({"role": "user", "content": CALL_DONE})  # L-012
         if turn.context_block and looks.layout == "append":
-            _add(result, turn.context_block)
+            _append_text(result, turn.context_block)
     if cast.reason == "text" and cast.result and any(map(recalls_in_vain, cast.turns[-1:])):
         result.append({"role": "assistant", "content": cast.result})  # W-032
     if cast.reason in SEEN and cast.result and cast.result != cast.last_words:
@@ -316,7 +318,7 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
         return
     done = next((seen for seen in turn.observations if _is_answer(seen)), None)
     calls = turn.calls[: done.n] if done else turn.calls
-    tags = {n: tag for n, call in enumerate(calls) if (tag := _tag(call))}
+    tags = {n: tag for n, call in enumerate(calls) if (tag := _recall_tag(call))}
     named = {n: call for n, call in enumerate(calls) if n not in tags}
     seen = {observation.n: observation for observation in turn.observations}
     said = [turn.utterance] if turn.utterance else []
@@ -331,7 +333,7 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
         yield {"role": "tool", "tool_call_id": call.id, "content": content}
     if tags:
         yield {"role": "assistant", "content": "\n".join([*said, *tags.values()])}
-        results = (_told(seen.get(n), _unrun(turn, cast, n), hidden) for n in tags)
+        results = (_tag_result(seen.get(n), _unrun(turn, cast, n), hidden) for n in tags)
         yield {"role": "user", "content": "\n".join(results)}
     if done is not None:
         yield {"role": "assistant", "content": as_text(done.result) or UNANSWERED}
@@ -345,11 +347,11 @@ def _unrun(turn: Turn, cast: Cast, n: int) -> str:
 
 
 def _called(call: Call) -> Json:
-    function = {"name": call.name, "arguments": _valid(call.arguments)}
+    function = {"name": call.name, "arguments": _json_object(call.arguments)}
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _tag(call: Call) -> str | None:
+def _recall_tag(call: Call) -> str | None:
     """Return the recall tag that a call came from; None if it was another call."""
     if call.via != "tag" or call.name != RECALL:
         return None
@@ -361,7 +363,7 @@ def _is_answer(observation: Observation) -> bool:
     return observation.gate == "done" and observation.completed and not observation.is_error
 
 
-def _valid(arguments: str) -> str:
+def _json_object(arguments: str) -> str:
     """Return arguments as a JSON object: several servers parse them again and refuse anything else."""
     try:
         parsed = json.loads(arguments, parse_constant=_no_number)
@@ -388,7 +390,7 @@ def _result(observation: Observation | None, unrun: str, ephemeral: Collection[s
     return text if page else untagged(shortened(text, MOST_RESULT_CHARACTERS))
 
 
-def _told(observation: Observation | None, unrun: str, ephemeral: Collection[str]) -> str:
+def _tag_result(observation: Observation | None, unrun: str, ephemeral: Collection[str]) -> str:
     """Return the result of a tag: a page, or the reason why there is none (W-035)."""
     text = _result(observation, unrun, ephemeral)
     return text if text.startswith(RECALLED) else notice(text.removeprefix("error: ") or ERASED)
@@ -410,10 +412,10 @@ def smaller(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
     return (
         without_memories(messages, share=0.5)
         or _without_oldest(messages, kept)
-        or _cut(messages, {"tool"})
+        or _with_longest_halved(messages, {"tool"})
         or _without_fields(messages)
         or _without_arguments(messages)
-        or _cut(messages, {"user", "assistant"})
+        or _with_longest_halved(messages, {"user", "assistant"})
         or without_memories(messages)
     )
 
@@ -463,7 +465,7 @@ def part_read(messages: tuple[Json, ...], intent: str, kept: int) -> tuple[int, 
     """
     first = len(messages) - kept
     opens = all(message["role"] != "user" for message in messages[:first])
-    begin, end = _words(str(messages[first]["content"]), opens=opens)
+    begin, end = _said_range(str(messages[first]["content"]), opens=opens)
     return (end - begin, len(intent)) if end - begin < len(intent) else None
 
 
@@ -510,11 +512,11 @@ def _opened(content: str) -> tuple[str, int]:
     return (found[1] or "", int(found[2] or 0)) if found else ("", 0)
 
 
-def _cut(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None:
+def _with_longest_halved(messages: tuple[Json, ...], roles: set[str]) -> tuple[Json, ...] | None:
     contents = [str(message["content"] or "") for message in messages]
     first = next((n for n, message in enumerate(messages) if message["role"] == "user"), -1)
     places = [
-        _words(contents[n], opens=n == first) if _role(message) in roles else (0, 0)
+        _said_range(contents[n], opens=n == first) if _role(message) in roles else (0, 0)
         for n, message in enumerate(messages)
     ]
     longest = max(range(len(messages)), key=lambda n: places[n][1] - places[n][0])
@@ -533,7 +535,7 @@ def _role(message: Json) -> str:
     return "tool" if is_told else str(message["role"])
 
 
-def _words(content: str, *, opens: bool) -> tuple[int, int]:
+def _said_range(content: str, *, opens: bool) -> tuple[int, int]:
     """Return the range of a message that was said, without the parts that the prompt added.
 
     `opens`: it is the first message in view.

@@ -29,7 +29,7 @@ MOST_SILENCES = 4
 KNOCK_SECONDS = 2.0
 MOST_BYTES = 64 * 1024 * 1024
 """Limit for an answer that is read whole."""
-Found = TypeVar("Found")
+Parsed = TypeVar("Parsed")
 LAST_BYTES = 0.3
 """Seconds to wait for the end of a finished stream: once read whole, its connection is reused."""
 LAST_WORD = 5.0
@@ -154,14 +154,14 @@ class Endpoint:
         self.sender = sender(name, settings)
         self._redact = redact
         self._new_id = new_id
-        self._spelling, self._aloud = spells, aloud
+        self._calls_habit, self._aloud_habit = spells, aloud
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
         self._dialect = Dialect(calls_in_turn=settings.size == "small")
         self.thinks_aloud = False
         """True if the model thought aloud in this process."""
-        self._plain = 0
+        self._plain_answers = 0
         self._names_ends = False  # has marked an answer as complete in this process
 
     async def ask(
@@ -173,7 +173,7 @@ class Endpoint:
         """
         try:
             client = await self._opened()
-            return await self._asked(client, request, most_tokens, listener)
+            return await self._ask_adapting(client, request, most_tokens, listener)
         except Failed as failure:
             raise failure.told_by(self.name, self._key, self._redact) from None
 
@@ -183,8 +183,8 @@ class Endpoint:
         return replace(request, messages=given(request.messages, self.sender, self._redact, fields))
 
     async def fetch(
-        self, path: str, body: Json, seconds: float, read: Callable[[bytes], Found]
-    ) -> Found:
+        self, path: str, body: Json, seconds: float, read: Callable[[bytes], Parsed]
+    ) -> Parsed:
         """Return the result of `read` for a whole answer, for requests other than chat.
 
         Raises: Failed, also that of `read`; its text names this backend and never its key.
@@ -227,7 +227,7 @@ class Endpoint:
                 )
         return self._client
 
-    async def _asked(
+    async def _ask_adapting(
         self, client: "Client", request: Request, most_tokens: int | None, listener: Listener
     ) -> Answer:
         """Ask, and again without each API feature that the server rejects."""
@@ -257,12 +257,12 @@ class Endpoint:
     async def _answer(
         self, client: "Client", body: Json, request: Request, listener: Listener, longest: int
     ) -> Answer:
-        known = self.thinks_aloud or await self._aloud.known()
+        known = self.thinks_aloud or await self._aloud_habit.known()
         gathering = Gathering(
             self._redact,
             offered(request),
             aloud=known,
-            spells=await self._spells(),
+            spells=await self._writes_calls_as_text(),
             view=context_of(request),
         )
         shown = StreamRedactor(self._redact, listener.said)
@@ -297,20 +297,20 @@ class Endpoint:
         answer = gathering.answer(self._new_id, longest, named=named)
         self._show(gathering, shown, listener)
         shown.end()
-        await self._learn(known, aloud=gathering.aloud, said=bool(answer.text.strip()))
+        await self._learn_aloud(known, aloud=gathering.aloud, said=bool(answer.text.strip()))
         return answer
 
-    async def _learn(self, known: bool, *, aloud: bool, said: bool) -> None:
+    async def _learn_aloud(self, known: bool, *, aloud: bool, said: bool) -> None:
         known = known or self.thinks_aloud
-        self._plain = 0 if aloud else self._plain + said
-        still = aloud or (known and self._plain < PLAIN_MOST)
+        self._plain_answers = 0 if aloud else self._plain_answers + said
+        still = aloud or (known and self._plain_answers < PLAIN_MOST)
         if still is not known:
-            await self._aloud.found(has=still)
+            await self._aloud_habit.found(has=still)
         self.thinks_aloud = still
 
-    async def _spells(self) -> bool:
+    async def _writes_calls_as_text(self) -> bool:
         configured = self.settings.calls_as_text
-        return await self._spelling.known() if configured is None else configured
+        return await self._calls_habit.known() if configured is None else configured
 
     def _show(self, gathering: Gathering, shown: StreamRedactor, listener: Listener) -> None:
         piece = gathering.fresh()

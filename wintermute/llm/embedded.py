@@ -67,7 +67,7 @@ def pause(failures: int) -> float:
     return 0.0 if failures < 2 else min(LONGEST_PAUSE, 2.0 ** min(failures, 16))
 
 
-class _Lost(Exception):
+class _ChildLost(Exception):
     """The child will not answer any more."""
 
 
@@ -86,9 +86,9 @@ class _Child(asyncio.SubprocessProtocol):
         self.left = False
         """True if the child ended because it was idle."""
         self._open: dict[int, tuple[asyncio.Future[bytes | None], float]] = {}
-        self._asked = 0
-        self._got = bytearray()
-        self._said = b""
+        self._last_id = 0
+        self._buffer = bytearray()
+        self._stderr = b""
         self._process: asyncio.SubprocessTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -97,9 +97,9 @@ class _Child(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            self._said = (self._said + data)[-LAST_WORDS:]
+            self._stderr = (self._stderr + data)[-LAST_WORDS:]
         elif self.trouble is None:
-            self._got += data
+            self._buffer += data
             self._read()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,9 +130,9 @@ class _Child(asyncio.SubprocessProtocol):
         if self.trouble is not None or self._process is None:
             answer.set_result(None)
             return answer
-        self._asked += 1
-        self._open[self._asked] = (answer, self._loop.time())
-        body = json.dumps({"id": self._asked, "texts": list(texts)}).encode()
+        self._last_id += 1
+        self._open[self._last_id] = (answer, self._loop.time())
+        body = json.dumps({"id": self._last_id, "texts": list(texts)}).encode()
         pipe = self._process.get_pipe_transport(0)
         assert isinstance(pipe, asyncio.WriteTransport)
         pipe.write(LENGTH.pack(len(body)) + body)
@@ -147,26 +147,26 @@ class _Child(asyncio.SubprocessProtocol):
     def told(self) -> str:
         """Return the problem, with the child's last line of output."""
         lines = [
-            line for line in self._said.decode("utf-8", "replace").splitlines() if line.strip()
+            line for line in self._stderr.decode("utf-8", "replace").splitlines() if line.strip()
         ]
         last = f": {one_line(lines[-1])[:LONGEST_LINE]}" if lines else ""
         return f"the embedder {self.trouble}{last}"
 
     def _read(self) -> None:
-        while len(self._got) >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._got)
+        while len(self._buffer) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer)
             if not 0 < length <= LONGEST_FRAME:
                 self.kill("answered garbage")
                 return
-            if len(self._got) < LENGTH.size + length:
+            if len(self._buffer) < LENGTH.size + length:
                 return
-            frame = bytes(self._got[LENGTH.size : LENGTH.size + length])
-            del self._got[: LENGTH.size + length]
-            if not self._took(frame[:1], frame[1:]):
+            frame = bytes(self._buffer[LENGTH.size : LENGTH.size + length])
+            del self._buffer[: LENGTH.size + length]
+            if not self._accept_frame(frame[:1], frame[1:]):
                 self.kill("answered garbage")
                 return
 
-    def _took(self, letter: bytes, body: bytes) -> bool:
+    def _accept_frame(self, letter: bytes, body: bytes) -> bool:
         """Take a frame; return False if it was not expected."""
         if letter == b"R" and not self.ready.done() and len(body) == LENGTH.size:
             (dimension,) = LENGTH.unpack(body)
@@ -214,7 +214,7 @@ class EmbeddedEmbedder:
         self._starts = starts
         self._child: _Child | None = None
         self._failures = 0
-        self._told = ""
+        self._last_problem = ""
         self._not_before = clock.monotonic()
         self._starting = asyncio.Lock()
 
@@ -254,19 +254,19 @@ class EmbeddedEmbedder:
         indexed = [(n, text) for n, text in enumerate(map(embeddable, texts)) if text is not None]
         for at in range(0, len(indexed), TEXTS):
             part = indexed[at : at + TEXTS]
-            vectors = await self._persist([text for _, text in part], until)
+            vectors = await self._ask_with_retry([text for _, text in part], until)
             for (n, _), each in zip(part, vectors, strict=True):
                 result[n] = each
         return result
 
-    async def _persist(self, texts: Sequence[str], until: float | None) -> list[Vector]:
+    async def _ask_with_retry(self, texts: Sequence[str], until: float | None) -> list[Vector]:
         """Ask, and once more if the child was lost."""
         for _ in range(2):
             child = await self._running()
             try:
                 return await self._answer(child, texts, until)
-            except _Lost:
-                await self._drop(child)
+            except _ChildLost:
+                await self._discard(child)
         raise EmbeddingsUnavailable(child.told())
 
     async def _answer(
@@ -275,16 +275,16 @@ class EmbeddedEmbedder:
         await self._wait(child, child.ready, until, self._limits.start)
         dimension = child.ready.result()
         if not dimension:
-            raise _Lost
+            raise _ChildLost
         answer = child.ask(texts)
         await self._wait(child, answer, until, self._limits.answer)
         values = answer.result()
         if values is None:
-            raise _Lost
+            raise _ChildLost
         width = 4 * dimension
         if len(values) != width * len(texts):
             child.kill("answered garbage")
-            raise _Lost
+            raise _ChildLost
         result = [vector(values[at : at + width], dimension) for at in range(0, len(values), width)]
         self._failures = 0
         return result
@@ -308,7 +308,7 @@ class EmbeddedEmbedder:
         now = asyncio.get_running_loop().time()
         if now >= hangs:
             child.kill(f"gave no answer in {most:g} s")
-            raise _Lost
+            raise _ChildLost
         if not child.ready.done():
             raise EmbedderNotReady("the embedder is still starting")
         raise EmbedderNotReady("the embedder is busy")
@@ -320,23 +320,25 @@ class EmbeddedEmbedder:
             if child is not None and child.trouble is None:
                 return child
             if child is not None:
-                await self._drop(child)
+                await self._discard(child)
             wait = self._not_before - self._clock.monotonic()
             if wait > 0:
-                raise EmbeddingsUnavailable(f"{self._told}; the next start is in {wait:.0f} s")
+                raise EmbeddingsUnavailable(
+                    f"{self._last_problem}; the next start is in {wait:.0f} s"
+                )
             self._child = await self._started()
             return self._child
 
-    async def _drop(self, lost: _Child) -> None:
+    async def _discard(self, lost: _Child) -> None:
         """Let a lost child end; its failure counts once, however many callers noticed."""
         if self._child is not lost:
             return
         self._child = None
         if not lost.left:
             self._failures += 1
-            self._told = lost.told()
+            self._last_problem = lost.told()
             self._not_before = self._clock.monotonic() + pause(self._failures)
-            log.warning("embedder lost failures=%d reason=%s", self._failures, self._told)
+            log.warning("embedder lost failures=%d reason=%s", self._failures, self._last_problem)
         await asyncio.wait({lost.gone}, timeout=ENDING_SECONDS)
 
     async def _started(self) -> _Child:

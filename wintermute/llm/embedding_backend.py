@@ -127,8 +127,8 @@ class BackendEmbedder:
         self._chance = chance
         self._texts = TEXTS
         self._dimension: int | None = None
-        self._rests_until = clock.monotonic()
-        self._told = ""
+        self._paused_until = clock.monotonic()
+        self._last_problem = ""
 
     @property
     def name(self) -> str:
@@ -140,13 +140,13 @@ class BackendEmbedder:
         """Do nothing: the server is always running, or not ours to start."""
 
     async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:
-        if self._clock.monotonic() < self._rests_until:
-            raise EmbeddingsUnavailable(self._told)
+        if self._clock.monotonic() < self._paused_until:
+            raise EmbeddingsUnavailable(self._last_problem)
         try:
             return await self._embed(texts, self._settings.query_prefix or "", QUERY_SECONDS, 0)
         except EmbeddingsUnavailable as problem:
-            self._told = str(problem)
-            self._rests_until = self._clock.monotonic() + REST_SECONDS
+            self._last_problem = str(problem)
+            self._paused_until = self._clock.monotonic() + REST_SECONDS
             raise
 
     async def embed_document(self, texts: Sequence[str]) -> list[Vector | None]:
@@ -169,7 +169,7 @@ class BackendEmbedder:
             part = indexed[: self._texts]
             try:
                 sent = [text for _, text in part]
-                made = await self._persist(sent, seconds, retries)
+                made = await self._ask_with_retries(sent, seconds, retries)
             except Failed as failure:
                 if len(part) > 1 and _is_too_much(failure):
                     self._texts = len(part) // 2
@@ -177,13 +177,13 @@ class BackendEmbedder:
                 raise EmbeddingsUnavailable(self._advised(str(failure))) from None
             except BudgetSpent as problem:
                 raise EmbeddingsUnavailable(str(problem)) from None
-            self._agree(made)
+            self._check_dimension(made)
             for (n, _), each in zip(part, made, strict=True):
                 result[n] = each
             del indexed[: len(part)]
         return result
 
-    async def _persist(
+    async def _ask_with_retries(
         self, texts: Sequence[str], seconds: float, retries: int
     ) -> tuple[Vector, ...]:
         """Ask until it answers or the retries are used up, as for chats (L-033, L-034)."""
@@ -198,7 +198,7 @@ class BackendEmbedder:
             await self._clock.sleep(pause_before(number, wish, self._chance()))
             number += 1
 
-    def _agree(self, made: Sequence[Vector]) -> None:
+    def _check_dimension(self, made: Sequence[Vector]) -> None:
         """Raise EmbeddingsUnavailable if the dimension has changed (M-021)."""
         (dimension,) = {each.dimension for each in made}
         if self._dimension is not None and dimension != self._dimension:

@@ -40,7 +40,7 @@ def json_of(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
     problem, results = Unfit("it is no JSON"), list[T]()
     for value in reversed(_values(reply.text)):
         try:
-            results.append(_proved(value, template, read))
+            results.append(_checked(value, template, read))
         except Unfit as unfit:
             problem = unfit
     if len(results) > 1:
@@ -65,21 +65,21 @@ def _values(text: str) -> list[Any]:
     return values
 
 
-def _proved(value: Any, template: str, read: Callable[[Json], T]) -> T:
+def _checked(value: Any, template: str, read: Callable[[Json], T]) -> T:
     if not isinstance(value, dict):
         raise Unfit("it is no JSON object")
-    if any(_repeats(text, template) for text in _texts(value)):
+    if any(_copies_template(text, template) for text in _texts(value)):
         raise Unfit("it repeats the example of the instructions: take what the data say")
     return read(value)
 
 
-def _repeats(text: str, template: str) -> bool:
+def _copies_template(text: str, template: str) -> bool:
     """Return True if a text has a line or a placeholder of the template's examples."""
-    known = _plain(template)
+    known = _normalised(template)
     blank = {name for name in PLACEHOLDER.findall(known) if f"</{name}>" not in known}
-    lines = [line for each in text.splitlines() if (line := _plain(each).strip(MARKS))]
+    lines = [line for each in text.splitlines() if (line := _normalised(each).strip(MARKS))]
     return any(line in blank or (len(line) >= THE_SAME and line in known) for line in lines) or any(
-        f"<{name}>" in _plain(text) for name in blank
+        f"<{name}>" in _normalised(text) for name in blank
     )
 
 
@@ -112,5 +112,5 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _plain(text: str) -> str:
+def _normalised(text: str) -> str:
     return " ".join(text.casefold().split())

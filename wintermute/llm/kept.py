@@ -56,7 +56,7 @@ def _merged(old: Any, new: Any, key: str) -> Any:
         case list(), list():
             for item in new:
                 near = reversed(range(len(old))[-STILL_GROWING:])
-                at = next((n for n in near if _goes_on(old[n], item)), len(old))
+                at = next((n for n in near if _continues(old[n], item)), len(old))
                 merged = [_merged(old[at], item, key), *old[at + 1 :]] if at < len(old) else [item]
                 old[at:] = merged
             return old
@@ -64,7 +64,7 @@ def _merged(old: Any, new: Any, key: str) -> Any:
             return old if new is None else new
 
 
-def _goes_on(one: Any, item: Any) -> bool:
+def _continues(one: Any, item: Any) -> bool:
     """Return True if an item continues one of the list.
 
     OpenRouter numbers items by type, and signs the last part of one.
@@ -113,7 +113,7 @@ def given(
     wanted = set(placeholders)
     for message in messages:
         if KEPT in message:
-            message = _answer(message, to, redact, taken)
+            message = _for_sender(message, to, redact, taken)
             call_ids = iter([call["id"] for call in message["tool_calls"]])
             wanted |= {key for call in message["tool_calls"] for key in call} & {"extra_content"}
         elif message["role"] == "tool" and (call_id := next(call_ids, "")):
@@ -122,7 +122,7 @@ def given(
     return tuple(result)
 
 
-def _answer(message: Json, to: str, redact: Redaction, taken: set[str]) -> Json:
+def _for_sender(message: Json, to: str, redact: Redaction, taken: set[str]) -> Json:
     by, turn, fields = message[KEPT]
     is_ours = fields and by == to and redact(fields) == fields  # a secret may be new
     own, calls = json.loads(fields) if is_ours else {}, list[Json]()

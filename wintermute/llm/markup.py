@@ -139,36 +139,36 @@ class Markup:
         """Titles of requested pages."""
         self.aloud = False
         """True if reasoning ended that had not begun: all text before it was reasoning."""
-        self._waits = aloud
+        self._holds_text = aloud
         self._recalls = recalls
         self._special = SPECIAL_OR_BARE if spells else SPECIAL
         self._blocks = blocks
         self._rewound = False
         self._state: MarkupState = "say"
-        self._said: list[str] = []
-        self._looked = 0
+        self._output: list[str] = []
+        self._shown_pieces = 0
         self._cut = False
         self._opens_line = True
         self._struck = 0
         self._half, self._rest, self._at = "", "", 0
         self._ends = self._closes = SPECIAL
         self._form, self._opening, self._line = FENCE, "", ""
-        self._kept: list[str] = []
+        self._call_text: list[str] = []
 
     @property
     def text(self) -> str:
         """All text so far."""
-        return "".join(self._said)
+        return "".join(self._output)
 
     def fresh(self) -> str | None:
         """Return the new text; None: drop the text so far, it was reasoning."""
-        if self._waits:
+        if self._holds_text:
             return ""
         if self._rewound:
-            self._rewound, self._looked = False, 0
+            self._rewound, self._shown_pieces = False, 0
             return None
-        pieces = self._said[self._looked :]
-        self._looked = len(self._said)
+        pieces = self._output[self._shown_pieces :]
+        self._shown_pieces = len(self._output)
         return "".join(pieces)
 
     def feed(self, piece: str) -> None:
@@ -183,26 +183,26 @@ class Markup:
         self._take(self._half, final=True)
         self._half = ""
         if self._state == "call":
-            self._keep()
-        self._waits = False
+            self._end_call()
+        self._holds_text = False
 
     def settle(self, text: str | None = None) -> None:
         """Replace the calls at the end by this text; None: by their text if they are no calls."""
         text = restored(self.tail) if text is None else text
         self.tail.clear()
         if text:
-            self._said.append(text)
+            self._output.append(text)
 
     def withdraw(self) -> None:
         """Drop all text: it was calls only."""
         self.tail.clear()
-        self._said.clear()
+        self._output.clear()
 
     def _take(self, text: str, *, final: bool) -> None:
         if not text.isascii():
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         self._rest, self._at = self._rest[self._at :] + clean(text), 0
-        goes_on = not self._blocks or self._repeated(final)
+        goes_on = not self._blocks or self._drop_repeated_block(final)
         while goes_on and self._at < len(self._rest):
             match self._state:
                 case "say":
@@ -218,7 +218,7 @@ class Markup:
 
     # Each of these consumes part of the rest, and returns False when it needs more text.
 
-    def _repeated(self, final: bool) -> bool:
+    def _drop_repeated_block(self, final: bool) -> bool:
         """Drop one of our blocks that the model repeated word for word (F-044)."""
         begun = self._rest.lstrip()
         whole = next((each for each in self._blocks if begun.startswith(each)), "")
@@ -233,7 +233,7 @@ class Markup:
         match = self._special.search(self._rest, self._at)
         start = match.start() if match else len(self._rest)
         if not final:
-            start = min(start, self._perhaps(start))
+            start = min(start, self._partial_mark_at(start))
         self._emit(start)
         if match is None or start < match.start():
             return False
@@ -254,7 +254,7 @@ class Markup:
         if mark in ("<s>", "</s>"):
             self._strike(match[0])
         else:
-            self._turn(match[0])
+            self._enter(match[0])
         return True
 
     def _title(self, begin: int, final: bool) -> bool:
@@ -275,7 +275,7 @@ class Markup:
             self._at = end
         return True
 
-    def _perhaps(self, before: int) -> int:
+    def _partial_mark_at(self, before: int) -> int:
         """Return the first place at the end that may be the beginning of a mark."""
         first = max(self._at, len(self._rest) - LONGEST_MARK)
         for at in range(first, min(before, len(self._rest))):
@@ -300,7 +300,7 @@ class Markup:
             info = self._rest[after : line_end if line_end >= 0 else len(self._rest)]
             if line_end >= 0 and run == "```" and info.strip().lower() == "tool_code":
                 self._opening, self._at = f"{run}{info}", line_end
-                self._hide("call", FENCE_ENDS, FENCE)
+                self._begin_hidden("call", FENCE_ENDS, FENCE)
                 return True
             if line_end >= 0 and ("`" not in info or run[0] == "~"):
                 self._emit(line_end)
@@ -341,11 +341,11 @@ class Markup:
         named = NAMED.search(header)
         if named:
             self._opening = ""
-            self._hide("call", _any_of(CHANNEL_ENDS), Form(CHANNEL_ENDS, name=named[1]))
+            self._begin_hidden("call", _any_of(CHANNEL_ENDS), Form(CHANNEL_ENDS, name=named[1]))
         elif channel[:1] in (["final"], ["assistant"]):
             self._state = "say"
         else:
-            self._hide("reason", _any_of(CHANNEL_ENDS))
+            self._begin_hidden("reason", _any_of(CHANNEL_ENDS))
         return True
 
     def _hidden(self, final: bool) -> bool:
@@ -356,52 +356,52 @@ class Markup:
         if match is None and not final:
             end = max(self._at, end - LONGEST_MARK)
         if self._state == "call":
-            self._kept.append(self._rest[self._at : end])
+            self._call_text.append(self._rest[self._at : end])
         self._at = end
         if match is None:
             return False
         self._at = match.end()
         begins = (mark := match[0].lower()) in ENDS or mark in CHANNEL
         if self._state == "call":
-            self._keep("" if begins else match[0])
+            self._end_call("" if begins else match[0])
         self._state = "say"
         if begins:
-            self._turn(match[0])
+            self._enter(match[0])
         return True
 
-    def _turn(self, said: str) -> None:
+    def _enter(self, said: str) -> None:
         """Change the state after a mark."""
         mark = said.lower()
         self._cut = self._cut or mark not in CALLS or not CALLS[mark].is_text
         if mark in CLOSING:
-            self._forget()
+            self._void_text()
         elif mark in TURN_ENDS:
             self._state = "over"
         elif mark in CHANNEL:
             self._state = "header"
         elif mark in CALLS:
             self._opening = said
-            self._hide("call", _any_of(ENDS[mark]), CALLS[mark])
+            self._begin_hidden("call", _any_of(ENDS[mark]), CALLS[mark])
         elif mark in ENDS:
-            self._hide("reason", _any_of(ENDS[mark]))
+            self._begin_hidden("reason", _any_of(ENDS[mark]))
 
-    def _forget(self) -> None:
-        self._rewound = self._rewound or self._looked > 0
-        self.aloud, self._waits = True, False
-        self._said.clear()
+    def _void_text(self) -> None:
+        self._rewound = self._rewound or self._shown_pieces > 0
+        self.aloud, self._holds_text = True, False
+        self._output.clear()
         self.tail.clear()
         self.titles.clear()
-        self._looked, self._opens_line, self._line = 0, True, ""
+        self._shown_pieces, self._opens_line, self._line = 0, True, ""
 
-    def _hide(self, state: MarkupState, ends: re.Pattern[str], form: Form = FENCE) -> None:
+    def _begin_hidden(self, state: MarkupState, ends: re.Pattern[str], form: Form = FENCE) -> None:
         self._state, self._ends, self._form = state, ends, form
 
-    def _keep(self, closing: str = "") -> None:
-        body, form = "".join(self._kept), self._form
+    def _end_call(self, closing: str = "") -> None:
+        body, form = "".join(self._call_text), self._form
         raw = "" if form.name else f"{self._opening}{body}{closing}"
         quoted = self._line.lstrip().startswith(">")
         self.tail.append(Written(form, (raw if form.is_part else body).strip(), raw, quoted))
-        self._kept.clear()
+        self._call_text.clear()
 
     def _strike(self, mark: str) -> None:
         """Keep HTML's struck text; but an end mark without a beginning ends a turn for some models."""
@@ -424,10 +424,10 @@ class Markup:
         """Add text, and before it the held calls: more followed, so they are none."""
         if self.tail:
             text, self.tail = restored(self.tail) + text, []
-        if self._cut and not self._said:
+        if self._cut and not self._output:
             text = text.lstrip()
         if text:
-            self._said.append(text)
+            self._output.append(text)
             _, line_end, line = text.rpartition("\n")
             begins = bool(line_end) or self._opens_line
             self._opens_line = begins and BEFORE_FENCE.fullmatch(line) is not None

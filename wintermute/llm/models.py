@@ -294,9 +294,9 @@ class Models:
         self.news = asyncio.Event()  # set when `standings` change
         self._answered: dict[str, float] = {}  # time of the last answer, by backend
         self._waited_for = 0  # requests that a person waits for
-        self._quiet = asyncio.Event()
-        self._quiet.set()
-        self._unasked = asyncio.Lock()
+        self._no_chat_waits = asyncio.Event()
+        self._no_chat_waits.set()
+        self._background = asyncio.Lock()
         habit = partial(Habit, database, clock)
         self._endpoints = {
             name: Endpoint(
@@ -337,13 +337,13 @@ class Models:
         Raises: ModelRefused, ContextTooLarge, EmptyReply, ModelUnavailable, BudgetSpent.
         """
         self._waited_for += 1
-        self._quiet.clear()
+        self._no_chat_waits.clear()
         try:
             return await self._ask(role, request, backend, cast_id, listener)
         finally:
             self._waited_for -= 1
             if not self._waited_for:
-                self._quiet.set()
+                self._no_chat_waits.set()
 
     async def ask_unasked(
         self,
@@ -360,8 +360,8 @@ class Models:
 
         Raises: QuestionWithdrawn, and the errors of `ask`.
         """
-        async with self._unasked:
-            await self._quiet.wait()
+        async with self._background:
+            await self._no_chat_waits.wait()
             return await self._ask(role, request, backend, None, UNHEARD, sources)
 
     def cost(self, reply: Reply) -> Amount:
@@ -381,13 +381,13 @@ class Models:
         listener: Listener,
         sources: QuestionSources | None = None,
     ) -> Reply:
-        hidden, began = self._hidden(request), self._clock.monotonic()
+        hidden, began = self._redacted(request), self._clock.monotonic()
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
         refused: dict[str, tuple[str, str]] = {}
         too_large = 0
-        endpoints = self._of(role, backend)
+        endpoints = self._endpoints_of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
             if endpoint.settings.context_tokens <= too_large:
                 continue
@@ -395,7 +395,7 @@ class Models:
             size = tokens.size(endpoint.given(sized))
             question = Question(role, sized, size, cast_id, began, listener, sources=sources)
             try:
-                reply = await self._persist(endpoint, question, endpoints[n:])
+                reply = await self._ask_with_retries(endpoint, question, endpoints[n:])
             except TooLarge as failure:
                 too_large = endpoint.settings.context_tokens
                 failures.append(failure)
@@ -416,7 +416,7 @@ class Models:
                 self.standings |= refused | {endpoint.name: ("", endpoint.learnt)}
                 self.news.set()
                 return reply
-        error = refusals[0] if refusals else _verdict(failures, spent)
+        error = refusals[0] if refusals else _error_of(failures, spent)
         if not isinstance(error, ModelRefused):  # its text names all refusals
             self.standings |= refused
             self.news.set()
@@ -428,7 +428,7 @@ class Models:
         `since`: a time of the monotonic clock. `backend`: ask only this one. If none has answered,
         all get a short question, within 10 seconds (F-021, F-060).
         """
-        endpoints = self._of(role, backend)
+        endpoints = self._endpoints_of(role, backend)
         if any(self._answered.get(endpoint.name, since) > since for endpoint in endpoints):
             return True
         return any(await asyncio.gather(*map(self._probed, endpoints)))
@@ -451,21 +451,23 @@ class Models:
 
     async def listens(self, role: str, backend: str | None = None) -> bool:
         """Return True if a backend of the role accepts connections, without a request (F-036)."""
-        return await _listens(self._of(role, backend))
+        return await _listens(self._endpoints_of(role, backend))
 
     def window(self, role: str, backend: str | None = None) -> int:
         """Return the most tokens of a request, so that an answer of the first backend still fits."""
-        return room(self._of(role, backend)[0].settings)
+        return room(self._endpoints_of(role, backend)[0].settings)
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """Estimate the tokens of a request for the first backend."""
-        first = self._of(role, backend)[0]
+        first = self._endpoints_of(role, backend)[0]
         whole = first.given(request.of(first.settings.size))
         return first.measure.corrected(tokens.size(whole))
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
         """Return the model sizes that a request must be built for, the first backend's first."""
-        return tuple(dict.fromkeys(each.settings.size for each in self._of(role, backend)))
+        return tuple(
+            dict.fromkeys(each.settings.size for each in self._endpoints_of(role, backend))
+        )
 
     def size_of(self, backend: str) -> Size:
         """Return the size of one backend's model."""
@@ -476,7 +478,10 @@ class Models:
 
         This is so if both use the same server and it has a single slot.
         """
-        mine, chat = self._of(role, None)[0].settings, self._of("base", None)[0].settings
+        mine, chat = (
+            self._endpoints_of(role, None)[0].settings,
+            self._endpoints_of("base", None)[0].settings,
+        )
         if mine.base_url != chat.base_url or mine.extra.get("id_slot") != chat.extra.get("id_slot"):
             return False
         return await has_one_slot(mine)
@@ -502,12 +507,12 @@ class Models:
         for endpoint in self._endpoints.values():
             await endpoint.aclose()
 
-    def _hidden(self, request: Request) -> Request:
+    def _redacted(self, request: Request) -> Request:
         messages, tools = self._redact.tree([request.messages, request.tools], FRAME)
-        small = self._hidden(request.small) if request.small else None
+        small = self._redacted(request.small) if request.small else None
         return replace(request, messages=tuple(messages), tools=tuple(tools), small=small)
 
-    def _of(self, role: str, backend: str | None) -> list[Endpoint]:
+    def _endpoints_of(self, role: str, backend: str | None) -> list[Endpoint]:
         if backend is not None and backend not in self._endpoints:
             known = ", ".join(self._endpoints) or "none"
             raise ModelRefused(f"there is no model {backend}: choose one of llm.backends: {known}")
@@ -520,7 +525,7 @@ class Models:
             )
         return [self._endpoints[name] for name in names]
 
-    async def _persist(
+    async def _ask_with_retries(
         self, endpoint: Endpoint, question: Question, others: Sequence[Endpoint]
     ) -> Reply:
         """Ask one backend until it answers or its retries are used up (L-033, L-034).
@@ -598,7 +603,7 @@ def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
     return RequestTooLarge(f"{failure}; {advice}", advice if is_wrong else None, endpoint.name)
 
 
-def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
+def _error_of(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     """Return the error for a role with no backend that answered."""
     reasons = "; ".join(map(str, [*failures, *spent]))
     if all(isinstance(failure, Refused) for failure in failures):  # waiting would not help

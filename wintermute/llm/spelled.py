@@ -73,13 +73,13 @@ def _calls(text: str) -> Iterator[tuple[str, str]]:
     text = text.strip()
     while block := BLOCK.match(text):
         inside = (block[1] if block[1] is not None else block[3]).strip()
-        yield from _elements(inside) if block[2] and inside.startswith("<") else _calls(inside)
+        yield from _element_calls(inside) if block[2] and inside.startswith("<") else _calls(inside)
         text = text[block.end() :]
     for value in _values(text):
         yield from calls_in(value)
 
 
-def _elements(body: str) -> Iterator[tuple[str, str]]:
+def _element_calls(body: str) -> Iterator[tuple[str, str]]:
     if "<!" in body:  # the parser cannot read declarations
         raise ValueError(body[:20])
     parser = _Elements()

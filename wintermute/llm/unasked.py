@@ -54,11 +54,11 @@ class UnaskedModels:
     ) -> None:
         """Take the models. `most`: tokens of a night. `spent`: its calls, tokens and USD so far."""
         self._models = models
-        self._quiet = quiet
+        self._quiet_from = quiet
         self._most = most
-        self._upto = most or 0
+        self._limit = most or 0
         self.calls, self.used, self.usd = spent
-        self._first = self.calls
+        self._calls_before = self.calls
         self.spent = False
         """True if a request was refused because of the budget."""
         self.away = ""
@@ -70,13 +70,13 @@ class UnaskedModels:
         One request is always allowed, so that the oldest work gets its turn, however small the
         share is.
         """
-        self._first, self.spent, self.away = self.calls, False, ""
+        self._calls_before, self.spent, self.away = self.calls, False, ""
         if self._most is not None:
-            self._upto = self.used + int(max(0, self._most - self.used) * share)
+            self._limit = self.used + int(max(0, self._most - self.used) * share)
 
     async def require_quiet(self, role: str) -> None:
         """Raise NotQuiet if work of this role has to wait (M-064)."""
-        if self._quiet is not None and (until := await self._quiet(role)) is not None:
+        if self._quiet_from is not None and (until := await self._quiet_from(role)) is not None:
             raise NotQuiet(until)
 
     async def ask_unasked(
@@ -90,7 +90,7 @@ class UnaskedModels:
         """Ask within the budget. Raises: BudgetSpent at its end; ModelError; QuestionWithdrawn."""
         if self._most is not None:
             size = self.tokens(role, request, backend)
-            if self.used + size > (self._most if self.calls == self._first else self._upto):
+            if self.used + size > (self._most if self.calls == self._calls_before else self._limit):
                 self.spent, self.away = True, USED_UP
                 alone = size > self._most
                 raise BudgetSpent(TOO_SMALL.format(size=size) if alone else WHERE, None)

@@ -58,7 +58,7 @@ def room(settings: Backend) -> int:
 def limit_in(complaint: str) -> int | None:
     """Return the window that a server names when it refuses a request as too large."""
     match = LIMITS.search(complaint)
-    return _size(next(filter(None, match.groups())).replace(",", "")) if match else None
+    return _token_count(next(filter(None, match.groups())).replace(",", "")) if match else None
 
 
 def too_small(name: str, settings: Backend, said: int | None) -> str:
@@ -67,7 +67,7 @@ def too_small(name: str, settings: Backend, said: int | None) -> str:
     if said is None:
         return f"{whole}, and its server takes less: `wintermute check` compares them"
     if said < settings.context_tokens:
-        return f"its server takes {said} tokens, {whole}: {_right(name, said)}"
+        return f"its server takes {said} tokens, {whole}: {_window_remedy(name, said)}"
     return (
         f"its server takes {said} tokens, {whole} and leaves {room(settings)} of them for a"
         " request: give the server a larger window and raise context_tokens with it"
@@ -78,12 +78,12 @@ def cut_words(name: str, said: int) -> str:
     """Return the warning about a server that silently cuts long prompts (F-064)."""
     return (
         f"with prompts that {CUTS}, for it counts {said} tokens however long they are: its context"
-        f" window is {said} -> {_right(name, said)} (Ollama: PARAMETER num_ctx in a Modelfile, or"
+        f" window is {said} -> {_window_remedy(name, said)} (Ollama: PARAMETER num_ctx in a Modelfile, or"
         " OLLAMA_CONTEXT_LENGTH)"
     )
 
 
-def _right(name: str, said: int) -> str:
+def _window_remedy(name: str, said: int) -> str:
     return (
         f"set llm.backends.{name}.context_tokens to {said}, or start the server with more (where it"
         " has several slots, each has its share)"
@@ -135,7 +135,7 @@ def judged(name: str, settings: Backend, fixed: FixedPart) -> Judgement:
         f"instructions and tools take {fixed} of the {left} that context_tokens: {whole} and"
         f" max_output_tokens: {longest} leave for a request"
     )
-    keys = _keys(name, settings, fixed)
+    keys = _remedies(name, settings, fixed)
     if fixed.needs >= left:
         return Judgement("fail", f"{sizes}, so no message fits -> {keys}")
     if left - fixed.tokens < TIGHT * left:
@@ -144,7 +144,7 @@ def judged(name: str, settings: Backend, fixed: FixedPart) -> Judgement:
     return Judgement("ok", sizes)
 
 
-def _keys(name: str, settings: Backend, fixed: FixedPart) -> str:
+def _remedies(name: str, settings: Backend, fixed: FixedPart) -> str:
     """Name the settings to change so that more fits."""
     ways = [f"raise llm.backends.{name}.context_tokens to what its server takes"]
     written, unwritten = settings.max_output_tokens, replace(settings, max_output_tokens=None)
@@ -168,7 +168,7 @@ def compared(name: str, settings: Backend, said: ServerWindow) -> Judgement:
         )
         return Judgement("warn", f"{text} -> see what its server takes, and set it to that")
     text = f"its server takes {said.tokens} tokens, config.yaml says context_tokens: {whole}"
-    return Judgement("fail", f"{text} -> {_right(name, said.tokens)}")
+    return Judgement("fail", f"{text} -> {_window_remedy(name, said.tokens)}")
 
 
 async def server_window(settings: Backend) -> ServerWindow | None:
@@ -178,21 +178,23 @@ async def server_window(settings: Backend) -> ServerWindow | None:
     server, model = _Server(urlsplit(settings.base_url), settings), settings.model
     bounds: list[int | None] = []
     props = await server.asked("/props")
-    if exact := _size(at(props, "default_generation_settings", "n_ctx")):
+    if exact := _token_count(at(props, "default_generation_settings", "n_ctx")):
         return ServerWindow(exact)
-    listed = _named(await server.asked("/models", below="api"), model)
-    if exact := _size(listed.get("max_model_len")) or _size(at(listed, "meta", "n_ctx")):
+    listed = _model_entry(await server.asked("/models", below="api"), model)
+    if exact := _token_count(listed.get("max_model_len")) or _token_count(
+        at(listed, "meta", "n_ctx")
+    ):
         return ServerWindow(exact)
-    bounds.append(_size(at(listed, "meta", "n_ctx_train")))
-    studio = _named(await server.asked("/api/v0/models"), model)
-    if exact := _size(studio.get("loaded_context_length")):
+    bounds.append(_token_count(at(listed, "meta", "n_ctx_train")))
+    studio = _model_entry(await server.asked("/api/v0/models"), model)
+    if exact := _token_count(studio.get("loaded_context_length")):
         return ServerWindow(exact)
-    bounds.append(_size(studio.get("max_context_length")))
-    running = _named(await server.asked("/api/ps"), model)
+    bounds.append(_token_count(studio.get("max_context_length")))
+    running = _model_entry(await server.asked("/api/ps"), model)
     shown = await server.asked("/api/show", {"model": model})
-    if exact := _size(running.get("context_length")) or _num_ctx(shown):
+    if exact := _token_count(running.get("context_length")) or _num_ctx(shown):
         return ServerWindow(exact)
-    bounds += [_size(value) for value in _lengths(shown)]
+    bounds += [_token_count(value) for value in _context_lengths(shown)]
     known = [bound for bound in bounds if bound]
     return ServerWindow(min(known), at_most=True) if known else None
 
@@ -280,7 +282,7 @@ def _lies_within(text: str, networks: Iterable[IPv4Network | IPv6Network]) -> bo
     return any(address in network for network in networks)
 
 
-def _named(document: Any, model: str) -> Mapping[str, Any]:
+def _model_entry(document: Any, model: str) -> Mapping[str, Any]:
     """Return a model's entry in a list, or the only entry; Ollama adds a tag to names."""
     listed = at(document, "data") or at(document, "models")
     entries = (
@@ -296,16 +298,16 @@ def _named(document: Any, model: str) -> Mapping[str, Any]:
 def _num_ctx(shown: Any) -> int | None:
     parameters = at(shown, "parameters")
     match = NUM_CTX.search(parameters) if isinstance(parameters, str) else None
-    return _size(match[1]) if match else None
+    return _token_count(match[1]) if match else None
 
 
-def _lengths(shown: Any) -> list[Any]:
+def _context_lengths(shown: Any) -> list[Any]:
     """Return the context lengths in Ollama's model info, whose keys begin with the architecture."""
     known = mapping(at(shown, "model_info"))
     return [value for key, value in known.items() if str(key).endswith(".context_length")]
 
 
-def _size(value: Any) -> int | None:
+def _token_count(value: Any) -> int | None:
     """Return a plausible number of tokens, or None."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:12])

@@ -124,7 +124,7 @@ class Gathering:
         view: CallContext = NOTHING_SEEN,
     ) -> None:
         self._redact = redact
-        self._is_held = spells
+        self._holds_back = spells
         self._offered = offered or {}
         self._view = view
         self._markup = Markup(
@@ -161,9 +161,9 @@ class Gathering:
 
     def fresh(self) -> str | None:
         """Return the new text; None: drop the text so far, see `Markup`."""
-        if self._is_held and may_be_calls(self._markup.text):
+        if self._holds_back and may_be_calls(self._markup.text):
             return ""
-        self._is_held = False
+        self._holds_back = False
         return self._markup.fresh()
 
     @property
@@ -192,9 +192,9 @@ class Gathering:
         if not self._chose:
             raise Outage("garbage", "sent an answer without choices")
         self._markup.end()
-        finish = self._how_it_ended(allowed, named=named)
+        finish = self._finish_reason(allowed, named=named)
         calls = self._all_calls(new_id, is_whole=finish not in (*BROKEN_OFF, ENDLESS))
-        said, self._is_held = self._markup.text, False
+        said, self._holds_back = self._markup.text, False
         if self._markup.titles:
             said, calls = said.rstrip(), (*calls, *self._recalls(new_id))
         text = self._redact(clean("".join(self._refusal)) if is_blank(said) else said)
@@ -209,9 +209,9 @@ class Gathering:
                 usage=self._usage or NOTHING,
             )
         model = _name(self._redact(self._model))
-        return Answer(text, calls, finish, self._usage, model, self._kept())
+        return Answer(text, calls, finish, self._usage, model, self._provider_fields())
 
-    def _kept(self) -> str:
+    def _provider_fields(self) -> str:
         """Return the provider fields of the calls; calls written as text have none (F-040)."""
         fields = [call.fields for call in self._calls if call.name.strip()]
         return as_kept(self._fields, fields, self._redact) if fields else ""
@@ -219,16 +219,16 @@ class Gathering:
     def _all_calls(self, new_id: NewId, *, is_whole: bool) -> tuple[Call, ...]:
         """Return the model's calls; if there are none, those at the end of its text (F-020, F-044)."""
         calls = [_finished(call, new_id) for call in self._calls if call.name.strip()]
-        written = [] if calls else self._written(is_whole=is_whole)
-        self._markup.settle()  # unless `_written` has done so
+        written = [] if calls else self._calls_in_text(is_whole=is_whole)
+        self._markup.settle()  # unless `_calls_in_text` has done so
         calls += [
             Call(new_id("call"), name, _arguments(arguments), "tag") for name, arguments in written
         ]
-        return tuple(_hidden(_meant(call, self._offered), self._redact) for call in calls)
+        return tuple(_redacted(_corrected(call, self._offered), self._redact) for call in calls)
 
-    def _written(self, *, is_whole: bool) -> Sequence[tuple[str, str]]:
+    def _calls_in_text(self, *, is_whole: bool) -> Sequence[tuple[str, str]]:
         markup, view = self._markup, self._view
-        if self._is_held:
+        if self._holds_back:
             text = markup.text + restored(markup.tail, whole=True)
             bare_calls = spelled_calls(text, self._offered)
             if bare_calls and not view.holds(bare_calls):
@@ -242,7 +242,7 @@ class Gathering:
         """Yield the pages that a text asks for, even if that tool is not offered (W-035)."""
         for title in self._markup.titles:
             arguments = json.dumps({"title": title}, ensure_ascii=False)
-            yield _hidden(Call(new_id("call"), "recall", arguments, "tag"), self._redact)
+            yield _redacted(Call(new_id("call"), "recall", arguments, "tag"), self._redact)
 
     @property
     def _reason(self) -> str:
@@ -252,7 +252,7 @@ class Gathering:
         reason = _name(self._redact(self._finish))
         return FINISH.get(reason.lower(), reason)
 
-    def _how_it_ended(self, allowed: int, *, named: bool) -> str:
+    def _finish_reason(self, allowed: int, *, named: bool) -> str:
         told = self.complete or not self._streamed
         used = self._usage.tokens_out if self._usage else 0
         return ending(self._reason, told=told, named=named, used=used, allowed=allowed)
@@ -341,12 +341,12 @@ def _finished(call: _Call, new_id: NewId) -> Call:
     return Call(clean(call.id).strip() or new_id("call"), name, arguments)
 
 
-def _meant(call: Call, offered: Mapping[str, Json]) -> Call:
+def _corrected(call: Call, offered: Mapping[str, Json]) -> Call:
     name = known_name(call.name, offered)
     return replace(call, name=name, arguments=typed(name, call.arguments, offered))
 
 
-def _hidden(call: Call, redact: Redaction) -> Call:
+def _redacted(call: Call, redact: Redaction) -> Call:
     """Return the call without secrets, even if the model wrote them with escapes."""
     arguments = redact(call.arguments)
     if "\\" in arguments:

@@ -58,21 +58,24 @@ class CallContext:
         """Return True if one of the texts contains one of the calls, in any form."""
         for text in self.texts:
             near = [call for call in calls if call[0] in text]
-            words = _words(text) if near else ""
-            if any(_stands(name, parsed(arguments) or {}, text, words) for name, arguments in near):
+            words = _significant_words(text) if near else ""
+            if any(
+                _is_copied(name, parsed(arguments) or {}, text, words) for name, arguments in near
+            ):
                 return True
         return False
 
 
-def _stands(name: str, arguments: Json, text: str, words: str) -> bool:
+def _is_copied(name: str, arguments: Json, text: str, words: str) -> bool:
     pairs = [
-        _words(f"{key} {value if isinstance(value, str) else json.dumps(value)}")
+        _significant_words(f"{key} {value if isinstance(value, str) else json.dumps(value)}")
         for key, value in arguments.items()
     ]
     if not pairs:
         return re.search(rf'[>"=:.]\s*{re.escape(name)}[\s\\]*["<>({{]', text) is not None
     called = (
-        _words(name) + pair[1:] in words or pair + _words(name)[1:] in words for pair in pairs
+        _significant_words(name) + pair[1:] in words or pair + _significant_words(name)[1:] in words
+        for pair in pairs
     )
     return all(pair in words for pair in pairs) and any(called)
 
@@ -87,7 +90,7 @@ def context_of(request: Request) -> CallContext:
     return CallContext(tuple(texts), request.tainted, told)
 
 
-def _words(text: str) -> str:
+def _significant_words(text: str) -> str:
     words = WORD.findall(ESCAPE.sub(" ", html.unescape(text)).casefold())
     return f" {' '.join(word for word in words if not FILLER.fullmatch(word))} "
 
@@ -135,7 +138,7 @@ def written_calls(written: Written, offered: Mapping[str, Json]) -> list[NamedCa
     if written.form is marks.BARE:
         return spelled_calls(written.body, offered)
     try:
-        calls = [unaliased(*each) for each in _read(written, offered)]
+        calls = [unaliased(*each) for each in _parsed_calls(written, offered)]
         named = [(known_name(name, offered), arguments) for name, arguments in calls]
     except (ValueError, TypeError, RecursionError):
         return []
@@ -157,7 +160,7 @@ def typed(name: str, arguments: str, offered: Mapping[str, Json]) -> str:
     for key, value in values.items():
         types = _types(name, key, offered)
         if isinstance(value, str) and "string" not in types and types & SCALARS:
-            scalar = _bare(value.strip().lower(), types & SCALARS)
+            scalar = _typed_value(value.strip().lower(), types & SCALARS)
             converted |= {} if isinstance(scalar, str) else {key: scalar}
     return json.dumps(values | converted, ensure_ascii=False) if converted else arguments
 
@@ -171,7 +174,7 @@ def _types(name: str, key: str, offered: Mapping[str, Json]) -> set[str]:
 # All of these raise ValueError, or a parser's error, if the text is no call.
 
 
-def _read(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
+def _parsed_calls(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
     body = written.body
     for part in marks.UNWANTED:
         body = body.replace(part, "")
@@ -179,21 +182,22 @@ def _read(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
         body = body.removesuffix(end).rstrip()
     if written.form.name:
         yield written.form.name, _object(body)
-    elif named := next(filter(None, (_all(each, body) for each in marks.NAMED)), None):
+    elif named := next(filter(None, (_filling_matches(each, body) for each in marks.NAMED)), None):
         yield from ((name, _object(arguments)) for name, arguments in named)
-    elif elements := _all(marks.ELEMENT, body) or (
-        _all(marks.GLM, body) if "<arg_key>" in body else []
+    elif elements := _filling_matches(marks.ELEMENT, body) or (
+        _filling_matches(marks.GLM, body) if "<arg_key>" in body else []
     ):
         for name, inside in elements:
-            yield name, _given(known_name(name, offered), inside, offered)
+            yield name, _single_arguments(known_name(name, offered), inside, offered)
     else:
-        yield from [(body, "{}")] if body in offered else _listed(body, offered)
+        yield from [(body, "{}")] if body in offered else _listed_calls(body, offered)
 
 
-def _listed(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
+def _listed_calls(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
     if body.startswith("call:"):
         yield from (
-            (name, _object(marks.GEMMA.sub(_piece, rest))) for name, rest in _all(marks.CALL, body)
+            (name, _object(marks.GEMMA.sub(_gemma_json, rest)))
+            for name, rest in _filling_matches(marks.CALL, body)
         )
         return
     if not body.lstrip("[ \n").startswith("{"):
@@ -220,7 +224,7 @@ def _quote(match: re.Match[str]) -> str:
     return {"\\'": "'", '"': '\\"'}.get(match[0], match[0])
 
 
-def _all(pattern: re.Pattern[str], body: str) -> list[NamedCall]:
+def _filling_matches(pattern: re.Pattern[str], body: str) -> list[NamedCall]:
     """Return the matches of a pattern one after another, if they fill the body."""
     matches, at = list[NamedCall](), 0
     while at < len(body):
@@ -232,7 +236,7 @@ def _all(pattern: re.Pattern[str], body: str) -> list[NamedCall]:
     return matches
 
 
-def _piece(match: re.Match[str]) -> str:
+def _gemma_json(match: re.Match[str]) -> str:
     return json.dumps(match[1]) if match[3] is None else f'{match[2] or ","}"{match[3]}":'
 
 
@@ -243,18 +247,18 @@ def _object(arguments: str) -> str:
     return text
 
 
-def _given(name: str, inside: str, offered: Mapping[str, Json]) -> str:
+def _single_arguments(name: str, inside: str, offered: Mapping[str, Json]) -> str:
     """Parse single arguments without quotation marks, with the tool's types."""
     inside = inside.strip()
     if inside[:1] in ("", "{"):
         return _object(inside)
-    pairs = next(filter(None, (_all(each, inside) for each in marks.VALUES)), None)
+    pairs = next(filter(None, (_filling_matches(each, inside) for each in marks.VALUES)), None)
     if pairs is None:
         raise ValueError(inside[:20])
-    arguments = {key: _bare(value, _types(name, key, offered)) for key, value in pairs}
+    arguments = {key: _typed_value(value, _types(name, key, offered)) for key, value in pairs}
     return json.dumps(arguments, ensure_ascii=False)
 
 
-def _bare(value: str, types: set[str]) -> Any:
+def _typed_value(value: str, types: set[str]) -> Any:
     decoded = json_in(value, value)
     return decoded if not types or KINDS[type(decoded)] & types else value

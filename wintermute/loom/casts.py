@@ -46,7 +46,7 @@ _OF_EVENTS = (  # casts of events, and of their sub-sessions
 _BEGUN = "started_at >= :since"
 _CASTS = f"+branch_id IN {OF_BRANCHES}"
 _TURNS = f"(SELECT c.branch_id FROM casts c WHERE c.id = turns.cast_id) IN {OF_BRANCHES}"
-_SEEN = (
+_OBSERVED = (
     "(SELECT c.branch_id FROM turns t JOIN casts c ON c.id = t.cast_id"
     f" WHERE t.id = observations.turn_id) IN {OF_BRANCHES}"
 )
@@ -103,7 +103,7 @@ TURNS = Kept(
 )
 OBSERVATIONS = Kept(
     *("observations", ("args", "result")),
-    of=_SEEN,
+    of=_OBSERVED,
     ours=_BEGUN,
     came=f"turn_id IN (SELECT id FROM turns WHERE cast_id {OF_CASTS})",
     waits=f"({_RUNS} = (SELECT cast_id FROM turns WHERE id = turn_id))",

@@ -89,10 +89,12 @@ class Conversations:
         query = "UPDATE conversations SET scope = ? WHERE id = ?"
         await tx.execute(query, (scope, conversation_id))
         alone = scope.startswith(PERSON)
-        left_at = await self._left_at(tx, conversation_id, scope) if alone else None
+        left_at = await self._last_turn_in_view(tx, conversation_id, scope) if alone else None
         await self.branch(tx, conversation_id, "scope", forked_from=left_at)
 
-    async def _left_at(self, tx: Transaction, conversation_id: str, scope: str) -> str | None:
+    async def _last_turn_in_view(
+        self, tx: Transaction, conversation_id: str, scope: str
+    ) -> str | None:
         """Return the last turn in view of the newest branch of a scope, if it has one."""
         row = await tx.row(
             "SELECT coalesce((SELECT t.id FROM turns t JOIN casts c ON c.id = t.cast_id"
@@ -151,7 +153,7 @@ class Conversations:
         """Rename a scope; the messages in it stay in view."""
         query = "SELECT id FROM conversations WHERE scope = ? AND kind = 'room'"
         for held in await tx.scalars(query, (was,)):
-            left_at = await self._left_at(tx, held, was)
+            left_at = await self._last_turn_in_view(tx, held, was)
             await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, held))
             await self.branch(tx, held, "scope", forked_from=left_at)
 

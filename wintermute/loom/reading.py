@@ -71,7 +71,7 @@ class LoomReader:
             {"limit": limit},
         )
         names = f"{_BRANCH} casts turns tokens last"
-        return [{**_named(row, names), "running": bool(row["running"])} for row in rows]
+        return [{**_selected(row, names), "running": bool(row["running"])} for row in rows]
 
     async def find(self, name: str) -> str:
         """Return the branch of this id, or the newest one of the conversation or room of this id.
@@ -128,8 +128,8 @@ class LoomReader:
                 for row in rows
                 if row["until"] == LAST or turns.get(row["id"])
             ],
-            "folds": [_named(row, _FOLD) for row in folds],
-            "edits": [_named(row, "event_id edited sender text created_at") for row in edits],
+            "folds": [_selected(row, _FOLD) for row in folds],
+            "edits": [_selected(row, "event_id edited sender text created_at") for row in edits],
         }
 
     async def prompts(self, hashes: Collection[str]) -> dict[str, list[Json]]:
@@ -176,7 +176,7 @@ class LoomReader:
         row = await self._database.row(f"{_BRANCHES} WHERE b.id = ?", (branch_id,))
         if row is None:
             raise LookupError(branch_id)
-        return _named(row, _BRANCH)
+        return _selected(row, _BRANCH)
 
     async def _turns(self, until: dict[str, int]) -> dict[str, list[Json]]:
         """Return the turns of these casts, each cast's up to a place, by cast."""
@@ -242,7 +242,7 @@ def sums(turns: Iterable[Json]) -> dict[str, int]:
 
 def _cast(row: Row, turns: Iterable[Json]) -> Json:
     listed = list(turns)
-    named = _named(row, _CAST)
+    named = _selected(row, _CAST)
     return {**named, "wards": json.loads(row["wards"]), "turns": listed, "sums": sums(listed)}
 
 
@@ -250,11 +250,11 @@ def _turn(
     row: Row, observations: Iterable[Row], rewards: Iterable[Row], children: Iterable[Row]
 ) -> Json:
     return {
-        **_named(row, _TURN),
+        **_selected(row, _TURN),
         "calls": json.loads(row["calls"]),
         "observations": [_observation(each) for each in observations],
-        "rewards": [_named(each, "value sender created_at") for each in rewards],
-        "children": [_named(each, "branch state") for each in children],
+        "rewards": [_selected(each, "value sender created_at") for each in rewards],
+        "children": [_selected(each, "branch state") for each in children],
         "last": bool(row["last"]),
     }
 
@@ -277,5 +277,5 @@ def _by_turn(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return grouped
 
 
-def _named(row: Row, names: str) -> dict[str, Any]:
+def _selected(row: Row, names: str) -> dict[str, Any]:
     return {name: row[name] for name in names.split()}

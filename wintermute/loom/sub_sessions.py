@@ -167,7 +167,9 @@ def joined(own: str, dependencies: Sequence[SubSession]) -> tuple[str, tuple[str
 
 def spawns_of(calls: Sequence[Json]) -> Spawns:
     """Return the name and the dependencies of each spawn in a turn, by its place."""
-    return {n: _words(call) for n, call in enumerate(calls) if call["name"] == SPAWN}
+    return {
+        n: _name_and_dependencies(call) for n, call in enumerate(calls) if call["name"] == SPAWN
+    }
 
 
 def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
@@ -187,7 +189,7 @@ def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
     return names
 
 
-def _words(call: Json) -> tuple[str, list[str]]:
+def _name_and_dependencies(call: Json) -> tuple[str, list[str]]:
     """Return the name and the dependencies in a call's arguments, however malformed."""
     args = mapping(json_in(call["arguments"]))
     depends_on = args.get("depends_on")
@@ -206,7 +208,7 @@ class SubSessions:
         self._database = database
         self._clock = clock
         self._new_id = new_id
-        self._read: tuple[str, Spawns] = ("", {})
+        self._parsed_spawns: tuple[str, Spawns] = ("", {})
 
     async def fresh_id(self, tx: Transaction) -> str:
         """Return an unused id."""
@@ -258,7 +260,7 @@ class SubSessions:
             "INSERT INTO sub_session_edges (depends_on, node) VALUES (?, ?)",
             [(each.id, sub_id) for each in dependencies],
         )
-        return _found(row, sub_id)
+        return _existing(row, sub_id)
 
     async def merge(self, tx: Transaction, into: str, others: Sequence[str]) -> None:
         """Merge workflows."""
@@ -270,7 +272,7 @@ class SubSessions:
 
     async def get(self, tx: Transaction, sub_id: str) -> SubSession:
         """Return one sub-session."""
-        return _found(await tx.row("SELECT * FROM sub_sessions WHERE id = ?", (sub_id,)), sub_id)
+        return _existing(await tx.row("SELECT * FROM sub_sessions WHERE id = ?", (sub_id,)), sub_id)
 
     async def of_cast(self, tx: Transaction, cast_id: str) -> SubSession | None:
         """Return the sub-session of a cast; None for the cast of a room."""
@@ -342,9 +344,9 @@ class SubSessions:
         )
         for turn in turns:
             # Parsed once: a turn may have many spawns, and this runs after each.
-            if self._read[0] != turn["id"]:
-                self._read = (turn["id"], spawns_of(json.loads(turn["calls"])))
-            spawns = self._read[1] if turn["state"] == "running" else {}
+            if self._parsed_spawns[0] != turn["id"]:
+                self._parsed_spawns = (turn["id"], spawns_of(json.loads(turn["calls"])))
+            spawns = self._parsed_spawns[1] if turn["state"] == "running" else {}
             names = sorted(to_be_named(spawns, set(json.loads(turn["seen"]))))
             await tx.execute(
                 "UPDATE sub_sessions SET held = 0 WHERE held = 1 AND parent_turn = :turn"
@@ -391,7 +393,7 @@ class SubSessions:
             " WHERE id = ? AND state = 'waiting' RETURNING *",
             (cast_id, context, stamp(self._clock.now()), sub_id),
         )
-        return _found(row, sub_id)
+        return _existing(row, sub_id)
 
     async def interrupted(
         self, tx: Transaction, rooms: Collection[str]
@@ -442,7 +444,7 @@ class SubSessions:
             f" WHERE id = ? AND {OPEN} RETURNING *",
             (state_of(reason), reason, result, stamp(self._clock.now()), sub_id),
         )
-        return _found(row, sub_id)
+        return _existing(row, sub_id)
 
     async def end_all(self, tx: Transaction, ids: Sequence[str]) -> None:
         """End these from outside."""
@@ -559,7 +561,7 @@ async def lift(tx: Transaction, lost: Sequence[str] = ()) -> None:
         pass
 
 
-def _found(row: Row | None, sub_id: str) -> SubSession:
+def _existing(row: Row | None, sub_id: str) -> SubSession:
     if row is None:
         raise LookupError(sub_id)
     return _sub_session(row)

@@ -82,7 +82,7 @@ def without_blocks(message: str) -> str:
 
 def time_told(blocks: Iterable[str]) -> str:
     """Return the newest time in blocks; "" if there is none."""
-    return ([_content(text) for name, text in _told(blocks) if name == TIME] or [""])[-1]
+    return ([_content(text) for name, text in _parts_in(blocks) if name == TIME] or [""])[-1]
 
 
 def is_late(parts: Changing, blocks: Iterable[str]) -> bool:
@@ -94,13 +94,13 @@ def is_late(parts: Changing, blocks: Iterable[str]) -> bool:
 def told(blocks: Iterable[str]) -> Told:
     """Return the lines known after these blocks, in their order."""
     lines_by_part: dict[str, dict[str, str]] = {}
-    for name, text in _told(block for block in blocks if not _is_of_time(block)):
+    for name, text in _parts_in(block for block in blocks if not _is_of_time(block)):
         part = MEMORIES if name == RANKED else name
         if part == TIME:
             continue
         lines = lines_by_part.setdefault(part, {})
         for line in _content(text).split("\n"):
-            _take(part, line, lines)
+            _apply_line(part, line, lines)
     return {part: tuple(lines.values()) for part, lines in lines_by_part.items()}
 
 
@@ -119,16 +119,22 @@ def block(
     shown, now = so_far if shown is None else shown, parts.lines
     contents = [(TIME, parts.now if timed else "")]
     for part, text in ((MEMORIES, parts.memories), (TASKS, parts.tasks), (SKILLS, parts.skills)):
-        untrue = [*map(_untrue, parts.untrue)] if part == MEMORIES else []
+        untrue = [*map(_correction, parts.untrue)] if part == MEMORIES else []
         ranked = part == MEMORIES and (parts.ranked or bool(untrue))
         before = so_far.get(part)
         known = shown.get(part, ())
-        came = _came(part, before, known, now.get(part, ())) if before else _all(text or "")
+        came = (
+            _new_lines(part, before, known, now.get(part, ()))
+            if before
+            else _whole_part(text or "")
+        )
         if ranked:
             listed = {_name(part, line) for line in known}
             lines = came if before else now.get(part, ())
             came = [line for line in lines if _name(part, line) not in listed]
-        went = untrue if ranked or text is None else _gone(part, known, now[part], parts.true)
+        went = (
+            untrue if ranked or text is None else _retractions(part, known, now[part], parts.true)
+        )
         contents.append((RANKED if ranked else part, "\n".join([*came, *went])))
     body = joined(contents)
     return f"{OPENED}{body}{CLOSED}" if body else ""
@@ -145,11 +151,11 @@ def of_result(gate: str, args: Json, result: Any) -> str:
 
 def _of_result(gate: str, args: Json, result: Any) -> tuple[str, str]:
     if gate == "append_memory":
-        return MEMORIES, _inert(flat_lines(result["text"]))
+        return MEMORIES, _escaped(flat_lines(result["text"]))
     if gate == "add_skill":
         return SKILLS, _skill(result["path"], args["summary"])
     if gate == "write_file" and "retired" in result:  # only the list of memories has this key
-        return MEMORIES, f"{NOTHING}\n{_inert(flat_lines(args['content']))}"
+        return MEMORIES, f"{NOTHING}\n{_escaped(flat_lines(args['content']))}"
     if gate == "write_file" and NAMES[SKILLS].match(f"{result['path']} "):
         return SKILLS, _skill(result["path"], summary_in(args["content"]))
     if gate == "task":
@@ -200,7 +206,7 @@ def _minute(shown: str) -> datetime:
     return datetime.fromisoformat(f"{day}T{minute}:00+00:00")
 
 
-def _told(blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _parts_in(blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
     for block in BLOCK.findall("\n".join(blocks)):
         yield from pieces(block)
 
@@ -214,11 +220,13 @@ def _content(part: str) -> str:
     return part.removeprefix(DIVIDER).partition("\n")[2]
 
 
-def _all(text: str) -> list[str]:
-    return [_inert(text)] if text else []
+def _whole_part(text: str) -> list[str]:
+    return [_escaped(text)] if text else []
 
 
-def _gone(part: str, before: Sequence[str], now: Sequence[str], true: Collection[str]) -> list[str]:
+def _retractions(
+    part: str, before: Sequence[str], now: Sequence[str], true: Collection[str]
+) -> list[str]:
     """Return lines that retract removed ones; lines without a name are ignored."""
     about = {line: _name(part, line) for line in before if not LEFT_OUT_BEFORE.fullmatch(line)}
     left = {_name(part, line) for line in now}.union(_name(part, line) for line in true)
@@ -227,7 +235,7 @@ def _gone(part: str, before: Sequence[str], now: Sequence[str], true: Collection
     return [NOTHING] if over else [GONE + line for line in removed]
 
 
-def _untrue(memory: tuple[str, str]) -> str:
+def _correction(memory: tuple[str, str]) -> str:
     line, instead = memory
     return f"{UNTRUE}{line}{INSTEAD if instead else ''}{one_line(instead)}"
 
@@ -242,13 +250,13 @@ def _row(task: Json) -> str:
     return line if task["status"] == "active" else GONE + line
 
 
-def _inert(text: str) -> str:
+def _escaped(text: str) -> str:
     """Escape lines of data that look like a retraction."""
     return OURS.sub(r"\\", text)
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(line for line in _inert(text).split("\n") if line.strip()))
+    return tuple(dict.fromkeys(line for line in _escaped(text).split("\n") if line.strip()))
 
 
 def _name(part: str, line: str) -> str:
@@ -259,12 +267,12 @@ def _name(part: str, line: str) -> str:
     return match[1]
 
 
-def _take(part: str, line: str, lines: dict[str, str]) -> None:
+def _apply_line(part: str, line: str, lines: dict[str, str]) -> None:
     if line == NOTHING:
         lines.clear()
     elif line.startswith(UNTRUE):
         rest = line.removeprefix(UNTRUE).removeprefix(FOUND)
-        for name in [each for each in lines if _is_said(each, rest)]:
+        for name in [each for each in lines if _is_retracted(each, rest)]:
             del lines[name]
     elif line.startswith(GONE):
         rest = line.removeprefix(GONE)
@@ -273,11 +281,11 @@ def _take(part: str, line: str, lines: dict[str, str]) -> None:
         lines[_name(part, line) or line] = line
 
 
-def _is_said(line: str, untrue: str) -> bool:
+def _is_retracted(line: str, untrue: str) -> bool:
     return untrue == line or untrue.startswith(line + INSTEAD)
 
 
-def _came(
+def _new_lines(
     part: str, before: Sequence[str], shown: Sequence[str], now: Sequence[str]
 ) -> Sequence[str]:
     """Return the lines that were added or changed; lines that were left out stay so."""

@@ -42,7 +42,7 @@ class EditedLook:
         self._places = places
         self._prompts = prompts
         self._needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
-        self._seen: dict[str, tuple[FileStamp | None, str]] = {}
+        self._checked: dict[str, tuple[FileStamp | None, str]] = {}
 
     def look(self) -> Looked:
         """Check the files now."""
@@ -50,10 +50,10 @@ class EditedLook:
         fresh: dict[str, str] = {}
         for file in self._files():
             stamp = _stamp(file.path)
-            known, problem = self._seen.get(file.name, (None, ""))
+            known, problem = self._checked.get(file.name, (None, ""))
             if stamp is None or known != stamp:
                 text, problem = _read(file)
-                self._seen[file.name] = (stamp, problem)
+                self._checked[file.name] = (stamp, problem)
                 if text and file.name.startswith(FOLDER):
                     fresh[file.name] = text
             if problem:

@@ -100,8 +100,8 @@ class Instructions:
     ) -> None:
         self._name = name
         self._file = Template(folder, name, kept)
-        self._seen = self._file.text()
-        self._sections = parse(self._seen, name)
+        self._last_text = self._file.text()
+        self._sections = parse(self._last_text, name)
 
     def sections(self) -> tuple[Section, ...]:
         """Return the sections of the latest edit (P-005).
@@ -109,8 +109,8 @@ class Instructions:
         A broken edit is logged once, and ignored (P-030).
         """
         text = self._file.text()
-        if text != self._seen:
-            self._seen = text
+        if text != self._last_text:
+            self._last_text = text
             try:
                 self._sections = parse(text, self._name)
             except ConfigurationError as error:
@@ -236,7 +236,7 @@ class Gather:
     ) -> Parts:
         """Return the parts of the system message."""
         if self.layout == "append":
-            return await self._lasting(scope, tools, size)
+            return await self._stable_parts(scope, tools, size)
         return await self.gather(scope, tools, query, size)
 
     async def instructions(self, tools: Collection[str], size: Size) -> str:
@@ -256,9 +256,9 @@ class Gather:
         self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
     ) -> Parts:
         """Return all parts for this scope."""
-        current = await self._changing(scope, query)
+        current = await self._changing_parts(scope, query)
         return replace(
-            await self._lasting(scope, tools, size),
+            await self._stable_parts(scope, tools, size),
             now=current.now,
             memories=current.memories or "",
             ranked=current.ranked,
@@ -272,15 +272,15 @@ class Gather:
         """Return the parts for a block; None if the layout has them in the system message."""
         if self.layout == "system":
             return None
-        parts = await self._changing(scope, query)
+        parts = await self._changing_parts(scope, query)
         if self._stores.memories.ranked and not parts.ranked and not anew:  # P-013
             parts = replace(parts, memories=None)
         if query is not None and query.in_view:
-            parts = await self._judged(scope, parts, query.in_view)
+            parts = await self._with_known_state(scope, parts, query.in_view)
         # Small models misread the sentence as a request to load something.
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
-    async def _lasting(self, scope: str, tools: Collection[str], size: Size) -> Parts:
+    async def _stable_parts(self, scope: str, tools: Collection[str], size: Size) -> Parts:
         index = await self._index(tools)
         instructions = self._chosen(tools, size, index)
         if not instructions:
@@ -292,13 +292,13 @@ class Gather:
         wiki = wiki_text(runtime, index)
         return Parts(instructions=instructions, core=core, wiki=wiki)
 
-    async def _changing(self, scope: str, query: Recall | None) -> Changing:
+    async def _changing_parts(self, scope: str, query: Recall | None) -> Changing:
         return Changing(
             now=current_time(self._clock.now(), self._stores.tasks.zone.key),
-            memories=await self._remembered(scope, query),
+            memories=await self._memory_lines(scope, query),
             ranked=self._stores.memories.ranked and query is not None and query.query is not None,
             tasks=task_lines(await self._stores.tasks.listed(scope)),
-            skills=await self._listed(),
+            skills=await self._skill_lines(),
         )
 
     async def sizes(self, scope: str) -> dict[Component, int]:
@@ -311,17 +311,17 @@ class Gather:
         if not self._stores.memories.ranked:
             sizes["memories"] = len(flat_lines(await self._stores.memories.text(scope)))
         if self._stores.tasks.owner.owns(scope):
-            sizes["skills"] = len(await self._listed())
+            sizes["skills"] = len(await self._skill_lines())
         else:
             tasks = tuple(task for task in tasks if task.scope == scope)
         return {**sizes, "tasks": len(task_lines(tasks))}
 
-    async def _remembered(self, scope: str, query: Recall | None) -> str:
+    async def _memory_lines(self, scope: str, query: Recall | None) -> str:
         memories = self._stores.memories
         if query is None or query.query is None or not memories.ranked:
             return flat_lines(await memories.text(scope))
         if query.cast_id is not None and query.begun:
-            return await self._recalled(query, scope)
+            return await self._recorded_hits(query, scope)
         try:
             ranked = await memories.search(scope, query.query, self._top_k, awake=True)
         except MemoryUnavailable as error:  # no memories rather than wrong ones (P-014)
@@ -333,7 +333,9 @@ class Gather:
             await self._stores.recalls.recall(query.cast_id, hits)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
 
-    async def _judged(self, scope: str, parts: Changing, in_view: Collection[str]) -> Changing:
+    async def _with_known_state(
+        self, scope: str, parts: Changing, in_view: Collection[str]
+    ) -> Changing:
         """Add which memories in view still hold; marks of left-out memories never match (M-088)."""
         shown = parts.lines.get(MEMORIES, ())
         readings = {line: texts_of(line) for line in in_view if line not in shown}
@@ -355,12 +357,12 @@ class Gather:
             true=frozenset(line for line, successors in known.items() if None in successors),
         )
 
-    async def _recalled(self, asked: Recall, scope: str) -> str:
+    async def _recorded_hits(self, asked: Recall, scope: str) -> str:
         """Return the hits of the cast's beginning that still hold."""
         hits = await self._stores.recalls.recalled(asked.cast_id or "", scope)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, asked)])
 
-    async def _listed(self) -> str:
+    async def _skill_lines(self) -> str:
         return skill_lines(await self._stores.skills.listed())
 
 
@@ -416,7 +418,7 @@ class Oversize:
         self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
     ) -> list[str]:
         """Return the texts of the events to queue now, in order; record that they were sent."""
-        notified = await self._told(tx, scope)
+        notified = await self._notified(tx, scope)
         for component in notified.keys() & sizes:
             # It can be reported again when it grows.
             if sizes[component] <= self._limits[component]:
@@ -451,7 +453,7 @@ class Oversize:
             values["file"] = self._places.shown_memories(scope)
         return fill(self._texts[component].text(), values)
 
-    async def _told(self, tx: Transaction, scope: str) -> dict[Component, SizeNotice]:
+    async def _notified(self, tx: Transaction, scope: str) -> dict[Component, SizeNotice]:
         query = "SELECT component, size, notified_at FROM oversize WHERE scope = ?"
         rows = await tx.rows(query, (scope,))
         return {
