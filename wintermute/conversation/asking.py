@@ -463,7 +463,7 @@ class Asking:
         except ContentRefused:
             raise ContextRefused(IN_VIEW.format(parts=named(shown))) from None
         except (ModelError, TimeoutError) as error:
-            log.info("not known what is refused cast=%s reason=%s", cast.id, error)
+            log.info("cause of refusal not found cast=%s reason=%s", cast.id, error)
 
     async def _answer_that_fits(self, running: CastState) -> Reply:
         view = await self._view(running)

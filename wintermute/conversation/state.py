@@ -365,7 +365,7 @@ class Speaker(Protocol):
         ...
 
     def fits(self, conversation: Conversation) -> bool:
-        """Return True if the people in the room may read what is meant for its scope."""
+        """Return True if the people in the room may read messages for its scope."""
         ...
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
@@ -407,7 +407,7 @@ class Speaker(Protocol):
         ...
 
     def speak(self, conversation_id: str) -> None:
-        """Send what the outbox has for this conversation."""
+        """Send the outbox's messages for this conversation."""
         ...
 
     async def quote(self, row: Waiting) -> Quote | None:

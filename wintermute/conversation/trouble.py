@@ -39,7 +39,7 @@ GRACE = 2.0
 LOOKS = 8.0
 """Seconds until the model is probed with another question: known within 20 s, as a probe takes 11 s."""
 TELLS = 30.0
-"""Seconds until a person is told that their message fails alone."""
+"""Seconds until a person learns that their message fails alone."""
 KNOCKS = 10.0
 """Seconds between connection attempts to a server that refused connections."""
 MOST_CASTS = 3

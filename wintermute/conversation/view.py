@@ -536,7 +536,7 @@ def _role(message: Json) -> str:
 
 
 def _said_range(content: str, *, opens: bool) -> tuple[int, int]:
-    """Return the range of a message that was said, without the parts that the prompt added.
+    """Return the range of a message that its author wrote, without the parts that the prompt added.
 
     `opens`: it is the first message in view.
     """

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 class Form:
     """One way to write a call as text.
 
-    `ends`: the marks that close it. `is_text`: without a call it is shown. `is_part`: its mark
-    belongs to the call. `name`: the tool, where the mark tells it.
+    `ends`: the marks that close it. `is_text`: it is shown if it is no call. `is_part`: the opening
+    mark is part of the call's text. `name`: the tool, if the mark names it.
     """
 
     ends: tuple[str, ...]
@@ -74,7 +74,7 @@ GEMMA = re.compile(
     r'(?:<\|"\|>|<escape>)(.*?)(?:<\|"\|>|<escape>)|([{,]\s?)?(?<![\w.-])([A-Za-z_][\w.-]*+):',
     re.DOTALL,
 )
-"""A text between tokens, or a key without quotation marks."""
+"""A pattern of a text between tokens, or of a key without quotation marks."""
 VALUES = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (

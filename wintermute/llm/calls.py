@@ -154,12 +154,12 @@ class Budget:
         if _beyond(ceiling.tokens_per_day, worst.tokens) or _beyond(ceiling.usd_per_day, worst.usd):
             way = "raise the limit in config.yaml, or start afresh with `/new` to ask for less"
             raise BudgetSpent(
-                f"{planned.backend} is not asked, for no day has room for it: {reason}; {way}", None
+                f"{planned.backend} is not asked, because this call alone is over the day's limit: {reason}; {way}", None
             )
         midnight = datetime.combine(planned.day + timedelta(days=1), time(), self._zone)
         way = f"wait for {midnight:%Y-%m-%d %H:%M} or raise the limit in config.yaml"
         raise BudgetSpent(
-            f"{planned.backend} is not asked, for the day's budget is spent: {reason}; {way}",
+            f"{planned.backend} is not asked, because the day's budget is spent: {reason}; {way}",
             midnight.astimezone(UTC),
         )
 
@@ -253,7 +253,7 @@ _spent = reader(Spent)
 
 
 class ModelCalls:
-    """The table `model_calls`."""
+    """The store of model requests: the table `model_calls`."""
 
     def __init__(
         self, database: Database, clock: Clock, new_id: NewId, record: bool = False

@@ -28,7 +28,7 @@ JITTER = 0.1
 
 
 class Failed(Exception):
-    """One attempt without a usable answer. `outcome` is one word for the record."""
+    """A failed attempt. `outcome` is one word for the record."""
 
     public: type[ModelError] = ModelUnavailable
 
@@ -67,35 +67,38 @@ class Failed(Exception):
 
 
 class Outage(Failed):
-    """Another attempt may succeed."""
+    """A failure after which another attempt may succeed."""
 
 
 class Unreachable(Outage):
-    """The server refuses connections (F-036)."""
+    """A server that refuses connections (F-036)."""
 
 
 class QuotaSpent(Outage):
-    """Perhaps a passing limit; final after the retries if the server names no time (F-043)."""
+    """A used-up quota, perhaps only for now;
+
+    final after the retries if the server names no time (F-043).
+    """
 
 
 class Empty(Outage):
-    """The answer has neither text nor calls."""
+    """An answer with neither text nor calls."""
 
 
 class Refused(Failed):
-    """Another attempt cannot succeed; a person must change something."""
+    """A failure after which another attempt cannot succeed; a person must change something."""
 
     public = ModelRefused
 
 
 class Disallowed(Refused):
-    """The content is refused: a request without that part could succeed (F-038)."""
+    """A refusal because of content: a request without that part could succeed (F-038)."""
 
     public = ContentRefused
 
 
 class TooLarge(Failed):
-    """A shorter request could succeed."""
+    """A request that the server refuses as too large; a shorter one could succeed."""
 
     public = ContextTooLarge
 

@@ -156,7 +156,7 @@ class Gathering:
 
     @property
     def aloud(self) -> bool:
-        """True once reasoning ended in this answer that never began."""
+        """True if reasoning without a beginning ended in this answer."""
         return self._markup.aloud
 
     def fresh(self) -> str | None:

@@ -34,7 +34,7 @@ KINDS: dict[type, set[str]] = {
 SCALARS = {"boolean", "integer", "number"}
 CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 NamedCall = tuple[str, str]
-"""A name and arguments."""
+"""A call's name and arguments."""
 
 
 @dataclass(frozen=True, slots=True)

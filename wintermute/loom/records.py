@@ -54,7 +54,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """One run of the loop for one intent."""
+    """One run of the loop for one intent: a message, a due task or an objective."""
 
     id: str
     branch_id: str

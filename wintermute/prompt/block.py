@@ -42,7 +42,7 @@ NAMES: Mapping[str, re.Pattern[str]] = {
 }
 """Patterns of the name that identifies a line of a part after changes; lines without one are ignored."""
 LATE = timedelta(minutes=10)
-"""The time after which a cast is told the time again (F-015)."""
+"""The age of the newest time in view after which a cast gets the time again (F-015)."""
 LEFT_OUT = "[… {count} memories left out to fit the model's window …]"
 LEFT_OUT_BEFORE = re.compile(re.escape(LEFT_OUT).replace(r"\{count\}", "([0-9]{1,9})"))
 
