@@ -121,30 +121,30 @@ def foldable(
     of the model, never between calls and their results.
     """
     steps = list(_steps(casts, hidden))
-    left = keep - sum(not cast.turns for cast in casts[-1:])
-    while steps and left > 0:
-        left -= steps.pop().messages
+    messages_left = keep - sum(not cast.turns for cast in casts[-1:])
+    while steps and messages_left > 0:
+        messages_left -= steps.pop().messages
     return tuple(steps)
 
 
 def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTurn]:
-    said: list[str] = []
+    texts: list[str] = []
     count, previous = 0, None
-    gone = unseen(casts)
+    hidden_ids = unseen(casts)
     for cast in answered(casts):
-        if cast.id in gone:
+        if cast.id in hidden_ids:
             yield from (FoldedTurn(turn, "", "", 0) for turn in cast.turns)
             continue
         if cast.event_id is None or cast.event_id != previous:  # otherwise it is shown already
-            said.append(f"[message]\n{cast.intent or ERASED}")
+            texts.append(f"[message]\n{cast.intent or ERASED}")
             count += 1
         previous = cast.event_id
         for turn in cast.turns:
             seen = tuple(turn_messages(turn, cast, hidden)) if is_shown(turn) else ()
-            text = "\n\n".join([*said, *map(_line, seen)])
-            whole = "\n\n".join([*said, *(_line(each, None) for each in seen)])
+            text = "\n\n".join([*texts, *map(_line, seen)])
+            whole = "\n\n".join([*texts, *(_line(each, None) for each in seen)])
             yield FoldedTurn(turn, untagged(text), whole, count + len(seen))
-            said, count = [], 0
+            texts, count = [], 0
 
 
 def _line(message: Json, most: int | None = RESULT_CHARACTERS) -> str:
@@ -155,22 +155,22 @@ def _line(message: Json, most: int | None = RESULT_CHARACTERS) -> str:
         f"[call] {call['function']['name']} {call['function']['arguments'][:most]}"
         for call in message.get("tool_calls", ())
     ]
-    said = [f"[assistant]\n{message['content']}"] if message["content"] else []
-    said += [message[KEPT][-1]] if most is None and KEPT in message else []
-    return "\n".join([*said, *calls])
+    parts = [f"[assistant]\n{message['content']}"] if message["content"] else []
+    parts += [message[KEPT][-1]] if most is None and KEPT in message else []
+    return "\n".join([*parts, *calls])
 
 
 def chunk(
     steps: Sequence[FoldedTurn], tokens: int, count: Callable[[str], int]
 ) -> tuple[FoldedTurn, ...]:
     """Return the first steps that fit into `tokens`: at least one, shortened if necessary (L-043)."""
-    taken: list[FoldedTurn] = []
+    fitting: list[FoldedTurn] = []
     for step in steps:
         tokens -= count(step.text)
         if tokens < 0:
             break
-        taken.append(step)
-    return tuple(taken) or (_cut(steps[0], tokens + count(steps[0].text), count),)
+        fitting.append(step)
+    return tuple(fitting) or (_cut(steps[0], tokens + count(steps[0].text), count),)
 
 
 def _cut(step: FoldedTurn, tokens: int, count: Callable[[str], int]) -> FoldedTurn:
@@ -251,8 +251,8 @@ class Folding:
 
     def _has_many_turns(self, past: BranchView) -> bool:
         most = self._context.trigger_after_turns
-        shown = sum(is_shown(turn) for cast in past.casts for turn in cast.turns)
-        return most is not None and shown >= most
+        turns = sum(is_shown(turn) for cast in past.casts for turn in cast.turns)
+        return most is not None and turns >= most
 
     async def fold(
         self,
@@ -311,13 +311,13 @@ class Folding:
         self, past: BranchView, cause: FoldCause, excess: int
     ) -> tuple[FoldedTurn, ...]:
         keep = self._context.keep_recent
-        steps = self._steps_that_save(past, keep, cause, excess)
+        steps = self._savings(past, keep, cause, excess)
         while cause in ("full", "overflow") and not steps and keep > 1:
             keep //= 2
-            steps = self._steps_that_save(past, keep, cause, excess)
+            steps = self._savings(past, keep, cause, excess)
         return steps
 
-    def _steps_that_save(
+    def _savings(
         self, past: BranchView, keep: int, cause: FoldCause, excess: int
     ) -> tuple[FoldedTurn, ...]:
         steps = foldable(past.casts, keep, self._hidden)
@@ -333,8 +333,8 @@ class Folding:
     ) -> tuple[tuple[FoldedTurn, ...], str]:
         """Return the steps that the summariser takes in one request, and its text."""
         earlier = f"[earlier summary]\n{untagged(fold.summary)}\n\n" if fold else ""
-        left = room - self._count(self._template.text() + earlier)
-        taken = chunk(steps, max(left, 500), self._count)
+        remaining = room - self._count(self._template.text() + earlier)
+        taken = chunk(steps, max(remaining, 500), self._count)
         return taken, earlier + "\n\n".join(step.text for step in taken if step.text)
 
     async def _store(
@@ -518,18 +518,18 @@ class Asking:
         if kept == view.last[before:]:
             return view
         last = {**view.messages[-1], "content": view.last[:before] + kept}
-        return self._with_messages(running, view, (*view.messages[:-1], last))
+        return self._resized(running, view, (*view.messages[:-1], last))
 
     async def _systems(self, running: CastState) -> dict[Size, str | None]:
         settings, past = running.settings, running.past
-        asked = None
+        memory_query = None
         if settings.prompt.layout == "system":
-            asked = await self._telling.recall(running, self._window(running))
+            memory_query = await self._telling.recall(running, self._window(running))
         return {
             size: await settings.prompt.system(
                 running.caller.scope,
                 settings.toolbox.offered(size),
-                asked,
+                memory_query,
                 marked(past.fold),
                 size,
             )
@@ -541,9 +541,9 @@ class Asking:
         looks = Looks(running.settings.prompt.layout, self._hidden)
         if "full" not in systems:
             shown = messages(small, running.past, looks)
-            return self._with_messages(running, RequestView((), "small"), shown)
+            return self._resized(running, RequestView((), "small"), shown)
         shown = messages(systems["full"], running.past, looks)
-        return self._with_messages(
+        return self._resized(
             running, RequestView((), "full", small, both="small" in systems), shown
         )
 
@@ -552,7 +552,7 @@ class Asking:
         while not self._fits(running, view) and (
             less := without_memories(view.messages, share=0.5)
         ):
-            view = self._with_messages(running, view, less)
+            view = self._resized(running, view, less)
         return view
 
     async def _folded(
@@ -584,7 +584,7 @@ class Asking:
         attempt.
         """
         less = await self._folded(running, view, "overflow") or self._smaller(running, view)
-        most = self._with_messages(
+        most = self._resized(
             running, view, view.messages
         ).tokens  # counted again: the summary's usage may have corrected the estimate
         while less is not None and less.tokens >= most:
@@ -603,7 +603,7 @@ class Asking:
 
     def _smaller(self, running: CastState, view: RequestView) -> RequestView | None:
         less = smaller(view.messages, _uncuttable_count(running))
-        return None if less is None else self._with_messages(running, view, less)
+        return None if less is None else self._resized(running, view, less)
 
     def _fitted(self, running: CastState, view: RequestView) -> RequestView:
         """Return the view made smaller until it fits, or as small as possible."""
@@ -617,13 +617,13 @@ class Asking:
         request = Request(view.messages, tools(view.size), must_call, tainted=running.cast.taint)
         if view.size == "small" or not view.both:
             return request
-        said = view.messages
+        shown = view.messages
         if view.small is not None:
-            said = ({**said[0], "content": view.small}, *said[1:])
-        small = replace(request, messages=said, tools=tools("small"))
+            shown = ({**shown[0], "content": view.small}, *shown[1:])
+        small = replace(request, messages=shown, tools=tools("small"))
         return replace(request, small=small)
 
-    def _with_messages(
+    def _resized(
         self, running: CastState, view: RequestView, shown: tuple[Json, ...]
     ) -> RequestView:
         """Return the view with these messages, counted again."""

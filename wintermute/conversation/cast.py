@@ -130,15 +130,11 @@ class Loop:
         """Complete the newest turn; return an outcome if the cast ends with it or before it."""
         turns = running.cast.turns
         outcome = await self._finish(running, turns[-1]) if turns else None
-        if (
-            outcome is None
-            and (outcome := await self._ended_outside(running)) is None
-            and running.breached
-        ):
+        if outcome is None and (outcome := await self._ended(running)) is None and running.breached:
             return _truncated(running, running.breached)
         return outcome
 
-    async def _ended_outside(self, running: CastState) -> Outcome | None:
+    async def _ended(self, running: CastState) -> Outcome | None:
         """Return the outcome if the cast was ended from outside: its stop may be pressed only later."""
         runs, in_scope = await self._casts.goes_on(running.cast.id)
         if not runs:
@@ -193,7 +189,7 @@ class Loop:
         if turn.finish_reason in BROKEN_OFF:  # none of its calls is run (F-071)
             return _ended_by_cuts(running)
         for n, call in enumerate(turn.calls):
-            if (ended := await self._ended_outside(running)) is not None:
+            if (ended := await self._ended(running)) is not None:
                 return ended
             running.watch.gate(call.name, running.settings.toolbox.doing(call.name))
             observation = await self._gates.observe(

@@ -174,30 +174,30 @@ def intent(row: Waiting, context: Sequence[Waiting], age: str = "", replied: str
     before = [part for part in (replied, age) if part]
     if (row.direct and not context) or not row.body.strip():
         return "\n".join([*before, untagged(row.body)])
-    said = [_context_line(each) for each in context]
-    lines = ["<room_context>", *said, "</room_context>"] if said else []
+    context_lines = [_context_line(each) for each in context]
+    lines = ["<room_context>", *context_lines, "</room_context>"] if context_lines else []
     return "\n".join([*lines, *before, line(row.sender_name, row.sender, row.body)])
 
 
-def without(said: str, removed: Waiting) -> str | None:
+def without(intent: str, removed: Waiting) -> str | None:
     """Return an intent without a context line of this message; None if it has no such line.
 
     If the text of the line is no longer stored, all lines of its sender are removed.
     """
-    head, opened, rest = said.partition("<room_context>\n")
+    head, opened, rest = intent.partition("<room_context>\n")
     block, closed, tail = rest.partition("</room_context>")
     sender = re.escape(removed.sender)
     anything = rf"(?:[^\n(]* \({sender}\)|{sender}): .*(?:\n  .*)*"
     shown = re.escape(_context_line(removed)) if removed.body else anything
-    left, count = re.subn(rf"(?m)^{shown}\n(?!  )", "", block, count=int(bool(removed.body)))
-    return f"{head}{opened}{left}{closed}{tail}" if count else None
+    block_left, count = re.subn(rf"(?m)^{shown}\n(?!  )", "", block, count=int(bool(removed.body)))
+    return f"{head}{opened}{block_left}{closed}{tail}" if count else None
 
 
-def without_quote(said: str) -> str:
+def without_quote(text: str) -> str:
     """Return an intent without the text that its message replies to."""
-    head, opened, rest = said.partition("<replied_to>\n")
+    head, opened, rest = text.partition("<replied_to>\n")
     _, closed, tail = rest.partition("</replied_to>")
-    return f"{head}{opened}{DELETED}\n{closed}{tail}" if closed else said
+    return f"{head}{opened}{DELETED}\n{closed}{tail}" if closed else text
 
 
 def written(row: Waiting, now: datetime) -> datetime | None:
@@ -303,9 +303,9 @@ def block(quote: Quote | None, *, withheld: bool = False) -> str:
 
 def is_of_others(replied: str, row: Waiting) -> bool:
     """Return True if a reply block has words of somebody other than us and the replier."""
-    said = replied.removeprefix("<replied_to>\n")
+    quoted = replied.removeprefix("<replied_to>\n")
     own = (line("", US, ""), line(row.sender_name, row.sender, ""), DELETED, PRIVATE, UNREADABLE)
-    return bool(said) and not said.startswith(own)
+    return bool(quoted) and not quoted.startswith(own)
 
 
 def outdated(row: Waiting, scope: str) -> str:
@@ -458,10 +458,10 @@ class Casting:
         async with self._database.transaction(late=True) as tx:
             branch = await self._conversations.current_branch(tx, row.conversation_id)
             scope = await self.scope(row)
-            said = outdated(row, scope)
-            if said or not await self._in_view(tx, row):
+            refusal = outdated(row, scope)
+            if refusal or not await self._in_view(tx, row):
                 if await self._inbox.is_waiting(tx, row.event_id):  # otherwise it is ignored
-                    await self._out_of_view(tx, row, scope, said)
+                    await self._out_of_view(tx, row, scope, refusal)
                 return None
             opens = row.kind == "message" and not row.edits
             if opens and await self._branching.sow(tx, row, branch):
@@ -493,13 +493,13 @@ class Casting:
             return branch in row.event_id
         return True
 
-    async def _out_of_view(self, tx: Transaction, row: Waiting, now: str, said: str) -> None:
+    async def _out_of_view(self, tx: Transaction, row: Waiting, now: str, answer: str) -> None:
         """Answer with a result for the people who asked for it; after `/new` without text."""
-        scope, turn = ANYBODY if said else now, row.turn_id
-        if not said and turn is not None and not await self._conversations.is_over(tx, turn):
+        scope, turn = ANYBODY if answer else now, row.turn_id
+        if not answer and turn is not None and not await self._conversations.is_over(tx, turn):
             scope = await self._conversations.scope_of_turn(turn)
-            said = words.RESULT.format(result=text_of(row.body))
-        await self.reply(tx, row, said, meant_for=scope)
+            answer = words.RESULT.format(result=text_of(row.body))
+        await self.reply(tx, row, answer, meant_for=scope)
 
     async def _news_before(self, tx: Transaction, row: Waiting, scope: str, began: datetime) -> str:
         """Return the task messages (T-052) and the memory changes (M-078) since the last message."""
@@ -509,11 +509,11 @@ class Casting:
         tidied = await unasked.told_with(tx, row, scope) if unasked else ""
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
         since = max(began, last.received_at if last else began)
-        occurrences = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
-        asked = await self._casts.last_begun(tx, last.event_id) if last and occurrences else None
-        if asked is not None and asked > since:  # that cast brought the results before it
-            occurrences = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
-        return "".join(due_event(each, self._zone) for each in occurrences) + tidied
+        due = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
+        asked_at = await self._casts.last_begun(tx, last.event_id) if last and due else None
+        if asked_at is not None and asked_at > since:  # that cast brought the results before it
+            due = await self._occurrences.delivered_in(tx, row.conversation_id, asked_at, MOST)
+        return "".join(due_event(each, self._zone) for each in due) + tidied
 
     async def _context_rows(
         self, tx: Transaction, row: Waiting, began: datetime
@@ -551,12 +551,12 @@ class Casting:
             await self._inbox.mark(tx, row.event_id, "answered")
         elif outcome.reason in WAITS:
             until = outcome.until or self._clock.now() + AGAIN
-            left = (until - self._clock.now()).total_seconds()
-            await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + left)
+            seconds = (until - self._clock.now()).total_seconds()
+            await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + seconds)
             if outcome.reason == "budget":
                 chosen = await self._conversations.backend(row.conversation_id)
-                key, said = f"budget {until.isoformat()}", words.reply_text(outcome, chosen=chosen)
-                await self.tell_once(tx, row, key, said)
+                answer = words.reply_text(outcome, chosen=chosen)
+                await self.tell_once(tx, row, f"budget {until.isoformat()}", answer)
         else:
             when = "" if row.kind == "event" else in_words(row.sent_at, self._zone)
             is_over = outcome.reason in (*REFUSED, *UNFIT)
@@ -567,13 +567,13 @@ class Casting:
             shown = seen[0] if seen and seen[1] == scope else ""  # not a text for other readers
             is_whole = outcome.state == "terminated"
             chosen = None if is_whole else await self._conversations.backend(row.conversation_id)
-            said = words.reply_text(outcome, when, turns, shown, chosen)
+            answer = words.reply_text(outcome, when, turns, shown, chosen)
             if not turns and not seen and (key := self._trouble.once(row, outcome, chosen)):
-                await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
-                said = ""
+                await self._notices.notice_once(tx, key, EVER, row.conversation_id, answer)
+                answer = ""
             by_model = (is_whole and bool(outcome.text.strip())) or bool(shown)
             in_place = by_model and row.edits is not None
-            await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=in_place)
+            await self.reply(tx, row, answer, cast.id, meant_for=scope, in_place=in_place)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Send a notice about a row to its room, and never again under the same key."""

@@ -139,8 +139,8 @@ class FolderChat:
 
     def _as_recorded(self, step: Step) -> Step:
         """Return a step in its recorded form: without tags in a person's words (L-071) or secrets."""
-        said = None if step.said is None else self._redact(untagged(step.said))
-        return Step(said, tuple(map(self._redact, step.answers)))
+        text = None if step.said is None else self._redact(untagged(step.said))
+        return Step(text, tuple(map(self._redact, step.answers)))
 
     async def _opened(self, path: str, steps: tuple[Step, ...]) -> tuple[str, Cast]:
         """Return a folder's conversation, and the cast for its last step; record the steps before."""
@@ -182,8 +182,8 @@ class FolderChat:
 
     async def _begin(self, tx: Transaction, branch: str, event_id: str | None, step: Step) -> Cast:
         wards = self._settings.wards.record()
-        said = OPENS if step.said is None else step.said
-        return await self._stores.casts.start(tx, branch, event_id, said, "owner", wards)
+        intent = OPENS if step.said is None else step.said
+        return await self._stores.casts.start(tx, branch, event_id, intent, "owner", wards)
 
 
 def _with_system(folder: ConversationFolder, system: str) -> tuple[MessageFile, ...]:
@@ -202,9 +202,9 @@ def _common(steps: Sequence[Step], recorded: Sequence[Step]) -> int:
 
 def _event_id(conversation: str, steps: Sequence[Step]) -> str:
     """Return an id made of the messages, so that a repeated question is not shown twice (L-034)."""
-    whole = hashlib.sha256(conversation.encode())
+    digest = hashlib.sha256(conversation.encode())
     for step in steps:
         for text in (step.said or "", *step.answers):
-            whole.update(hashlib.sha256(text.strip().encode()).digest())
-        whole.update(b"|")
-    return f"file_{whole.hexdigest()[:32]}"
+            digest.update(hashlib.sha256(text.strip().encode()).digest())
+        digest.update(b"|")
+    return f"file_{digest.hexdigest()[:32]}"

@@ -43,8 +43,8 @@ def _has_effect(observation: Observation) -> bool:
     return observation.gate not in LOOKING and not _is_listing(observation)
 
 
-def _section(heading: str, said: Sequence[str]) -> Iterator[str]:
-    lines = [*dict.fromkeys(said)]
+def _section(heading: str, entries: Sequence[str]) -> Iterator[str]:
+    lines = [*dict.fromkeys(entries)]
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"and {len(lines) - MOST_LINES} more"]
     if len(lines) == 1:

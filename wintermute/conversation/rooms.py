@@ -150,8 +150,8 @@ class Rooms:
 
         0: it waits already (F-035). None: the model is answering, or nothing is running there.
         """
-        taken, _ = self._running.get(conversation_id, (None, None))
-        return self._trouble.waits_in(taken, conversation_id)
+        event_id, _ = self._running.get(conversation_id, (None, None))
+        return self._trouble.waits_in(event_id, conversation_id)
 
     async def open_rows(self, conversation_id: str) -> list[Waiting]:
         """Return the rows that could be next in a conversation, in order."""
@@ -196,8 +196,8 @@ class Rooms:
                     await self._take(row)
                 elif until is not None:
                     await self._tell_waiting_commands(rows)
-                    left = until - self._clock.monotonic()
-                    await until_set(wakeup, self._clock, min(left, seconds))
+                    seconds_left = until - self._clock.monotonic()
+                    await until_set(wakeup, self._clock, min(seconds_left, seconds))
                 elif not wakeup.is_set():
                     return
         finally:
@@ -209,16 +209,16 @@ class Rooms:
             if row.kind != "command" or not keeps_place(row):
                 continue
             async with self._stores.database.transaction() as tx:
-                said = words.KEPT.format(word=row.word)
-                await self._casting.tell_once(tx, row, f"kept {row.event_id}", said)
+                notice = words.KEPT.format(word=row.word)
+                await self._casting.tell_once(tx, row, f"kept {row.event_id}", notice)
             self._speaker.speak(row.conversation_id)
 
     async def _stop_if_asked(self, conversation_id: str) -> None:
         """Answer `/stop`, in one transaction with the casts it ends, so a kill cannot undo it (L-023)."""
         for row in await self._stores.inbox.stops(conversation_id):
             async with self._stores.database.transaction() as tx:
-                said = await self._stop_one(tx, row) or await self._stop_all(tx, row)
-                await self._casting.reply(tx, row, said)
+                answer = await self._stop_one(tx, row) or await self._stop_all(tx, row)
+                await self._casting.reply(tx, row, answer)
             self._speaker.speak(row.conversation_id)
 
     async def _stop_one(self, tx: Transaction, row: Waiting) -> str | None:
@@ -237,14 +237,14 @@ class Rooms:
         given_up = await self._stores.inbox.give_up(
             tx, conversation_id, row.seq, taken=taken, also_new=conversation_id not in self._wakeups
         )
-        said = await self._end(tx, conversation_id, given_up, "stopped")
+        shown = await self._end(tx, conversation_id, given_up, "stopped")
         ended = await self._sub_sessions.end(tx, conversation_id)
-        asked = [each for each in given_up if not each.startswith(SEED)]
-        many = counted(len(asked) - bool(said), "message")
-        left = words.UNANSWERED.format(many) if asked[1:] else ""
-        if said:
-            return left
-        return f"{words.STOPPED} {left}".strip() if given_up or ended else words.NOTHING_RUNNING
+        messages = [each for each in given_up if not each.startswith(SEED)]
+        many = counted(len(messages) - bool(shown), "message")
+        rest = words.UNANSWERED.format(many) if messages[1:] else ""
+        if shown:
+            return rest
+        return f"{words.STOPPED} {rest}".strip() if given_up or ended else words.NOTHING_RUNNING
 
     async def _stop_if_edited(self, conversation_id: str) -> None:
         """End the cast of a message when a newer version of it has arrived (L-054)."""
@@ -257,8 +257,8 @@ class Rooms:
 
     async def _stop_if_joined(self, conversation_id: str) -> None:
         """Stop a cast when the people who can read here now must not see its answer (F-004)."""
-        taken, stop = self._running.get(conversation_id, (None, None))
-        cast = await self._stores.casts.running(taken) if taken else None
+        event_id, stop = self._running.get(conversation_id, (None, None))
+        cast = await self._stores.casts.running(event_id) if event_id else None
         stores = self._stores
         if stop and cast and not await stores.casts.in_scope(stores.database, cast.branch_id):
             stop.press()
@@ -302,18 +302,18 @@ class Rooms:
         answer.
         """
         self._trouble.drop(events)
-        said = ""
+        shown = ""
         for event_id in events:
             cast = await self._stores.casts.running(event_id)
             stopped = await self._stopped(tx, event_id, cast) if reason == "stopped" else ""
             if cast is not None:
                 result = stopped or cast.last_words
                 await self._stores.casts.end(tx, cast.id, "truncated", reason, result)
-            said = said or stopped
+            shown = shown or stopped
         taken, stop = self._running.get(conversation_id, (None, None))
         if stop is not None and taken in events:
             stop.press()  # within the transaction: the cast takes no further step
-        return said
+        return shown
 
     async def _stopped(self, tx: Transaction, event_id: str, cast: Cast | None) -> str:
         """End an answer that people see growing; return its last text, "" if none is visible."""
@@ -322,9 +322,9 @@ class Rooms:
         if row is None or seen is None:
             return ""
         shown, scope = seen
-        said, of = words.below(shown, words.STOPPED_HERE), cast.id if cast else None
-        await self._casting.reply(tx, row, said, of, meant_for=scope, in_place=bool(shown))
-        return said
+        text, cast_id = words.below(shown, words.STOPPED_HERE), cast.id if cast else None
+        await self._casting.reply(tx, row, text, cast_id, meant_for=scope, in_place=bool(shown))
+        return text
 
     async def _take(self, row: Waiting) -> None:
         stop = Stop()
@@ -369,15 +369,15 @@ class Rooms:
 
     async def _command(self, row: Waiting, stop: Stop) -> None:
         before = await self._casting.scope(row)
-        said = None if outdated(row, before) else await self._prepared(row, stop)
+        prepared = None if outdated(row, before) else await self._prepared(row, stop)
         async with self._stores.database.transaction() as tx:
             if not await self._stores.inbox.begin(tx, row.event_id):
                 return  # `/stop` has answered
             now = await self._casting.scope(row)
             if refusal := outdated(row, now):
                 await self._casting.reply(tx, row, refusal)
-            elif said is not None:  # for the people who could read here before
-                await self._casting.reply(tx, row, said, meant_for=before)
+            elif prepared is not None:  # for the people who could read here before
+                await self._casting.reply(tx, row, prepared, meant_for=before)
             else:
                 answer = await self._commands.answer(tx, row)
                 await self._casting.reply(tx, row, answer, meant_for=now)
@@ -400,11 +400,13 @@ class Rooms:
         cast = await self._stores.casts.running(row.event_id)
         async with self._stores.database.transaction() as tx:
             shown, scope = await self._casting.seen(tx, row, cast) or ("", ANYBODY)
-            said, of = words.below(shown, words.INTERNAL), cast.id if cast else None
+            text, cast_id = words.below(shown, words.INTERNAL), cast.id if cast else None
             if cast is not None:
-                result = said if shown else ""
+                result = text if shown else ""
                 await self._stores.casts.end(tx, cast.id, "truncated", "internal_error", result)
             # Otherwise it has an answer already.
             if await self._stores.inbox.begin(tx, row.event_id):
-                await self._casting.reply(tx, row, said, of, meant_for=scope, in_place=bool(shown))
+                await self._casting.reply(
+                    tx, row, text, cast_id, meant_for=scope, in_place=bool(shown)
+                )
             await self._stores.health.note_in(tx, "casts", "fail", "internal error, see the log")

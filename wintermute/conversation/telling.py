@@ -35,8 +35,8 @@ class Telling:
         """
         cast = running.cast
         written = await self._inbox.bodies([cast.event_id]) if cast.event_id else [cast.intent]
-        asked = query(cast, running.past.casts[:-1], "\n".join(written))
-        return Recall(asked, cast.id, running.newest is not None, in_view, window)
+        memory_query = query(cast, running.past.casts[:-1], "\n".join(written))
+        return Recall(memory_query, cast.id, running.newest is not None, in_view, window)
 
     async def news(self, running: CastState, window: int, *, anew: bool) -> str:
         """Return the block for the end of the view; "" if nothing changed.
@@ -48,9 +48,9 @@ class Telling:
             return ""
         before = [] if anew and running.newest is None else [*blocks(running.past)]
         shown = told(all_told(running.past, self._hidden))
-        asked = await self.recall(running, window, shown.get(MEMORIES, ()))
+        memory_query = await self.recall(running, window, shown.get(MEMORIES, ()))
         prompt, scope = running.settings.prompt, running.caller.scope
-        parts = await prompt.changing(scope, asked, running.size, anew=not any(before))
+        parts = await prompt.changing(scope, memory_query, running.size, anew=not any(before))
         if parts is None:
             return ""
         if not any(before):  # a new branch, a fold, or its blocks were forgotten

@@ -138,8 +138,8 @@ class Trouble:
             return chosen
         async with self._database.transaction() as tx:
             await self._conversations.choose(tx, row.conversation_id, None)
-            said = words.GONE.format(name=chosen)
-            await self._outbox.enqueue(tx, row.conversation_id, said, meant_for=ANYBODY)
+            notice = words.GONE.format(name=chosen)
+            await self._outbox.enqueue(tx, row.conversation_id, notice, meant_for=ANYBODY)
         return None
 
     def watched(self, row: Waiting, stop: Stop, watch: Watch) -> Watch:
@@ -300,9 +300,9 @@ class Trouble:
             if not steps:
                 return inf
             due, first, failing = min(steps, key=lambda each: each[0])
-            left = due - self._clock.monotonic()
-            if left > 0:
-                return left
+            seconds_left = due - self._clock.monotonic()
+            if seconds_left > 0:
+                return seconds_left
             async with self._database.transaction() as tx:
                 waits = await self._inbox.is_waiting(tx, failing.row.event_id)
             if not waits:  # it may have been stopped or retracted
@@ -342,8 +342,8 @@ class Trouble:
                 if await self.chosen(row) is None:
                     await self._health.note("model", "fail", failing.problem)
                 unreachable = step == "unreachable"
-                said = words.UNREACHABLE if unreachable else words.OUTAGE
-                await self._tell(failing, await self._outage(row), said)
+                notice = words.UNREACHABLE if unreachable else words.OUTAGE
+                await self._tell(failing, await self._outage(row), notice)
 
     async def _probe(self, chosen: str | None, *failing: Failing) -> Callable[[Failing], Failing]:
         """Probe the model, and return the change to these failing messages.
@@ -390,21 +390,21 @@ class Trouble:
         if failing.alone:
             await self._tell(failing, f"alone {row.event_id}", words.ALONE)
         else:
-            said = words.UNREACHABLE if failing.unreachable else words.OUTAGE
-            await self._tell(failing, await self._outage(failing.row), said, final=False)
+            notice = words.UNREACHABLE if failing.unreachable else words.OUTAGE
+            await self._tell(failing, await self._outage(failing.row), notice, final=False)
 
     async def _tell(self, failing: Failing, key: str, text: str, *, final: bool = True) -> None:
-        said, where = text.format(problem=failing.problem), failing.row.conversation_id
+        notice, room = text.format(problem=failing.problem), failing.row.conversation_id
         if (chosen := await self.chosen(failing.row)) is not None:
-            said = f"{said}\n\n{words.CHOSEN.format(name=chosen)}"
+            notice = f"{notice}\n\n{words.CHOSEN.format(name=chosen)}"
         async with self._database.transaction() as tx:
             row = await self._inbox.find(tx, failing.row.event_id) or failing.row
             if row.is_open:
                 if not await self._inbox.waits_before(tx, row):  # earlier notices are outdated
                     first = await self._inbox.find(tx, row.edits) if row.edits else None
-                    asked = (first or row).received_at
-                    await self._notices.notice_again(tx, f"{key} {where}", before=asked)
-                await self._notices.notice_once(tx, f"{key} {where}", EVER, where, said)
+                    asked_at = (first or row).received_at
+                    await self._notices.notice_again(tx, f"{key} {room}", before=asked_at)
+                await self._notices.notice_once(tx, f"{key} {room}", EVER, room, notice)
             else:
                 self._forget(row)
         self._change(row, lambda now: replace(now, told=now.told or final))

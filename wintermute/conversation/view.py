@@ -113,9 +113,7 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
     for n, cast in enumerate(casts):
         goes_on = n + 1 < len(casts) and _is_again(casts[n + 1], cast)
         if n and _is_again(cast, casts[n - 1]):
-            _append_text(
-                result, _retry_additions(cast, casts[n - 1]) if looks.layout == "append" else ""
-            )
+            _append_text(result, _additions(cast, casts[n - 1]) if looks.layout == "append" else "")
         else:
             # Many chat templates want turns to alternate, and an answer after a tool's result.
             if result and result[-1]["role"] in ("user", "tool"):
@@ -227,15 +225,15 @@ def _is_again(cast: Cast, before: Cast) -> bool:
 def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
     """Return a message's text: in the layout `append` its first version and block, else the last."""
     if looks.layout == "append":
-        said, block = casts[n].intent or ERASED, casts[n].context_block
-        return f"{said}\n\n{block}" if block else said
+        text, block = casts[n].intent or ERASED, casts[n].context_block
+        return f"{text}\n\n{block}" if block else text
     last = n
     while last + 1 < len(casts) and _is_again(casts[last + 1], casts[n]):
         last += 1
     return casts[last].intent or ERASED
 
 
-def _retry_additions(cast: Cast, before: Cast) -> str:
+def _additions(cast: Cast, before: Cast) -> str:
     """Return the additions when a message is tried again, such as its age by now (F-029)."""
     known = before.intent.splitlines()
     ages = [line for line in cast.intent.splitlines() if AGE.fullmatch(line) and line not in known]
@@ -302,8 +300,8 @@ def query(cast: Cast, earlier: Sequence[Cast], written: str) -> Query | None:
     if cast.origin in ("timer", "system") or not written.strip():
         return None
     replies = (past.result for past in reversed(earlier) if past.state == "terminated")
-    said = next((reply for reply in replies if reply), "")
-    return Query(written, said[:MOST_REPLY_CHARACTERS])
+    last_reply = next((reply for reply in replies if reply), "")
+    return Query(written, last_reply[:MOST_REPLY_CHARACTERS])
 
 
 def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Iterator[Json]:
@@ -321,18 +319,18 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
     tags = {n: tag for n, call in enumerate(calls) if (tag := _recall_tag(call))}
     named = {n: call for n, call in enumerate(calls) if n not in tags}
     seen = {observation.n: observation for observation in turn.observations}
-    said = [turn.utterance] if turn.utterance else []
+    texts = [turn.utterance] if turn.utterance else []
     if named:
         by = turn.sender if all(call.via == "call" for call in named.values()) else ""
         message = {"role": "assistant", "content": turn.utterance or None}
         called = [_called(call) for call in named.values()]
         yield {**message, "tool_calls": called, KEPT: [by, turn.id, turn.provider_fields]}
-        said = []
+        texts = []
     for n, call in named.items():
         content = _result(seen.get(n), _unrun(turn, cast, n), hidden)
         yield {"role": "tool", "tool_call_id": call.id, "content": content}
     if tags:
-        yield {"role": "assistant", "content": "\n".join([*said, *tags.values()])}
+        yield {"role": "assistant", "content": "\n".join([*texts, *tags.values()])}
         results = (_tag_result(seen.get(n), _unrun(turn, cast, n), hidden) for n in tags)
         yield {"role": "user", "content": "\n".join(results)}
     if done is not None:
@@ -476,8 +474,8 @@ def left_out(messages: tuple[Json, ...]) -> Iterator[str]:
         named = pieces(text) if message["role"] == "system" else parts_of(text)
         for name, part in named:
             yield from (f"{name}: {mark}" for mark in LEFT.findall(part))
-        said = "" if message["role"] == "system" else without_blocks(text)
-        yield from (f"{message['role']}: {mark}" for mark in LEFT.findall(said))
+        text_outside = "" if message["role"] == "system" else without_blocks(text)
+        yield from (f"{message['role']}: {mark}" for mark in LEFT.findall(text_outside))
 
 
 def memories_left_out(messages: tuple[Json, ...]) -> int:
@@ -497,13 +495,13 @@ def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] |
         return None
     many = max(FEWEST_CUT, (1 << (len(starts) // 8).bit_length()) // 2)
     first = ([*starts, current])[min(many, len(starts))]
-    gone = messages[starts[0] : first]
-    head, count = _opened(str(gone[0]["content"]))
-    whole = retold(str(each["content"] or "") for each in gone if each["role"] != "assistant")
-    mark = EARLIER.format(count=count + len(gone))
-    left = messages[first]
-    opened = "".join((head, mark, "\n\n", whole and f"{whole}\n\n", str(left["content"])))
-    return (*messages[: starts[0]], {**left, "content": opened}, *messages[first + 1 :])
+    dropped = messages[starts[0] : first]
+    head, count = _opened(str(dropped[0]["content"]))
+    whole = retold(str(each["content"] or "") for each in dropped if each["role"] != "assistant")
+    mark = EARLIER.format(count=count + len(dropped))
+    first_left = messages[first]
+    opened = "".join((head, mark, "\n\n", whole and f"{whole}\n\n", str(first_left["content"])))
+    return (*messages[: starts[0]], {**first_left, "content": opened}, *messages[first + 1 :])
 
 
 def _opened(content: str) -> tuple[str, int]:

@@ -119,10 +119,10 @@ def reply_text(
     if outcome.state == "terminated":
         return outcome.text or UNSAID
     if outcome.reason in LIMITS:
-        said = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
+        partial = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
         if shown:
             return below(outcome.text or shown, LIMITS[outcome.reason])
-        return LIMITS[outcome.reason] + said
+        return LIMITS[outcome.reason] + partial
     if outcome.reason in BROKEN_OFF:
         return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
     message = f"your message of {when}" if when and not shown else "this"

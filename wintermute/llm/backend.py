@@ -300,11 +300,11 @@ class Endpoint:
         await self._learn_aloud(known, aloud=gathering.aloud, said=bool(answer.text.strip()))
         return answer
 
-    async def _learn_aloud(self, known: bool, *, aloud: bool, said: bool) -> None:
-        known = known or self.thinks_aloud
+    async def _learn_aloud(self, was_aloud: bool, *, aloud: bool, said: bool) -> None:
+        was_aloud = was_aloud or self.thinks_aloud
         self._plain_answers = 0 if aloud else self._plain_answers + said
-        still = aloud or (known and self._plain_answers < PLAIN_MOST)
-        if still is not known:
+        still = aloud or (was_aloud and self._plain_answers < PLAIN_MOST)
+        if still is not was_aloud:
             await self._aloud_habit.found(has=still)
         self.thinks_aloud = still
 

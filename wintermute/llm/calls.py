@@ -154,7 +154,9 @@ class Budget:
         if _beyond(ceiling.tokens_per_day, worst.tokens) or _beyond(ceiling.usd_per_day, worst.usd):
             way = "raise the limit in config.yaml, or start afresh with `/new` to ask for less"
             raise BudgetSpent(
-                f"{planned.backend} is not asked, because this call alone is over the day's limit: {reason}; {way}", None
+                f"{planned.backend} is not asked, because this call alone is over the day's limit:"
+                f" {reason}; {way}",
+                None,
             )
         midnight = datetime.combine(planned.day + timedelta(days=1), time(), self._zone)
         way = f"wait for {midnight:%Y-%m-%d %H:%M} or raise the limit in config.yaml"
@@ -282,11 +284,11 @@ class ModelCalls:
             is_kept = self._record and attempt.reply is not None
             if is_kept and sources is not None:
                 is_kept = await sources.stand(tx)
-            asked = replace(attempt.request, messages=plain(attempt.request.messages))
+            request = replace(attempt.request, messages=plain(attempt.request.messages))
             values |= {
                 "id": call_id,
                 "attempt": attempt.number,
-                "request": asked if is_kept else None,
+                "request": request if is_kept else None,
                 "answer": replace(attempt.reply, kept="") if attempt.reply and is_kept else None,
                 "sources": sources.ids if is_kept and sources else None,
             }

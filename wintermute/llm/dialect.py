@@ -71,7 +71,7 @@ class Dialect:
         if self.tells_progress:
             body["return_progress"] = True
         known = {name: value for name, value in (ours | body).items() if name not in self.unknown}
-        return known | {name: said for name, said in settings.extra.items() if name not in body}
+        return known | {key: value for key, value in settings.extra.items() if key not in body}
 
     @property
     def learnt(self) -> str:
@@ -88,27 +88,29 @@ class Dialect:
         }
         return "; ".join(words for words, holds in changes.items() if holds)
 
-    def without(self, said: Complaint | None, body: Json, settings: Backend) -> "Dialect | None":
+    def without(self, found: Complaint | None, body: Json, settings: Backend) -> "Dialect | None":
         """Return the dialect without the rejected feature; None if there is no way without it."""
-        others = self._others(said, body, settings) if said and said.kind in MENDABLE else ()
+        others = self._others(found, body, settings) if found and found.kind in MENDABLE else ()
         return next((other for other in others if other != self), None)
 
-    def _others(self, said: Complaint, body: Json, settings: Backend) -> "Iterator[Dialect]":
+    def _others(self, complaint: Complaint, body: Json, settings: Backend) -> "Iterator[Dialect]":
         """Yield other dialects, the likeliest first; fields of the configuration stay."""
-        if "reasoning_effort" not in body and body.get("tools") and said.wants("effort"):
+        if "reasoning_effort" not in body and body.get("tools") and complaint.wants("effort"):
             yield replace(self, thinks_not=True)
-        if said.wants("limit"):
+        if complaint.wants("limit"):
             yield replace(self, limit="max_completion_tokens")
-        named = {name for name in body.keys() - settings.extra.keys() - NEEDED if said.names(name)}
+        named = {
+            name for name in body.keys() - settings.extra.keys() - NEEDED if complaint.names(name)
+        }
         yield replace(self, unknown=self.unknown | named)
-        yield self._of_fields(said.text, body["messages"])
+        yield self._of_fields(complaint.text, body["messages"])
         speaks = self.has_system and any(_role(each) == "system" for each in body["messages"])
-        if said.kind == "turns" and _in_turn(body["messages"]) != body["messages"]:
+        if complaint.kind == "turns" and _in_turn(body["messages"]) != body["messages"]:
             yield replace(self, takes_turns_only=True)
         # Templates without system messages complain about them in the same words.
-        if said.kind in ("system", "turns") and speaks:
+        if complaint.kind in ("system", "turns") and speaks:
             yield replace(self, has_system=False)
-        if said.wants("calls") and _calls_told(body["messages"]) != body["messages"]:
+        if complaint.wants("calls") and _calls_told(body["messages"]) != body["messages"]:
             yield replace(self, tells_calls=True)
 
     def _of_fields(self, complaint: str, messages: Iterable[Json]) -> "Dialect":

@@ -347,12 +347,12 @@ class EmbeddedEmbedder:
             raise EmbeddingsUnavailable(f"the embedder is not installed -> {EXTRA}")
         if self._starts is not None:
             self._starts()
-        words = (*self._command, f"{self._limits.idle:g}", str(os.getpid()))
+        command = (*self._command, f"{self._limits.idle:g}", str(os.getpid()))
         loop = asyncio.get_running_loop()
         try:
             # In a process group of its own, so that Ctrl-C does not reach it.
             _, child = await loop.subprocess_exec(
-                _Child, *words, env=_environment(), start_new_session=True
+                _Child, *command, env=_environment(), start_new_session=True
             )
         except OSError as error:
             raise EmbeddingsUnavailable(f"the embedder cannot be started: {error}") from None

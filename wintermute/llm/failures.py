@@ -125,8 +125,8 @@ def pause_before(attempt: int, wish: float, chance: float) -> float:
 
 def of_status(status: int, body: str, headers: Mapping[str, str]) -> Failed:
     """Return the failure for an HTTP answer other than 200."""
-    said = headers.get("location", "nowhere") if 300 <= status < 400 else body
-    return _failure(complaint(status, said), headers)
+    text = headers.get("location", "nowhere") if 300 <= status < 400 else body
+    return _failure(complaint(status, text), headers)
 
 
 def of_error(error: Any) -> Failed:
@@ -136,21 +136,19 @@ def of_error(error: Any) -> Failed:
     return _failure(complaint(known, error), {})
 
 
-def _failure(refusal: Complaint, headers: Mapping[str, str]) -> Failed:
+def _failure(found: Complaint, headers: Mapping[str, str]) -> Failed:
     wish = _retry_after(headers)
-    error: type[Failed] = KINDS.get(refusal.kind, Refused)
-    outcome = (
-        f"status_{refusal.status}" if issubclass(error, Outage) and refusal.status else refusal.kind
-    )
-    delay = refusal.delay if wish is None else wish
+    error: type[Failed] = KINDS.get(found.kind, Refused)
+    outcome = f"status_{found.status}" if issubclass(error, Outage) and found.status else found.kind
+    delay = found.delay if wish is None else wish
     # A rate limit, not an empty account (F-043).
-    is_pause = refusal.kind == "pause" and delay is not None
+    is_pause = found.kind == "pause" and delay is not None
     return error(
         outcome,
-        replace(refusal, kind="wait").advice if is_pause else refusal.advice,
+        replace(found, kind="wait").advice if is_pause else found.advice,
         retry_after=delay,
-        window=limit_in(refusal.text) if error is TooLarge else None,
-        complaint=refusal,
+        window=limit_in(found.text) if error is TooLarge else None,
+        complaint=found,
     )
 
 

@@ -66,15 +66,15 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
     finally:
         await endpoint.aclose()
     first, took = answers[0], (loop.time() - began) / len(answers)
-    spells, asked = _spells(first), f", asked {endpoint.learnt}" if endpoint.learnt else ""
-    words = any(each.text.strip() and each.finish_reason == "stop" for each in answers)
-    aloud = endpoint.thinks_aloud or (False if words else None)
-    report = f"{name} answered in {took:.1f} s (model {first.model or backend.model}{asked})"
+    spells, changes = _spells(first), f", asked {endpoint.learnt}" if endpoint.learnt else ""
+    in_words = any(each.text.strip() and each.finish_reason == "stop" for each in answers)
+    aloud = endpoint.thinks_aloud or (False if in_words else None)
+    report = f"{name} answered in {took:.1f} s (model {first.model or backend.model}{changes})"
     if spells is None and not first.calls:
         report += THOUGHT if first.finish_reason == "length" else WORDS
         return Probed("warn", report, spells, aloud)
     report += ALOUD if aloud else ""
-    return Probed("warn" if CUTS in asked else "ok", report, spells, aloud)
+    return Probed("warn" if CUTS in changes else "ok", report, spells, aloud)
 
 
 async def _round(endpoint: Endpoint) -> list[Answer]:

@@ -387,7 +387,7 @@ class Models:
         spent: list[BudgetSpent] = []
         refused: dict[str, tuple[str, str]] = {}
         too_large = 0
-        endpoints = self._endpoints_of(role, backend)
+        endpoints = self._chain(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
             if endpoint.settings.context_tokens <= too_large:
                 continue
@@ -428,7 +428,7 @@ class Models:
         `since`: a time of the monotonic clock. `backend`: ask only this one. If none has answered,
         all get a short question, within 10 seconds (F-021, F-060).
         """
-        endpoints = self._endpoints_of(role, backend)
+        endpoints = self._chain(role, backend)
         if any(self._answered.get(endpoint.name, since) > since for endpoint in endpoints):
             return True
         return any(await asyncio.gather(*map(self._probed, endpoints)))
@@ -451,23 +451,21 @@ class Models:
 
     async def listens(self, role: str, backend: str | None = None) -> bool:
         """Return True if a backend of the role accepts connections, without a request (F-036)."""
-        return await _listens(self._endpoints_of(role, backend))
+        return await _listens(self._chain(role, backend))
 
     def window(self, role: str, backend: str | None = None) -> int:
         """Return the most tokens of a request, so that an answer of the first backend still fits."""
-        return room(self._endpoints_of(role, backend)[0].settings)
+        return room(self._chain(role, backend)[0].settings)
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """Estimate the tokens of a request for the first backend."""
-        first = self._endpoints_of(role, backend)[0]
+        first = self._chain(role, backend)[0]
         whole = first.given(request.of(first.settings.size))
         return first.measure.corrected(tokens.size(whole))
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
         """Return the model sizes that a request must be built for, the first backend's first."""
-        return tuple(
-            dict.fromkeys(each.settings.size for each in self._endpoints_of(role, backend))
-        )
+        return tuple(dict.fromkeys(each.settings.size for each in self._chain(role, backend)))
 
     def size_of(self, backend: str) -> Size:
         """Return the size of one backend's model."""
@@ -479,8 +477,8 @@ class Models:
         This is so if both use the same server and it has a single slot.
         """
         mine, chat = (
-            self._endpoints_of(role, None)[0].settings,
-            self._endpoints_of("base", None)[0].settings,
+            self._chain(role, None)[0].settings,
+            self._chain("base", None)[0].settings,
         )
         if mine.base_url != chat.base_url or mine.extra.get("id_slot") != chat.extra.get("id_slot"):
             return False
@@ -512,7 +510,7 @@ class Models:
         small = self._redacted(request.small) if request.small else None
         return replace(request, messages=tuple(messages), tools=tuple(tools), small=small)
 
-    def _endpoints_of(self, role: str, backend: str | None) -> list[Endpoint]:
+    def _chain(self, role: str, backend: str | None) -> list[Endpoint]:
         if backend is not None and backend not in self._endpoints:
             known = ", ".join(self._endpoints) or "none"
             raise ModelRefused(f"there is no model {backend}: choose one of llm.backends: {known}")
@@ -550,9 +548,9 @@ class Models:
                         raise Refused("quota", str(failure)) from None
                     raise
                 outcomes.append(failure.outcome)
-                asked = asked_again(plain.request, outcomes)
+                request = asked_again(plain.request, outcomes)
                 wait = Wait(endpoint.name, number + 1, of, str(failure))
-                question = replace(plain, request=asked, wait=wait)
+                question = replace(plain, request=request, wait=wait)
                 question.listener.awaits(wait)
             else:
                 self._answered[endpoint.name] = self._clock.monotonic()
@@ -597,9 +595,9 @@ class _Limit(Unheard):
 
 def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
     """Return the error with the wrong number, or with advice: shortening may help, waiting will not."""
-    settings, said = endpoint.settings, failure.window
-    advice = too_small(endpoint.name, settings, said)
-    is_wrong = said is not None and said < settings.context_tokens
+    settings, window = endpoint.settings, failure.window
+    advice = too_small(endpoint.name, settings, window)
+    is_wrong = window is not None and window < settings.context_tokens
     return RequestTooLarge(f"{failure}; {advice}", advice if is_wrong else None, endpoint.name)
 
 

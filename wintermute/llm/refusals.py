@@ -67,8 +67,8 @@ class Complaint:
     def advice(self) -> str:
         """The quote and what to do about it, to be put after the name of the backend."""
         quote = self.text[-LONGEST_QUOTE:] if self.kind in ("system", "turns") else self.quote
-        said = ": ".join(filter(None, (str(self.status or ""), quote))) or "without a reason"
-        return str(_table()["advice"][self.kind]).format(said=said)
+        reason = ": ".join(filter(None, (str(self.status or ""), quote))) or "without a reason"
+        return str(_table()["advice"][self.kind]).format(said=reason)
 
 
 def complaint(status: int, body: Any) -> Complaint:
@@ -78,7 +78,7 @@ def complaint(status: int, body: Any) -> Complaint:
     text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
     text = clean(" ".join(_ends(text).split()))
     codes = frozenset(map(str.lower, CODE.findall(text)))
-    quote = ": ".join(dict.fromkeys(said for key, said in parts if key in TOLD)) or text
+    quote = ": ".join(dict.fromkeys(value_text for key, value_text in parts if key in TOLD)) or text
     delay = DELAY.search(text)
     delays = PART_OF_DELAY.findall(delay[1]) if delay else []
     return Complaint(
@@ -99,29 +99,29 @@ def _table() -> Json:
 def _kind(status: int, codes: frozenset[str], text: str) -> str:
     """Return the kind of the first matching row; the last one always matches."""
     for row in _table()["rows"]:
-        known, words = row.get("codes", ()), row.get("words", ())
+        row_codes, row_words = row.get("codes", ()), row.get("words", ())
         of = row.get("status", (status,))
         if status in of or status // 100 in of:
-            said = not codes.isdisjoint(known) or any(each in text for each in words)
-            if said or not (known or words):
+            matches = not codes.isdisjoint(row_codes) or any(each in text for each in row_words)
+            if matches or not (row_codes or row_words):
                 return str(row.get(f"kind_{status}", row["kind"]))
     raise LookupError(status)
 
 
 def _parts(body: Any) -> Iterator[tuple[str, str]]:
     """Yield the plain values of a body with their field names; a list's items with the list's name."""
-    left, seen = [("", body)], 0
-    while left and seen < MOST_PARTS:
-        key, value = left.pop(0)
-        seen += 1
+    queue, count = [("", body)], 0
+    while queue and count < MOST_PARTS:
+        key, value = queue.pop(0)
+        count += 1
         if isinstance(value, str) and len(value) <= LONGEST_PARSED:
             # A gateway quotes the error that it got, as JSON in a field.
             value = json_in(value, value)
         if isinstance(value, dict):
             fields = islice(value.items(), MOST_PARTS)
-            left += [(name, "" if name in ECHOED else each) for name, each in fields]
+            queue += [(name, "" if name in ECHOED else each) for name, each in fields]
         elif isinstance(value, list):
-            left += [(key, each) for each in value[:MOST_PARTS]]
+            queue += [(key, each) for each in value[:MOST_PARTS]]
         elif value is not None:
             text = _ends(str(value), LONGEST_PARSED)
             for begins, ends in ECHOES:

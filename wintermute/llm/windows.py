@@ -61,31 +61,31 @@ def limit_in(complaint: str) -> int | None:
     return _token_count(next(filter(None, match.groups())).replace(",", "")) if match else None
 
 
-def too_small(name: str, settings: Backend, said: int | None) -> str:
+def too_small(name: str, settings: Backend, window: int | None) -> str:
     """Return the advice if a server takes less than a request that cannot be made smaller."""
     whole = f"config.yaml says context_tokens: {settings.context_tokens}"
-    if said is None:
+    if window is None:
         return f"{whole}, and its server takes less: `wintermute check` compares them"
-    if said < settings.context_tokens:
-        return f"its server takes {said} tokens, {whole}: {_window_remedy(name, said)}"
+    if window < settings.context_tokens:
+        return f"its server takes {window} tokens, {whole}: {_window_remedy(name, window)}"
     return (
-        f"its server takes {said} tokens, {whole} and leaves {room(settings)} of them for a"
+        f"its server takes {window} tokens, {whole} and leaves {room(settings)} of them for a"
         " request: give the server a larger window and raise context_tokens with it"
     )
 
 
-def cut_words(name: str, said: int) -> str:
+def cut_words(name: str, window: int) -> str:
     """Return the warning about a server that silently cuts long prompts (F-064)."""
     return (
-        f"with prompts that {CUTS}, for it counts {said} tokens however long they are: its context"
-        f" window is {said} -> {_window_remedy(name, said)} (Ollama: PARAMETER num_ctx in a Modelfile, or"
-        " OLLAMA_CONTEXT_LENGTH)"
+        f"with prompts that {CUTS}, for it counts {window} tokens however long they are: its context"
+        f" window is {window} -> {_window_remedy(name, window)} (Ollama: PARAMETER num_ctx in a"
+        " Modelfile, or OLLAMA_CONTEXT_LENGTH)"
     )
 
 
-def _window_remedy(name: str, said: int) -> str:
+def _window_remedy(name: str, window: int) -> str:
     return (
-        f"set llm.backends.{name}.context_tokens to {said}, or start the server with more (where it"
+        f"set llm.backends.{name}.context_tokens to {window}, or start the server with more (where it"
         " has several slots, each has its share)"
     )
 
@@ -157,18 +157,16 @@ def _remedies(name: str, settings: Backend, fixed: FixedPart) -> str:
     return ", or ".join(ways)
 
 
-def compared(name: str, settings: Backend, said: ServerWindow) -> Judgement:
+def compared(name: str, settings: Backend, server: ServerWindow) -> Judgement:
     """Compare the configured window with the server's."""
     whole = settings.context_tokens
-    if said.tokens >= whole:
-        return Judgement("ok", f"context_tokens: {whole}, its server takes {said.tokens}")
-    if said.at_most:
-        text = (
-            f"the model was made for {said.tokens} tokens, config.yaml says context_tokens: {whole}"
-        )
+    if server.tokens >= whole:
+        return Judgement("ok", f"context_tokens: {whole}, its server takes {server.tokens}")
+    if server.at_most:
+        text = f"the model was made for {server.tokens} tokens, config.yaml says context_tokens: {whole}"
         return Judgement("warn", f"{text} -> see what its server takes, and set it to that")
-    text = f"its server takes {said.tokens} tokens, config.yaml says context_tokens: {whole}"
-    return Judgement("fail", f"{text} -> {_window_remedy(name, said.tokens)}")
+    text = f"its server takes {server.tokens} tokens, config.yaml says context_tokens: {whole}"
+    return Judgement("fail", f"{text} -> {_window_remedy(name, server.tokens)}")
 
 
 async def server_window(settings: Backend) -> ServerWindow | None:
@@ -194,7 +192,7 @@ async def server_window(settings: Backend) -> ServerWindow | None:
     shown = await server.asked("/api/show", {"model": model})
     if exact := _token_count(running.get("context_length")) or _num_ctx(shown):
         return ServerWindow(exact)
-    bounds += [_token_count(value) for value in _context_lengths(shown)]
+    bounds += [_token_count(value) for value in _lengths(shown)]
     known = [bound for bound in bounds if bound]
     return ServerWindow(min(known), at_most=True) if known else None
 
@@ -301,7 +299,7 @@ def _num_ctx(shown: Any) -> int | None:
     return _token_count(match[1]) if match else None
 
 
-def _context_lengths(shown: Any) -> list[Any]:
+def _lengths(shown: Any) -> list[Any]:
     """Return the context lengths in Ollama's model info, whose keys begin with the architecture."""
     known = mapping(at(shown, "model_info"))
     return [value for key, value in known.items() if str(key).endswith(".context_length")]

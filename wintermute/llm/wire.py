@@ -194,10 +194,10 @@ class Gathering:
         self._markup.end()
         finish = self._finish_reason(allowed, named=named)
         calls = self._all_calls(new_id, is_whole=finish not in (*BROKEN_OFF, ENDLESS))
-        said, self._holds_back = self._markup.text, False
+        text_so_far, self._holds_back = self._markup.text, False
         if self._markup.titles:
-            said, calls = said.rstrip(), (*calls, *self._recalls(new_id))
-        text = self._redact(clean("".join(self._refusal)) if is_blank(said) else said)
+            text_so_far, calls = text_so_far.rstrip(), (*calls, *self._recalls(new_id))
+        text = self._redact(clean("".join(self._refusal)) if is_blank(text_so_far) else text_so_far)
         if finish in BROKE_DOWN:
             raise Outage("connection", f"broke off its answer ({finish})")
         if finish in (ENDLESS, CUT) and not self._may_be_all(text, calls):
@@ -303,12 +303,12 @@ class Gathering:
         known, self._finish = self._finish, _string(choice.get("finish_reason")) or self._finish
         self.heard += self._finish != known
         message = mapping(choice.get(part) or choice.get("message"))
-        said, refusal = _texts(message.get("content")), _texts(message.get("refusal"))
-        for text in said:
+        texts, refusal = _texts(message.get("content")), _texts(message.get("refusal"))
+        for text in texts:
             self._markup.feed(text)
         self._refusal.extend(refusal)
         gather(self._fields, message, OF_MESSAGE)  # including reasoning, which is never shown
-        if said or refusal or any(message[key] for key in message.keys() - OF_MESSAGE):
+        if texts or refusal or any(message[key] for key in message.keys() - OF_MESSAGE):
             self.begun, self.heard = True, self.heard + 1
         self._take_calls(message.get("tool_calls"))
         if message.get("function_call"):  # the API's older form

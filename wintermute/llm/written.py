@@ -58,7 +58,7 @@ class CallContext:
         """Return True if one of the texts contains one of the calls, in any form."""
         for text in self.texts:
             near = [call for call in calls if call[0] in text]
-            words = _significant_words(text) if near else ""
+            words = _content_words(text) if near else ""
             if any(
                 _is_copied(name, parsed(arguments) or {}, text, words) for name, arguments in near
             ):
@@ -68,13 +68,13 @@ class CallContext:
 
 def _is_copied(name: str, arguments: Json, text: str, words: str) -> bool:
     pairs = [
-        _significant_words(f"{key} {value if isinstance(value, str) else json.dumps(value)}")
+        _content_words(f"{key} {value if isinstance(value, str) else json.dumps(value)}")
         for key, value in arguments.items()
     ]
     if not pairs:
         return re.search(rf'[>"=:.]\s*{re.escape(name)}[\s\\]*["<>({{]', text) is not None
     called = (
-        _significant_words(name) + pair[1:] in words or pair + _significant_words(name)[1:] in words
+        _content_words(name) + pair[1:] in words or pair + _content_words(name)[1:] in words
         for pair in pairs
     )
     return all(pair in words for pair in pairs) and any(called)
@@ -90,7 +90,7 @@ def context_of(request: Request) -> CallContext:
     return CallContext(tuple(texts), request.tainted, told)
 
 
-def _significant_words(text: str) -> str:
+def _content_words(text: str) -> str:
     words = WORD.findall(ESCAPE.sub(" ", html.unescape(text)).casefold())
     return f" {' '.join(word for word in words if not FILLER.fullmatch(word))} "
 
@@ -190,10 +190,10 @@ def _parsed_calls(written: Written, offered: Mapping[str, Json]) -> Iterator[Nam
         for name, inside in elements:
             yield name, _single_arguments(known_name(name, offered), inside, offered)
     else:
-        yield from [(body, "{}")] if body in offered else _listed_calls(body, offered)
+        yield from [(body, "{}")] if body in offered else _listed(body, offered)
 
 
-def _listed_calls(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
+def _listed(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
     if body.startswith("call:"):
         yield from (
             (name, _object(marks.GEMMA.sub(_gemma_json, rest)))

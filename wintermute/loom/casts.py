@@ -226,9 +226,9 @@ class Casts:
 
         `pieces` are names and texts that make the prompt when joined; each is stored once.
         """
-        shown = [(self._redact(name), self._redact(text)) for name, text in pieces]
-        hashed = [(name, _digest(text), text) for name, text in shown]
-        whole = _digest("".join(text for _, text in shown))
+        redacted = [(self._redact(name), self._redact(text)) for name, text in pieces]
+        hashed = [(name, _digest(text), text) for name, text in redacted]
+        whole = _digest("".join(text for _, text in redacted))
         if await tx.execute(
             "INSERT INTO prompts (hash, parts) VALUES (?, ?) ON CONFLICT DO NOTHING",
             (whole, json.dumps([(name, digest) for name, digest, _ in hashed])),
@@ -449,16 +449,16 @@ class Casts:
 
     async def of_events(self, tx: Transaction, events: Collection[str]) -> list[str]:
         """Return the ids of the casts for these events."""
-        asked = {"events": json.dumps(list(events))}
-        return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", asked)
+        parameters = {"events": json.dumps(list(events))}
+        return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", parameters)
 
     async def saying(self, traces: Traces, events: Sequence[str]) -> int:
         """Count other casts whose turns or calls contain one of the `traces`."""
-        asked = {"events": json.dumps(list(events))} | traces.asked(TURNS, OBSERVATIONS)
+        parameters = {"events": json.dumps(list(events))} | traces.asked(TURNS, OBSERVATIONS)
         (count,) = await self._database.scalars(
             f"SELECT count(DISTINCT cast_id) FROM turns WHERE ({TURNS.rows()} OR id IN (SELECT turn_id"
             f" FROM observations WHERE {OBSERVATIONS.rows()})) AND cast_id NOT {_OF_EVENTS}",
-            asked,
+            parameters,
         )
         return int(count)
 
@@ -479,8 +479,8 @@ class Casts:
 
     async def turns_of(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """Return the ids of the turns for these events."""
-        asked = {"events": json.dumps(list(events))}
-        return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", asked)
+        parameters = {"events": json.dumps(list(events))}
+        return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", parameters)
 
     async def running(self, event_id: str) -> Cast | None:
         """Return the running cast for this event, if any."""
@@ -526,19 +526,19 @@ class Casts:
         )
         if row is None:
             return []
-        asked = {"branch": row["branch_id"], "cast": row["seq"], "begun": row["started_at"]}
+        parameters = {"branch": row["branch_id"], "cast": row["seq"], "begun": row["started_at"]}
         (folded,) = await self._database.scalars(
             f"{PATH} SELECT max(t.seq) FROM path p JOIN folds f ON f.branch_id = p.branch_id"
             " AND f.created_at < :begun AND f.summary <> ''"
             " JOIN turns t ON t.id = f.to_turn AND t.seq <= p.until",
-            asked,
+            parameters,
         )
         return await self._database.scalars(
             f"{PATH} SELECT c.id FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             f" AND c.seq < :cast AND c.context_block <> '' AND (p.until = {LAST} OR EXISTS (SELECT 1"
             "  FROM turns t WHERE t.cast_id = c.id AND t.seq <= p.until)) AND NOT EXISTS (SELECT 1 FROM turns t"
             "   WHERE t.cast_id = c.id AND t.seq <= :folded) ORDER BY c.seq DESC",
-            asked | {"folded": folded or 0},
+            parameters | {"folded": folded or 0},
         )
 
     async def since(

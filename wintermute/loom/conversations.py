@@ -89,12 +89,10 @@ class Conversations:
         query = "UPDATE conversations SET scope = ? WHERE id = ?"
         await tx.execute(query, (scope, conversation_id))
         alone = scope.startswith(PERSON)
-        left_at = await self._last_turn_in_view(tx, conversation_id, scope) if alone else None
+        left_at = await self._last_turn(tx, conversation_id, scope) if alone else None
         await self.branch(tx, conversation_id, "scope", forked_from=left_at)
 
-    async def _last_turn_in_view(
-        self, tx: Transaction, conversation_id: str, scope: str
-    ) -> str | None:
+    async def _last_turn(self, tx: Transaction, conversation_id: str, scope: str) -> str | None:
         """Return the last turn in view of the newest branch of a scope, if it has one."""
         row = await tx.row(
             "SELECT coalesce((SELECT t.id FROM turns t JOIN casts c ON c.id = t.cast_id"
@@ -141,11 +139,7 @@ class Conversations:
         )
         query = "UPDATE conversations SET room_id = ? WHERE room_id = ? AND thread_id = ''"
         # A room has only one conversation of its own.
-        for step in (
-            (IN_BETWEEN, new),
-            (new, old),
-            (old, IN_BETWEEN),
-        ):
+        for step in ((IN_BETWEEN, new), (new, old), (old, IN_BETWEEN)):
             await tx.execute(query, step)
         return over
 
@@ -153,7 +147,7 @@ class Conversations:
         """Rename a scope; the messages in it stay in view."""
         query = "SELECT id FROM conversations WHERE scope = ? AND kind = 'room'"
         for held in await tx.scalars(query, (was,)):
-            left_at = await self._last_turn_in_view(tx, held, was)
+            left_at = await self._last_turn(tx, held, was)
             await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, held))
             await self.branch(tx, held, "scope", forked_from=left_at)
 
@@ -433,14 +427,14 @@ class Edits:
         self, tx: Transaction, room_id: str, events: Collection[str]
     ) -> dict[str, str]:
         """Blank these edits, and those of these messages, in a room (F-027); return their texts."""
-        asked = {"room": room_id, "events": json.dumps(sorted(events))}
+        parameters = {"room": room_id, "events": json.dumps(sorted(events))}
         matching = (
             "text <> '' AND (event_id IN (SELECT value FROM json_each(:events))"
             " OR edited IN (SELECT value FROM json_each(:events))) AND EXISTS"
             " (SELECT 1 FROM inbox i WHERE i.event_id = edits.edited AND i.room_id = :room)"
         )
-        rows = await tx.rows(f"SELECT event_id, text FROM edits WHERE {matching}", asked)
-        await tx.execute(f"UPDATE edits SET text = '' WHERE {matching}", asked)
+        rows = await tx.rows(f"SELECT event_id, text FROM edits WHERE {matching}", parameters)
+        await tx.execute(f"UPDATE edits SET text = '' WHERE {matching}", parameters)
         return {row["event_id"]: row["text"] for row in rows}
 
 
@@ -468,18 +462,18 @@ class Rewards:
 async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
     """Copy a cast's view at its beginning into an empty loom, and the cast without its turns."""
     await tx.execute("PRAGMA defer_foreign_keys = ON")
-    asked = {"branch": cast.branch_id, "cast": cast.id, "begun": stamp(cast.started_at)}
+    parameters = {"branch": cast.branch_id, "cast": cast.id, "begun": stamp(cast.started_at)}
     fold = await source.row(
         f"{PATH} SELECT f.*, c.seq AS last_cast FROM path p"
         " JOIN folds f ON f.branch_id = p.branch_id AND f.created_at < :begun"
         " JOIN turns t ON t.id = f.to_turn JOIN casts c ON c.id = t.cast_id"
         " WHERE t.seq <= p.until AND f.summary <> '' ORDER BY t.seq DESC, f.seq DESC LIMIT 1",
-        asked,
+        parameters,
     )
     casts = await source.rows(
         f"{PATH} SELECT c.* FROM path p JOIN casts c ON c.branch_id = p.branch_id"
         " WHERE c.seq BETWEEN :from AND (SELECT seq FROM casts WHERE id = :cast) ORDER BY c.seq",
-        {**asked, "from": fold["last_cast"] if fold else 0},
+        {**parameters, "from": fold["last_cast"] if fold else 0},
     )
     earlier = json.dumps([row["id"] for row in casts if row["id"] != cast.id])
     turns = await source.rows(
@@ -491,7 +485,7 @@ async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
         " WHERE t.cast_id IN (SELECT value FROM json_each(?)) ORDER BY o.seq",
         (earlier,),
     )
-    await _branches(source, tx, asked, {row["id"] for row in turns})
+    await _branches(source, tx, parameters, {row["id"] for row in turns})
     for row in casts:
         begun = BEGUN if row["id"] == cast.id else {}
         await _insert(tx, "casts", row, prompt_hash=None, **begun)
@@ -505,19 +499,19 @@ async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
 
 
 async def _branches(
-    source: Database, tx: Transaction, asked: dict[str, Any], turns: set[str]
+    source: Database, tx: Transaction, parameters: dict[str, Any], turns: set[str]
 ) -> None:
     conversation = await source.row(
         "SELECT c.* FROM conversations c JOIN branches b ON b.conversation_id = c.id"
         " WHERE b.id = :branch",
-        asked,
+        parameters,
     )
     if conversation is None:
-        raise LookupError(asked["branch"])
+        raise LookupError(parameters["branch"])
     await _insert(tx, "conversations", conversation, parent_cast=None, parent_turn=None)
     for row in await source.rows(
         f"{PATH} SELECT b.* FROM path p JOIN branches b ON b.id = p.branch_id ORDER BY b.seq",
-        asked,
+        parameters,
     ):
         # Otherwise it was folded.
         fork = row["forked_from"] if row["forked_from"] in turns else None

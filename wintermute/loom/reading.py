@@ -180,29 +180,29 @@ class LoomReader:
 
     async def _turns(self, until: dict[str, int]) -> dict[str, list[Json]]:
         """Return the turns of these casts, each cast's up to a place, by cast."""
-        asked = (json.dumps(list(until)),)
+        parameters = (json.dumps(list(until)),)
         of_casts = "t.cast_id IN (SELECT value FROM json_each(?))"
         rows = await self._database.rows(
             f"SELECT t.*, t.context_block AS block, t.seq = (SELECT max(x.seq) FROM turns x WHERE x.cast_id = t.cast_id)"
             f" AS last FROM turns t WHERE {of_casts} ORDER BY t.seq",
-            asked,
+            parameters,
         )
         observations = await self._database.rows(
             "SELECT o.* FROM observations o JOIN turns t ON t.id = o.turn_id"
             f" WHERE {of_casts} ORDER BY o.turn_id, o.n",
-            asked,
+            parameters,
         )
         rewards = await self._database.rows(
             "SELECT r.* FROM rewards r JOIN turns t ON t.id = r.turn_id"
             f" WHERE {of_casts} ORDER BY r.created_at",
-            asked,
+            parameters,
         )
         children = await self._database.rows(
             "SELECT b.id AS branch, v.parent_turn AS turn_id, (SELECT k.state FROM casts k"
             "  WHERE k.branch_id = b.id ORDER BY k.seq DESC LIMIT 1) AS state FROM turns t"
             " JOIN conversations v ON v.parent_turn = t.id"
             f" JOIN branches b ON b.conversation_id = v.id WHERE {of_casts} ORDER BY b.seq",
-            asked,
+            parameters,
         )
         below = (_by_turn(observations), _by_turn(rewards), _by_turn(children))
         turns: dict[str, list[Json]] = {}

@@ -85,8 +85,8 @@ class Cast:
     @property
     def last_words(self) -> str:
         """The model's last text: all there is to show when the cast is cut short."""
-        said = [turn.utterance.strip() for turn in self.turns if turn.utterance.strip()]
-        return said[-1] if said else ""
+        texts = [turn.utterance.strip() for turn in self.turns if turn.utterance.strip()]
+        return texts[-1] if texts else ""
 
 
 @dataclass(frozen=True, slots=True)

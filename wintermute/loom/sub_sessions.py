@@ -167,9 +167,7 @@ def joined(own: str, dependencies: Sequence[SubSession]) -> tuple[str, tuple[str
 
 def spawns_of(calls: Sequence[Json]) -> Spawns:
     """Return the name and the dependencies of each spawn in a turn, by its place."""
-    return {
-        n: _name_and_dependencies(call) for n, call in enumerate(calls) if call["name"] == SPAWN
-    }
+    return {n: _name_and_needs(call) for n, call in enumerate(calls) if call["name"] == SPAWN}
 
 
 def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
@@ -189,7 +187,7 @@ def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
     return names
 
 
-def _name_and_dependencies(call: Json) -> tuple[str, list[str]]:
+def _name_and_needs(call: Json) -> tuple[str, list[str]]:
     """Return the name and the dependencies in a call's arguments, however malformed."""
     args = mapping(json_in(call["arguments"]))
     depends_on = args.get("depends_on")

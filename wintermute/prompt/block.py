@@ -123,18 +123,12 @@ def block(
         ranked = part == MEMORIES and (parts.ranked or bool(untrue))
         before = so_far.get(part)
         known = shown.get(part, ())
-        came = (
-            _new_lines(part, before, known, now.get(part, ()))
-            if before
-            else _whole_part(text or "")
-        )
+        came = _new_lines(part, before, known, now.get(part, ())) if before else _all(text or "")
         if ranked:
             listed = {_name(part, line) for line in known}
             lines = came if before else now.get(part, ())
             came = [line for line in lines if _name(part, line) not in listed]
-        went = (
-            untrue if ranked or text is None else _retractions(part, known, now[part], parts.true)
-        )
+        went = untrue if ranked or text is None else _removed(part, known, now[part], parts.true)
         contents.append((RANKED if ranked else part, "\n".join([*came, *went])))
     body = joined(contents)
     return f"{OPENED}{body}{CLOSED}" if body else ""
@@ -188,9 +182,9 @@ def fewer_memories(prompt: str) -> str | None:
     half = len(lines) // 2
     if half == 0:
         return None
-    left = lines[: len(lines) - half] if name == RANKED else lines[half:]
+    kept_lines = lines[: len(lines) - half] if name == RANKED else lines[half:]
     mark = LEFT_OUT.format(count=half + int(before[1] if before else 0))
-    new = "\n".join([heading, mark, *left])
+    new = "\n".join([heading, mark, *kept_lines])
     parts[place] = (name, DIVIDER + new if text.startswith(DIVIDER) else new)
     return "".join(text for _, text in parts)
 
@@ -220,18 +214,18 @@ def _content(part: str) -> str:
     return part.removeprefix(DIVIDER).partition("\n")[2]
 
 
-def _whole_part(text: str) -> list[str]:
+def _all(text: str) -> list[str]:
     return [_escaped(text)] if text else []
 
 
-def _retractions(
+def _removed(
     part: str, before: Sequence[str], now: Sequence[str], true: Collection[str]
 ) -> list[str]:
     """Return lines that retract removed ones; lines without a name are ignored."""
     about = {line: _name(part, line) for line in before if not LEFT_OUT_BEFORE.fullmatch(line)}
-    left = {_name(part, line) for line in now}.union(_name(part, line) for line in true)
-    removed = [line for line, name in about.items() if name and name not in left]
-    over = removed and not now and not left.intersection(about.values())
+    stays = {_name(part, line) for line in now}.union(_name(part, line) for line in true)
+    removed = [line for line, name in about.items() if name and name not in stays]
+    over = removed and not now and not stays.intersection(about.values())
     return [NOTHING] if over else [GONE + line for line in removed]
 
 

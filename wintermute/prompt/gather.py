@@ -276,7 +276,7 @@ class Gather:
         if self._stores.memories.ranked and not parts.ranked and not anew:  # P-013
             parts = replace(parts, memories=None)
         if query is not None and query.in_view:
-            parts = await self._with_known_state(scope, parts, query.in_view)
+            parts = await self._checked(scope, parts, query.in_view)
         # Small models misread the sentence as a request to load something.
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
@@ -333,34 +333,27 @@ class Gather:
             await self._stores.recalls.recall(query.cast_id, hits)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
 
-    async def _with_known_state(
-        self, scope: str, parts: Changing, in_view: Collection[str]
-    ) -> Changing:
+    async def _checked(self, scope: str, parts: Changing, in_view: Collection[str]) -> Changing:
         """Add which memories in view still hold; marks of left-out memories never match (M-088)."""
         shown = parts.lines.get(MEMORIES, ())
-        readings = {line: texts_of(line) for line in in_view if line not in shown}
-        asked = {text for texts in readings.values() for text in texts}
+        lines = {line: texts_of(line) for line in in_view if line not in shown}
+        asked = {text for texts in lines.values() for text in texts}
         facts = await self._stores.recalls.judged(scope, asked)
         known = {
-            line: [facts[text] for text in texts if text in facts]
-            for line, texts in readings.items()
+            line: [facts[text] for text in texts if text in facts] for line, texts in lines.items()
         }
-        over = {
-            line: successors[0]
-            for line, successors in known.items()
-            if successors and None not in successors
-        }
-        untrue = ((line, successor) for line, successor in over.items() if successor is not None)
+        over = {line: later[0] for line, later in known.items() if later and None not in later}
+        untrue = ((line, one) for line, one in over.items() if one is not None)
         return replace(
             parts,
             untrue=tuple(untrue) if self._stores.memories.ranked else (),
-            true=frozenset(line for line, successors in known.items() if None in successors),
+            true=frozenset(line for line, later in known.items() if None in later),
         )
 
-    async def _recorded_hits(self, asked: Recall, scope: str) -> str:
+    async def _recorded_hits(self, query: Recall, scope: str) -> str:
         """Return the hits of the cast's beginning that still hold."""
-        hits = await self._stores.recalls.recalled(asked.cast_id or "", scope)
-        return ranked_lines([hit.fact.text for hit in shown_of(hits, asked)])
+        hits = await self._stores.recalls.recalled(query.cast_id or "", scope)
+        return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
 
     async def _skill_lines(self) -> str:
         return skill_lines(await self._stores.skills.listed())
@@ -368,18 +361,18 @@ class Gather:
 
 def texts_of(line: str) -> tuple[str, ...]:
     """Return the facts that a line in view may show, from a list or a search."""
-    said = line.removeprefix("- ")
-    return (said, *entries(said.removeprefix("\\").replace("&lt;", "<")))
+    text = line.removeprefix("- ")
+    return (text, *entries(text.removeprefix("\\").replace("&lt;", "<")))
 
 
-def shown_of(hits: Sequence[Hit], asked: Recall) -> list[Hit]:
+def shown_of(hits: Sequence[Hit], query: Recall) -> list[Hit]:
     """Return the hits to show: all that fit, but few more if much is in view already."""
-    most = min(MOST_IN_VIEW, asked.window // 8) if asked.window else MOST_IN_VIEW
-    used = sum(map(estimate, asked.in_view))
+    most = min(MOST_IN_VIEW, query.window // 8) if query.window else MOST_IN_VIEW
+    used = sum(map(estimate, query.in_view))
     shown: list[Hit] = []
     for place, hit in enumerate(hits):
         line = f"- {hit.fact.text}"
-        if line not in asked.in_view:
+        if line not in query.in_view:
             used += estimate(line)
             if used > most and place >= BEST:
                 continue
