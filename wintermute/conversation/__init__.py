@@ -1,1 +1,4 @@
-"""The life of a conversation: rooms take what comes in, casts answer it. Read cast.py first."""
+"""The life of a conversation:
+
+rooms take messages and events, casts answer them. Read cast.py first.
+"""

@@ -1,10 +1,10 @@
-"""One question to the model: what a cast has in view, folded and cut until it fits.
+"""Requests to the model: the conversation so far, folded and cut until it fits the window.
 
-    Conversation Summary ◀── first turns of the path │ the rest as it is ─▶ the newest message
+    Conversation Summary ◀── oldest turns of the branch │ later turns unchanged ─▶ newest message
 
-Folding: what was said long ago gives way to a summary of it, in the model's view only. What to fold
-is decided without waiting; `Folding` asks for the summary and stores it. `ModelClient` is what the
-loop needs of models: so little that a record can stand in for them (L-088).
+Folding replaces old turns by a summary, in the model's view only; the turns stay in the loom. The
+choice of turns is pure; `Folding` asks for the summary and stores it. `ModelClient` is the
+interface that the loop needs of models, so small that a test can implement it (L-088).
 """
 
 import asyncio
@@ -51,9 +51,23 @@ from wintermute.stores import Stores
 from wintermute.templates import Template, fill
 from wintermute.text import counted, shortened, untagged
 
+log = logging.getLogger(__name__)
+
+ROLE = "compaction"
+RESULT_CHARACTERS = 4000  # of one tool result, as the summariser reads it
+LEAST = 0.05  # share of the window below which folding does not pay
+GAIN = 0.75  # share of the folded tokens that a summary saves
+CHUNK = 0.8  # share of the summariser's window for the history
+FEWEST_LETTERS = 12
+HARMLESS = "Reply with: ok"
+REST_SECONDS = 10.0  # time limit for asking with the rest of the view; a person waits
+IN_VIEW = "The provider refuses what I have in view, whatever I am asked: {parts}"
+FoldCause = Literal["size", "full", "overflow", "asked"]
+"""The reason: over `fold_at`, over the window by our count or by the server's, or a person's wish."""
+
 
 class ModelClient(Protocol):
-    """Whoever answers requests. See `llm.models.Models`."""
+    """Answers requests. Implemented by `llm.models.Models`."""
 
     async def ask(
         self,
@@ -64,46 +78,32 @@ class ModelClient(Protocol):
         cast_id: str | None = None,
         listener: Listener = UNHEARD,
     ) -> Reply:
-        """An answer. Raises: ModelError."""
+        """Return the model's answer. Raises: ModelError."""
         ...
 
     def window(self, role: str, backend: str | None = None) -> int:
-        """Tokens a request may have, so that an answer still fits."""
+        """Return the most tokens that a request may have, so that an answer still fits."""
         ...
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
-        """How many a request has."""
+        """Estimate the tokens of a request."""
         ...
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
-        """For which sizes of models a request is needed, that of the first backend first."""
+        """Return the model sizes that a request must be built for, the first backend's first."""
         ...
 
     def size_of(self, backend: str) -> Size:
-        """That of one backend."""
+        """Return the size of one backend's model."""
         ...
-
-
-log = logging.getLogger(__name__)
-
-ROLE = "compaction"
-RESULT_CHARACTERS = 4000  # of one tool result, as the summariser reads it
-LEAST = 0.05  # share of the window below which folding does not pay
-GAIN = 0.75  # share of what is folded that a summary saves
-CHUNK = 0.8  # share of the summariser's window for what it reads
-FEWEST_LETTERS = 12
-HARMLESS = "Reply with: ok"
-REST_SECONDS = 10.0  # until it is known whether what else is in view is refused; a person waits
-IN_VIEW = "The provider refuses what I have in view, whatever I am asked: {parts}"
-FoldCause = Literal["size", "full", "overflow", "asked"]
-"""It is much, more than fits by our own count, or by the server's; or somebody wants it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedTurn:
-    """One turn of the path with what stands before it, as text, and as messages in view.
+    """One turn of the branch, with the messages before it, as text for the summariser.
 
-    `whole`: the text with all that is in view of results, of which the summariser reads less.
+    `text` has tool results shortened, `whole` has them in full. `messages` counts the messages in
+    view.
     """
 
     turn: Turn
@@ -115,62 +115,62 @@ class FoldedTurn:
 def foldable(
     casts: Sequence[Cast], keep: int, hidden: Collection[str] = ()
 ) -> tuple[FoldedTurn, ...]:
-    """The turns that may be folded: all but the last that make up at least `keep` messages (L-041).
+    """Return the turns that may be folded: all but the newest `keep` messages or more (L-041).
 
     An intent goes with the first turn of its cast, so each cut is before a message of a person or
     of the model, never between calls and their results.
     """
     steps = list(_steps(casts, hidden))
-    left = keep - sum(not cast.turns for cast in casts[-1:])
-    while steps and left > 0:
-        left -= steps.pop().messages
+    messages_left = keep - sum(not cast.turns for cast in casts[-1:])
+    while steps and messages_left > 0:
+        messages_left -= steps.pop().messages
     return tuple(steps)
 
 
 def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTurn]:
-    said: list[str] = []
+    texts: list[str] = []
     count, previous = 0, None
-    gone = unseen(casts)
+    hidden_ids = unseen(casts)
     for cast in answered(casts):
-        if cast.id in gone:
+        if cast.id in hidden_ids:
             yield from (FoldedTurn(turn, "", "", 0) for turn in cast.turns)
             continue
-        if cast.event_id is None or cast.event_id != previous:  # else it is shown already
-            said.append(f"[message]\n{cast.intent or ERASED}")
+        if cast.event_id is None or cast.event_id != previous:  # otherwise it is shown already
+            texts.append(f"[message]\n{cast.intent or ERASED}")
             count += 1
         previous = cast.event_id
         for turn in cast.turns:
             seen = tuple(turn_messages(turn, cast, hidden)) if is_shown(turn) else ()
-            text = "\n\n".join([*said, *map(_line, seen)])
-            whole = "\n\n".join([*said, *(_line(each, None) for each in seen)])
+            text = "\n\n".join([*texts, *map(_line, seen)])
+            whole = "\n\n".join([*texts, *(_line(each, None) for each in seen)])
             yield FoldedTurn(turn, untagged(text), whole, count + len(seen))
-            said, count = [], 0
+            texts, count = [], 0
 
 
 def _line(message: Json, most: int | None = RESULT_CHARACTERS) -> str:
     if message["role"] != "assistant":
-        told = message["content"]
-        return f"[result]\n{told if most is None else shortened(told, most)}"
+        content = message["content"]
+        return f"[result]\n{content if most is None else shortened(content, most)}"
     calls = [
         f"[call] {call['function']['name']} {call['function']['arguments'][:most]}"
         for call in message.get("tool_calls", ())
     ]
-    said = [f"[assistant]\n{message['content']}"] if message["content"] else []
-    said += [message[KEPT][-1]] if most is None and KEPT in message else []
-    return "\n".join([*said, *calls])
+    parts = [f"[assistant]\n{message['content']}"] if message["content"] else []
+    parts += [message[KEPT][-1]] if most is None and KEPT in message else []
+    return "\n".join([*parts, *calls])
 
 
 def chunk(
     steps: Sequence[FoldedTurn], tokens: int, count: Callable[[str], int]
 ) -> tuple[FoldedTurn, ...]:
-    """The first steps that fit into so many tokens; one at least, shortened if it must be (L-043)."""
-    taken: list[FoldedTurn] = []
+    """Return the first steps that fit into `tokens`: at least one, shortened if necessary (L-043)."""
+    fitting: list[FoldedTurn] = []
     for step in steps:
         tokens -= count(step.text)
         if tokens < 0:
             break
-        taken.append(step)
-    return tuple(taken) or (_cut(steps[0], tokens + count(steps[0].text), count),)
+        fitting.append(step)
+    return tuple(fitting) or (_cut(steps[0], tokens + count(steps[0].text), count),)
 
 
 def _cut(step: FoldedTurn, tokens: int, count: Callable[[str], int]) -> FoldedTurn:
@@ -181,7 +181,7 @@ def _cut(step: FoldedTurn, tokens: int, count: Callable[[str], int]) -> FoldedTu
 
 
 def useless(reply: Reply, replaced: str) -> str | None:
-    """Why a summary cannot stand for what it would replace; None: it can (L-042)."""
+    """Return the reason why a summary cannot replace the text; None if it can (L-042)."""
     letters = sum(mark.isalnum() for mark in reply.text)
     if letters < min(FEWEST_LETTERS, sum(mark.isalnum() for mark in replaced) // 4 + 1):
         return "it is empty"
@@ -193,14 +193,14 @@ def useless(reply: Reply, replaced: str) -> str | None:
 
 
 def refused(past: BranchView) -> int:
-    """Of how many turns in view a summary was asked for last that was of no use; 0: of none."""
+    """Return how many turns the newest unusable summary was asked for; 0 if there was none."""
     made_at = past.fold.made_at if past.fold else 0
     tried = (each.fold_refused for each in reversed(past.casts) if is_since(each, made_at))
     return next(filter(None, tried), 0)
 
 
 class Folding:
-    """Makes summaries and keeps them. Results of the gates in `hidden` are in none (L-055)."""
+    """Makes and stores summaries, without the results of the gates in `hidden` (L-055)."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Folding:
         hidden: Collection[str] = (),
         night: str = "",
     ) -> None:
-        """`night`: the one that sums up what nobody speaks in."""
+        """Take the parts. `night`: the id of the night that folds idle conversations, or ""."""
         self._stores = stores
         self._models = models
         self._template = template
@@ -220,21 +220,21 @@ class Folding:
         self._night = night
 
     async def past(self, branch_id: str) -> BranchView:
-        """What a branch has in view."""
+        """Return the turns and the fold that a branch has in view."""
         return await self._stores.casts.past(branch_id, await self._stores.folds.newest(branch_id))
 
     def has_old(self, past: BranchView) -> bool:
-        """Whether there is more than the newest messages, which always stay."""
+        """Return True if there is more than the newest messages, which are never folded."""
         return bool(foldable(past.casts, self._context.keep_recent, self._hidden))
 
     def measured(self, past: BranchView) -> str:
-        """How much is in view, without the instructions: tokens and messages."""
+        """Describe the size of the view without the instructions: tokens and messages."""
         view = messages(None, past, Looks(hidden=self._hidden))
         tokens = self._models.tokens("base", Request(view))
         return f"{tokens:,} tokens in {counted(len(view), 'message')}"
 
     def is_long(self, past: BranchView, share: float) -> bool:
-        """Whether more than this share of what is folded at is in view."""
+        """Return True if the view has more than this share of the tokens that start a fold."""
         tokens = self._models.tokens(
             "base", Request(messages(None, past, Looks(hidden=self._hidden)))
         )
@@ -242,17 +242,17 @@ class Folding:
 
     @property
     def most(self) -> float:
-        """The share of the window above which is folded."""
+        """The share of the window above which old turns are folded."""
         return self._context.fold_at
 
     def due(self, past: BranchView, tokens: int, window: int) -> bool:
-        """Whether a request of so many tokens is to be folded first (L-038)."""
-        return tokens > self._context.fold_at * window or self._many(past)
+        """Return True if old turns must be folded before a request of `tokens` is sent (L-038)."""
+        return tokens > self._context.fold_at * window or self._has_many_turns(past)
 
-    def _many(self, past: BranchView) -> bool:
+    def _has_many_turns(self, past: BranchView) -> bool:
         most = self._context.trigger_after_turns
-        shown = sum(is_shown(turn) for cast in past.casts for turn in cast.turns)
-        return most is not None and shown >= most
+        turns = sum(is_shown(turn) for cast in past.casts for turn in cast.turns)
+        return most is not None and turns >= most
 
     async def fold(
         self,
@@ -263,10 +263,10 @@ class Folding:
         excess: int = 0,
         listener: Listener = UNHEARD,
     ) -> BranchView | None:
-        """The view after folding what is old; None when nothing can be folded, or it failed.
+        """Return the view after folding old turns; None if nothing can be folded, or it failed.
 
-        The newest messages stay as they are, unless they alone do not fit (L-041). `excess`: so many
-        tokens too many are in view.
+        The newest messages stay unchanged, unless they alone do not fit (L-041). `excess`: tokens
+        over the limit.
         """
         fold, steps = past.fold, self.old(past, cause, excess)
         room, refused = int(self._models.window(ROLE) * CHUNK), ""
@@ -277,7 +277,9 @@ class Folding:
                 break
             try:
                 reply = await self._summary(question, cast_id, listener)
-            except ContextTooLarge as refusal:  # by one with a smaller window, or than we were told
+            except (
+                ContextTooLarge
+            ) as refusal:  # by a backend with a smaller window, or than configured
                 room, refused = self._count(question) // 2, question
                 if refusal.refused_by:
                     room = min(room, int(self._models.window(ROLE, refusal.refused_by) * CHUNK))
@@ -295,42 +297,44 @@ class Folding:
         return None if fold is past.fold else await self._stores.casts.past(branch_id, fold)
 
     def old(self, past: BranchView, cause: FoldCause, excess: int = 0) -> tuple[FoldedTurn, ...]:
-        """The turns that would be folded for this cause; none where that would not be enough.
+        """Return the turns to fold for this cause; none if folding them would not save enough.
 
-        Else each message would be preceded by a summary of the one before it. Where a summary was
-        of no use, there must be as much again to sum up, or something new where it does not fit,
-        unless somebody asks for it.
+        Otherwise every message would be preceded by a new summary. After an unusable summary, twice
+        as many turns are needed, or one more where the request does not fit, unless a person asks
+        for it.
         """
-        steps, before = self._worth(past, cause, excess), refused(past)
+        steps, before = self._enough_steps(past, cause, excess), refused(past)
         least = {"asked": 0, "size": 2 * before}.get(cause, before + 1 if before else 0)
         return steps if len(steps) >= least else ()
 
-    def _worth(self, past: BranchView, cause: FoldCause, excess: int) -> tuple[FoldedTurn, ...]:
+    def _enough_steps(
+        self, past: BranchView, cause: FoldCause, excess: int
+    ) -> tuple[FoldedTurn, ...]:
         keep = self._context.keep_recent
-        steps = self._paying(past, keep, cause, excess)
+        steps = self._savings(past, keep, cause, excess)
         while cause in ("full", "overflow") and not steps and keep > 1:
             keep //= 2
-            steps = self._paying(past, keep, cause, excess)
+            steps = self._savings(past, keep, cause, excess)
         return steps
 
-    def _paying(
+    def _savings(
         self, past: BranchView, keep: int, cause: FoldCause, excess: int
     ) -> tuple[FoldedTurn, ...]:
         steps = foldable(past.casts, keep, self._hidden)
-        if cause == "asked" or (cause == "size" and self._many(past)):
+        if cause == "asked" or (cause == "size" and self._has_many_turns(past)):
             return steps
         gain = GAIN * self._count("".join(step.whole for step in steps))
-        if cause == "overflow":  # by how much it is too large, only the server knows
+        if cause == "overflow":  # only the server knows the excess
             excess = 0
         return steps if gain >= max(excess, LEAST * self._models.window("base")) else ()
 
     def _next(
         self, fold: Fold | None, steps: Sequence[FoldedTurn], room: int
     ) -> tuple[tuple[FoldedTurn, ...], str]:
-        """As many steps as the summariser takes at once, and what it is to read."""
+        """Return the steps that the summariser takes in one request, and its text."""
         earlier = f"[earlier summary]\n{untagged(fold.summary)}\n\n" if fold else ""
-        left = room - self._count(self._template.text() + earlier)
-        taken = chunk(steps, max(left, 500), self._count)
+        remaining = room - self._count(self._template.text() + earlier)
+        taken = chunk(steps, max(remaining, 500), self._count)
         return taken, earlier + "\n\n".join(step.text for step in taken if step.text)
 
     async def _store(
@@ -341,7 +345,7 @@ class Folding:
         history: str,
         summary: str,
     ) -> Fold | None:
-        """The new fold; None when what it sums up was forgotten meanwhile."""
+        """Store the new fold; None if one of its messages was forgotten meanwhile."""
         async with self._stores.database.transaction() as tx:
             now = await self.past(branch_id)
             texts = {step.turn.id: step.text for step in _steps(now.casts, self._hidden)}
@@ -363,14 +367,14 @@ class Folding:
         return await self._stores.folds.newest(branch_id)
 
     async def _refuse(self, cast_id: str | None, problem: str, turns: int) -> None:
-        told = (cast_id, problem, 2 * turns)
-        log.warning("fold refused cast=%s reason=%s next_try_at_turns=%d", *told)
+        values = (cast_id, problem, 2 * turns)
+        log.warning("fold refused cast=%s reason=%s next_try_at_turns=%d", *values)
         if cast_id is not None:
             async with self._stores.database.transaction() as tx:
                 await self._stores.casts.refuse_fold(tx, cast_id, turns)
 
     async def _summary(self, prompt: str, cast_id: str | None, listener: Listener) -> Reply | None:
-        """What the model sums up; None: nothing. Raises: ContextTooLarge."""
+        """Ask the model for the summary; None if it failed. Raises: ContextTooLarge."""
         request = Request(({"role": "user", "content": prompt},))
         try:
             return await self._models.ask(ROLE, request, cast_id=cast_id, listener=listener)
@@ -386,10 +390,10 @@ class Folding:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """What a request shows to models of a size.
+    """The messages of a request for models of a size.
 
-    `both`: small ones may be asked as well; `small` is the system message for them, if there is one.
-    `tokens`: how many it has, counted once, for that takes longer than all else here.
+    `both`: small models may be asked as well, with `small` as their system message if it is given.
+    `tokens`: the count, made once because counting is slow.
     """
 
     messages: tuple[Json, ...]
@@ -400,14 +404,14 @@ class RequestView:
 
     @property
     def last(self) -> str:
-        """The text that stands at its end."""
+        """The text of the last message."""
         return str(self.messages[-1]["content"])
 
 
 class Asking:
-    """Builds requests from the record, and never asks with one that did not fit before (L-036).
+    """Builds requests from the record, and never repeats one that did not fit (L-036).
 
-    Results of the gates named in `hidden` stay in the record (L-055).
+    Results of the gates named in `hidden` stay in the record but are not sent (L-055).
     """
 
     def __init__(
@@ -423,16 +427,16 @@ class Asking:
         self._hidden = frozenset(hidden)
 
     async def reply(self, running: CastState) -> Reply:
-        """The model's answer to what is in view; where that is refused for its content, to less.
+        """Return the model's answer; if its content filter refuses the view, retry with less.
 
-        Nothing older is ever left out, and nobody but who refused it is asked with what may be
-        meant (F-038). Raises: ModelError, ConfigurationError.
+        Only the parts between the last answer and the message are left out, and only the backend
+        that refused is asked again (F-038). Raises: ModelError, ConfigurationError.
         """
         settings, refusal = running.settings, None
         try:
             while True:
                 try:
-                    return await self._answered(running)
+                    return await self._answer_that_fits(running)
                 except ContentRefused as error:
                     refusal, by = error, error.refused_by or settings.backend
                     running.went_on()
@@ -446,7 +450,7 @@ class Asking:
             running.settings = settings
 
     async def _require_rest(self, running: CastState) -> None:
-        """Ask with what is in view but for the newest message. Raises: ContextRefused."""
+        """Ask about all but the newest message. Raises: ContextRefused if that is refused, too."""
         cast, settings, past = running.cast, running.settings, running.past
         rest = (each for each in past.casts if each.key != cast.key)
         harmless = replace(cast, intent=HARMLESS, context_block="", turns=())
@@ -459,9 +463,9 @@ class Asking:
         except ContentRefused:
             raise ContextRefused(IN_VIEW.format(parts=named(shown))) from None
         except (ModelError, TimeoutError) as error:
-            log.info("not known what is refused cast=%s reason=%s", cast.id, error)
+            log.info("cause of refusal not found cast=%s reason=%s", cast.id, error)
 
-    async def _answered(self, running: CastState) -> Reply:
+    async def _answer_that_fits(self, running: CastState) -> Reply:
         view = await self._view(running)
         window = self._window(running)
         if self._folding.due(running.past, view.tokens, window):
@@ -471,9 +475,9 @@ class Asking:
         view = self._fitted(running, view)
         while True:
             try:
-                return await self._asked(running, view)
+                return await self._send(running, view)
             except ContextTooLarge as refusal:
-                less = await self._less(running, view, refusal.refused_by)
+                less = await self._shrunk(running, view, refusal.refused_by)
                 if less is None:
                     if part := too_large(view.messages):
                         wrong = f" And {refusal.wrong}." if refusal.wrong else ""
@@ -482,8 +486,8 @@ class Asking:
                 log.info("request shrunk cast=%s messages=%d", running.cast.id, len(less.messages))
                 view = less
 
-    async def _asked(self, running: CastState, view: RequestView) -> Reply:
-        settings, kept = running.settings, _kept(running)
+    async def _send(self, running: CastState, view: RequestView) -> Reply:
+        settings, kept = running.settings, _uncuttable_count(running)
         running.prompt = prompt_of(view.messages)
         reply = await self._models.ask(
             settings.role,
@@ -499,7 +503,7 @@ class Asking:
         return reply
 
     async def _view(self, running: CastState, *, anew: bool = False) -> RequestView:
-        """What is in view now, with what is to be told. `anew`: of that nothing was told before."""
+        """Build the view with its context block. `anew`: nothing of the block was sent before."""
         systems = await self._systems(running)
         running.size = next(iter(systems))
         window = self._window(running)
@@ -514,18 +518,18 @@ class Asking:
         if kept == view.last[before:]:
             return view
         last = {**view.messages[-1], "content": view.last[:before] + kept}
-        return self._with(running, view, (*view.messages[:-1], last))
+        return self._resized(running, view, (*view.messages[:-1], last))
 
     async def _systems(self, running: CastState) -> dict[Size, str | None]:
         settings, past = running.settings, running.past
-        asked = None
+        memory_query = None
         if settings.prompt.layout == "system":
-            asked = await self._telling.recall(running, self._window(running))
+            memory_query = await self._telling.recall(running, self._window(running))
         return {
             size: await settings.prompt.system(
                 running.caller.scope,
                 settings.toolbox.offered(size),
-                asked,
+                memory_query,
                 marked(past.fold),
                 size,
             )
@@ -537,22 +541,24 @@ class Asking:
         looks = Looks(running.settings.prompt.layout, self._hidden)
         if "full" not in systems:
             shown = messages(small, running.past, looks)
-            return self._with(running, RequestView((), "small"), shown)
+            return self._resized(running, RequestView((), "small"), shown)
         shown = messages(systems["full"], running.past, looks)
-        return self._with(running, RequestView((), "full", small, both="small" in systems), shown)
+        return self._resized(
+            running, RequestView((), "full", small, both="small" in systems), shown
+        )
 
     def _lightened(self, running: CastState, view: RequestView) -> RequestView:
-        """The view with fewer memories, while these are what makes it too large (F-023)."""
+        """Leave out memories while they make the view too large (F-023)."""
         while not self._fits(running, view) and (
             less := without_memories(view.messages, share=0.5)
         ):
-            view = self._with(running, view, less)
+            view = self._resized(running, view, less)
         return view
 
     async def _folded(
         self, running: CastState, view: RequestView, cause: FoldCause
     ) -> RequestView | None:
-        """The view after folding; None when that changes nothing, or would not be enough."""
+        """Return the view after folding; None if that changes nothing or saves too little."""
         excess = view.tokens - int(self._folding.most * self._window(running))
         if running.folds_in_vain or not self._folding.old(running.past, cause, excess):
             return None
@@ -568,16 +574,19 @@ class Asking:
         running.folded(past)
         return None if past is None else await self._view(running, anew=True)
 
-    async def _less(
+    async def _shrunk(
         self, running: CastState, view: RequestView, refused_by: str
     ) -> RequestView | None:
-        """A strictly smaller view than one that did not fit; None when nothing can shrink.
+        """Return a strictly smaller view than one that did not fit; None if nothing can shrink.
 
-        `refused_by`: a backend that may be another than the first. It is small enough for that one
-        at once, as far as can be told: else those before it, which are away, are asked each time.
+        `refused_by`: the backend that refused, perhaps not the first. The view is cut until it fits
+        that one by our count: otherwise the unreachable backends before it are asked at each
+        attempt.
         """
         less = await self._folded(running, view, "overflow") or self._smaller(running, view)
-        most = self._with(running, view, view.messages).tokens  # a summary may have taught to count
+        most = self._resized(
+            running, view, view.messages
+        ).tokens  # counted again: the summary's usage may have corrected the estimate
         while less is not None and less.tokens >= most:
             less = self._smaller(running, less)
         while (
@@ -593,11 +602,11 @@ class Asking:
         return self._models.tokens(role, request, backend) <= self._models.window(role, backend)
 
     def _smaller(self, running: CastState, view: RequestView) -> RequestView | None:
-        less = smaller(view.messages, _kept(running))
-        return None if less is None else self._with(running, view, less)
+        less = smaller(view.messages, _uncuttable_count(running))
+        return None if less is None else self._resized(running, view, less)
 
     def _fitted(self, running: CastState, view: RequestView) -> RequestView:
-        """The view made smaller until it fits, or as small as it gets."""
+        """Return the view made smaller until it fits, or as small as possible."""
         while not self._fits(running, view) and (less := self._smaller(running, view)):
             view = less
         return view
@@ -608,14 +617,16 @@ class Asking:
         request = Request(view.messages, tools(view.size), must_call, tainted=running.cast.taint)
         if view.size == "small" or not view.both:
             return request
-        said = view.messages
+        shown = view.messages
         if view.small is not None:
-            said = ({**said[0], "content": view.small}, *said[1:])
-        small = replace(request, messages=said, tools=tools("small"))
+            shown = ({**shown[0], "content": view.small}, *shown[1:])
+        small = replace(request, messages=shown, tools=tools("small"))
         return replace(request, small=small)
 
-    def _with(self, running: CastState, view: RequestView, shown: tuple[Json, ...]) -> RequestView:
-        """The view with these messages."""
+    def _resized(
+        self, running: CastState, view: RequestView, shown: tuple[Json, ...]
+    ) -> RequestView:
+        """Return the view with these messages, counted again."""
         settings, changed = running.settings, replace(view, messages=shown)
         request = self._request(running, changed)
         tokens = self._models.tokens(settings.role, request, settings.backend)
@@ -628,7 +639,7 @@ class Asking:
         return view.tokens <= self._window(running)
 
 
-def _kept(running: CastState) -> int:
-    """How many messages may be cut, but not left out: those from the current intent on."""
+def _uncuttable_count(running: CastState) -> int:
+    """Count the messages from the current intent on: they may be cut, but not left out."""
     mine = tuple(each for each in running.past.casts if each.key == running.cast.key)
     return len(messages(None, BranchView(None, mine), Looks(running.settings.prompt.layout)))

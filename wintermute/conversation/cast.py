@@ -4,12 +4,12 @@
                ▲                                          │
                └──────────── observations ◀───────────────┘      text, `done` or a ward ends it
 
-Everything the loop knows is in the loom, and each step is stored before the next begins. So a cast
-that a crash interrupted goes on by being run again: `_finish` looks at the last stored turn and
-does only what has no stored result yet.
+The loop keeps everything in the loom, and stores each step before the next begins. So a cast that a
+crash interrupted continues when it is run again: `_finish` reads the last stored turn and does only
+the steps that have no stored result yet.
 
-`asking.py` builds what the model is asked, `gates.py` runs one call, `state.py` is what is known
-of a cast while it runs, and what casts of rooms, sub-sessions and nights differ in.
+`asking.py` builds the requests, `gates.py` runs one call, `state.py` has the state of a running
+cast and the settings in which casts of rooms, sub-sessions and nights differ.
 """
 
 import logging
@@ -54,14 +54,17 @@ REASONS: tuple[tuple[type[ModelError], str], ...] = (
     (EmptyReply, "empty_reply"),
     (BudgetSpent, "budget"),
 )
+OUT_OF_TIME = "max_seconds"
+UNFINISHED = (*BROKEN_OFF, SILENT, OUT_OF_TIME)
+"""Finish reasons of a turn that is not a whole answer, but will not be continued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a cast ended. `text` is the answer, what was said so far, or why there is neither.
+    """The end of a cast. `text` is the answer, the text so far, or the reason for the failure.
 
-    `until`: the reason holds as long, and then the same cast may go well. `part_read`: how many
-    characters of the message were shown, and of how many, where it did not fit (L-043).
+    `until`: the time after which the same cast may succeed. `part_read`: the characters of the
+    message that were shown, and its length, if it did not fit (L-043).
     """
 
     state: Literal["terminated", "truncated"]
@@ -70,20 +73,17 @@ class Outcome:
     until: datetime | None = None
     part_read: tuple[int, int] | None = None
     left_out: int | None = None
-    """Memories of a list that did not fit; None: no model was asked."""
+    """Number of memories that did not fit into the list; None if no model was asked."""
 
 
 JOINED = Outcome("truncated", "joined", "")
-"""Who can read in the room is not who could when the cast began (F-004)."""
-OUT_OF_TIME = "max_seconds"
-UNFINISHED = (*BROKEN_OFF, SILENT, OUT_OF_TIME)
-"""The end of a turn that is no whole answer, but all there is."""
+"""The outcome when people joined or left, so that the readers are not those of the cast's start (F-004)."""
 BROKEN = Outcome("truncated", "internal_error", "")
-"""It met a bug, which the log has."""
+"""The outcome of a cast that met a bug; the log has the traceback."""
 
 
 class Loop:
-    """Runs casts. One for all: rooms, due tasks, sub-sessions and nights (DESIGN A-1)."""
+    """Runs casts: of rooms, due tasks, sub-sessions and nights alike (DESIGN A-1)."""
 
     def __init__(
         self, stores: Stores, asking: Asking, gates: Gates, folding: Folding, clock: Clock
@@ -98,7 +98,7 @@ class Loop:
     async def run(
         self, cast: Cast, caller: Caller, settings: CastSettings, stop: Stop, watch: Watch
     ) -> Outcome:
-        """Bring a cast to its end: a new one, or one that a crash interrupted."""
+        """Run a cast to its end: a new one, or one that a crash interrupted."""
         refusal = _refusal(cast, settings)
         if refusal:
             return Outcome("truncated", "refused", refusal)
@@ -115,7 +115,7 @@ class Loop:
             return _truncated(running, "stopped" if stop.pressed else OUT_OF_TIME)
 
     async def _steps(self, running: CastState, stop: Stop) -> Outcome:
-        while (outcome := await self._over(running)) is None:
+        while (outcome := await self._complete_newest(running)) is None:
             try:
                 reply = await self._reply(running, stop)
             except ConfigurationError as error:  # no instructions (L-005)
@@ -126,8 +126,8 @@ class Loop:
                 await self._store(running, reply)
         return outcome
 
-    async def _over(self, running: CastState) -> Outcome | None:
-        """Do what the newest turn has left to do; an outcome if the cast ends with it, or here."""
+    async def _complete_newest(self, running: CastState) -> Outcome | None:
+        """Complete the newest turn; return an outcome if the cast ends with it or before it."""
         turns = running.cast.turns
         outcome = await self._finish(running, turns[-1]) if turns else None
         if outcome is None and (outcome := await self._ended(running)) is None and running.breached:
@@ -135,14 +135,14 @@ class Loop:
         return outcome
 
     async def _ended(self, running: CastState) -> Outcome | None:
-        """What has ended a cast from outside, if anything: its stop may be pressed only later."""
+        """Return the outcome if the cast was ended from outside: its stop may be pressed only later."""
         runs, in_scope = await self._casts.goes_on(running.cast.id)
         if not runs:
             return _truncated(running, "stopped")
         return None if in_scope else JOINED
 
     async def _reply(self, running: CastState, stop: Stop) -> Reply | None:
-        """The model's answer to what is in view now; None: less is in view since it was asked."""
+        """Ask the model; None if part of the request was retracted while it was asked."""
         running.sees(await self._folding.past(running.cast.branch_id))
         try:
             async with stop.asking() as question:
@@ -157,7 +157,7 @@ class Loop:
         cast = running.cast
         async with self._database.transaction(late=True) as tx:
             runs, parent = await self._casts.last_turn(tx, cast.id)
-            if not runs:  # it was ended meanwhile
+            if not runs:  # the cast was ended meanwhile
                 return
             prompt = None
             if running.prompt is not None:
@@ -166,11 +166,11 @@ class Loop:
             running.took(await self._casts.add_turn(tx, cast, parent, reply, error, prompt))
 
     async def _failed(self, running: CastState, error: ModelError) -> Outcome:
-        reason = next(name for kind, name in REASONS if isinstance(error, kind))
+        reason = next(name for error_type, name in REASONS if isinstance(error, error_type))
         log.warning("no answer cast=%s reason=%s detail=%s", running.cast.id, reason, error)
         if reason == "empty_reply" and (done := done_so_far(running.cast.turns)):
-            # Shown later as what was said, for so it was: a call without a word after it makes the
-            # next answer empty as well.
+            # Later requests show it as the answer: after a call without a text, models answer
+            # with nothing again.
             await self._store(running, _recorded(done, "stop"))
             return Outcome("terminated", "text", done)
         if isinstance(error, ModelSilent) and _is_awaited(running):
@@ -181,12 +181,12 @@ class Loop:
         return Outcome("truncated", reason, str(error), until)
 
     async def _finish(self, running: CastState, turn: Turn) -> Outcome | None:
-        """Do what the turn asks for and has no stored result yet; an outcome if it ends the cast."""
+        """Run the turn's calls that have no stored result; return an outcome if it ends the cast."""
         if turn.error is not None:
             return None
         if not turn.calls:
             return _ended_by_text(running, turn, is_small=self._gates.is_of_small(turn))
-        if turn.finish_reason in BROKEN_OFF:  # none of its calls is carried out (F-071)
+        if turn.finish_reason in BROKEN_OFF:  # none of its calls is run (F-071)
             return _ended_by_cuts(running)
         for n, call in enumerate(turn.calls):
             if (ended := await self._ended(running)) is not None:
@@ -210,20 +210,20 @@ def _refusal(cast: Cast, settings: CastSettings) -> str | None:
 
 
 def _ended_by_text(running: CastState, turn: Turn, *, is_small: bool) -> Outcome | None:
-    if turn.finish_reason in UNFINISHED:  # more of the same would be paid for no more (F-019)
+    if turn.finish_reason in UNFINISHED:  # asking for the rest is not worth its cost (F-019)
         return Outcome("truncated", turn.finish_reason, turn.utterance)
     if not running.cast.wards["require_done"]:
         return Outcome("terminated", "text", turn.utterance)
     if running.on_last_turn:  # partial work is not lost (L-012)
         return Outcome("truncated", "max_turns", turn.utterance)
     if is_small and any(not before.calls for before in running.cast.turns[-2:-1]):
-        # It was asked for `done` and knows no other way to answer.
+        # It was told to call `done`, and cannot answer in another way.
         return Outcome("terminated", "text", turn.utterance)
     return None
 
 
 def _ended_by_cuts(running: CastState) -> Outcome | None:
-    """Told that its answer was cut off, it has been cut off once more."""
+    """End a cast whose answer was cut off again after the model was told of it."""
     newest = [turn for turn in running.cast.turns if turn.error is None][-2:]
     if len(newest) < 2 or not all(turn.finish_reason in BROKEN_OFF for turn in newest):
         return None
@@ -231,7 +231,7 @@ def _ended_by_cuts(running: CastState) -> Outcome | None:
 
 
 def _ended_by_recalls(running: CastState) -> Outcome | None:
-    """Told that it gets no more pages, it has asked for one again, and for nothing else (W-032)."""
+    """End a cast that asked only for pages again after it was refused more (W-032)."""
     newest = [turn for turn in running.cast.turns if turn.error is None][-2:]
     if len(newest) < 2 or not all(map(recalls_in_vain, newest)):
         return None
@@ -239,12 +239,12 @@ def _ended_by_recalls(running: CastState) -> Outcome | None:
 
 
 def _is_awaited(running: CastState) -> bool:
-    """Tell if somebody reads what there is of an answer: other work is done anew (F-063)."""
+    """Return True if a person reads a partial answer: other work is repeated instead (F-063)."""
     return running.cast.origin not in ("timer", "system") and bool(running.fell_silent.strip())
 
 
 def _recorded(text: str, reason: str) -> Reply:
-    """A turn that no model has ended; its cost is that of its attempts."""
+    """Make a turn that no model has finished; its cost is recorded with its attempts."""
     return Reply(text, (), reason, Usage(), "", "", 0)
 
 

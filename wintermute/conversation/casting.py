@@ -1,10 +1,10 @@
-"""From one inbox row to a cast, and from the cast's end to the answer.
+"""Turns inbox rows into casts, and the ends of casts into answers.
 
-A row becomes the intent of a cast: what a message looks like to the model, with what it replies to
-(F-026), and with what the room was told by its tasks since somebody last spoke there. That was said
-without a model, so it stands before the next message and is no history of its own: a reminder
-every hour does not fill the window of a conversation. A branch opens with a seed, once; an edited
-message is asked again where it was first asked, and what was done stays done (L-054).
+A row becomes the intent of a cast: the message as the model sees it, with the message that it
+replies to (F-026), and with the results of tasks that the room got since its last message. These
+were written without a model, so they are put before the next message and have no turns of their
+own: an hourly reminder does not fill the window. A branch opens with a seed, once. An edited
+message is asked again at its first place; its effects so far remain (L-054).
 """
 
 import asyncio
@@ -38,6 +38,27 @@ from wintermute.tasks.occurrences import Occurrence
 from wintermute.templates import Template
 from wintermute.text import shortened, span, untagged
 
+MOST = 5
+RESULT_CHARACTERS = 8_000
+REMINDED = {
+    "claimed": "the reminder is being sent",
+    "done": "the reminder was delivered",
+    "missed": "the reminder could not be sent",
+}
+MOST_CHARACTERS = 300  # of one call in the notice
+MOST_CONTEXT_CHARACTERS = 1000
+DELETED = "[deleted]"
+TAKEN_UP = timedelta(minutes=2)
+"""The age from which a message is shown with its time, as "now" in it is no longer now (F-029)."""
+NO_ADDRESS = str.maketrans("", "", "@:()<>")
+MOST_QUOTED = 1000
+US = "you"
+UNREADABLE = "[it could not be read]"
+PRIVATE = "[said to other people than those who are here now: not shown]"
+AGAIN = timedelta(seconds=60)  # pause before the next cast while the model is away (L-034)
+WAITS = {"model_unavailable", "budget"}  # reasons that pass by themselves
+AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
+
 
 @runtime_checkable
 class HandedOutWork(Protocol):
@@ -46,30 +67,21 @@ class HandedOutWork(Protocol):
     async def end(
         self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
     ) -> list[str]:
-        """End what a conversation's turns after this place have spawned (L-062); its ids.
+        """End the sub-sessions that a conversation's turns after this place spawned (L-062); return their ids.
 
-        `only`: just the one of this id.
+        `only`: just the one with this id.
         """
         ...
 
     async def take_back(
         self, tx: Transaction, conversation_id: str, events: Collection[str]
     ) -> None:
-        """End what a conversation has handed out for these events; nobody is told of it (F-027)."""
+        """End the sub-sessions started for retracted events, without a report (F-027)."""
         ...
 
 
-MOST = 5
-RESULT_CHARACTERS = 8_000
-REMINDED = {
-    "claimed": "the reminder is being sent",
-    "done": "the reminder was delivered",
-    "missed": "the reminder could not be sent",
-}
-
-
 def due_event(each: Occurrence, zone: ZoneInfo) -> str:
-    """What a task has told a room, followed by a blank line (T-052)."""
+    """Return a task's message to a room as an event, followed by a blank line (T-052)."""
     failed = each.state == "failed"
     result = REMINDED[each.state] if each.mode == "reminder" else each.result
     result = shortened(result, RESULT_CHARACTERS)
@@ -80,14 +92,11 @@ def due_event(each: Occurrence, zone: ZoneInfo) -> str:
     return event("task_error" if failed else "scheduled_task", each.task_id, text) + "\n\n"
 
 
-MOST_CHARACTERS = 300  # of one call that is named
-
-
 class Branching:
     """Finds the branch in which a message is answered, and opens new ones, each with its seed."""
 
     def __init__(self, stores: Stores, seed: Template | None, sub_sessions: HandedOutWork) -> None:
-        """`seed` None: nothing is sown."""
+        """Take the stores. `seed` None: new branches get no seed."""
         self._inbox = stores.inbox
         self._conversations = stores.conversations
         self._threads = stores.threads
@@ -96,40 +105,41 @@ class Branching:
         self._sub_sessions = sub_sessions
 
     async def begin_anew(self, tx: Transaction, row: Waiting) -> None:
-        """Leave the branch of a conversation, with all it has handed out, for an empty one."""
+        """Begin an empty branch in a conversation, and end its sub-sessions."""
         branch = await self._conversations.branch(tx, row.conversation_id, "new", row.received_at)
         await self._sub_sessions.end(tx, row.conversation_id)
         await self.sow(tx, row, branch)
 
     async def sow(self, tx: Transaction, cause: Waiting, branch_id: str) -> bool:
-        """Store the seed of a branch in which nobody spoke yet; False when there is nothing to sow.
+        """Store the seed of a branch in which nobody spoke yet; False if there is nothing to store.
 
-        `cause` is the message or command that opens the branch (P-055, P-056, P-060). The id of a
-        seed's row is its branch's, so there is only one. A thread begins within a talk.
+        `cause` is the message or command that opens the branch (P-055, P-056, P-060). A seed row's
+        id contains the branch's id, so there is only one. Threads continue a conversation, and get
+        no seed.
         """
         if self._seed is None or await self._casts.addressed(tx, branch_id):
             return False
         if await self._threads.is_thread(tx, cause.conversation_id):
             return False
         seed_id = f"{SEED}{branch_id}"
-        # The same each time: what a server has read of a room's beginning serves the next (P-067).
+        # Always the same text, so that the server's prompt cache serves other rooms (P-067).
         body = event("conversation_seed", "seed", self._seed.text())
         return await self._inbox.store_event(tx, cause, seed_id, body)
 
     async def fork(self, tx: Transaction, row: Waiting, branch: str) -> tuple[str, str]:
-        """The branch for a row, and what its new text must be told to have been done before.
+        """Return the branch for a row, and a notice about the effects of its earlier wording.
 
-        `branch` is the current one. For an edited message it is left for a new one, which has in
-        view what was said before the message, nothing of its first answer.
+        `branch` is the current one. An edited message gets a new branch, which has in view what
+        came before the message, and nothing of its first answer.
         """
         if row.edits is None:
             return branch, ""
         events = await self._inbox.versions(row.edits)
         abandoned = await self._casts.since(tx, branch, events)
         begun = any((c.branch_id, c.event_id) == (branch, row.event_id) for c in abandoned)
-        if begun:  # the model was away
-            return branch, _done([cast for cast in abandoned if cast.branch_id != branch])
-        if not abandoned:  # nobody has looked at the old text here
+        if begun:  # the cast is repeated after an outage
+            return branch, _effects_notice([cast for cast in abandoned if cast.branch_id != branch])
+        if not abandoned:  # the old text was never answered here
             return branch, ""
         parent = await self._casts.turn_before(tx, branch, abandoned[0])
         parent_id, place = parent or (None, 0)
@@ -137,74 +147,67 @@ class Branching:
         fork = await self._conversations.branch(
             tx, row.conversation_id, "edit", row.received_at, parent_id
         )
-        return fork, _done(abandoned)
+        return fork, _effects_notice(abandoned)
 
 
-def _done(casts: Iterable[Cast]) -> str:
+def _effects_notice(casts: Iterable[Cast]) -> str:
     effects = [
-        f"{seen.gate} {json.dumps(seen.args, ensure_ascii=False)}"
+        f"{observation.gate} {json.dumps(observation.args, ensure_ascii=False)}"
         for cast in casts
         for turn in cast.turns
-        for seen in turn.observations
-        if seen.gate not in LOOKING and not (seen.completed and seen.is_error)
+        for observation in turn.observations
+        if observation.gate not in LOOKING and not (observation.completed and observation.is_error)
     ]
     listed = "; ".join(untagged(shortened(each, MOST_CHARACTERS)) for each in effects)
     return words.EDITED.format(effects=listed) if effects else ""
 
 
-MOST_CONTEXT_CHARACTERS = 1000
-DELETED = "[deleted]"
-TAKEN_UP = timedelta(minutes=2)
-"""What was written longer ago than that speaks of another time than now (F-029)."""
-NO_ADDRESS = str.maketrans("", "", "@:()<>")
-
-
 def intent(row: Waiting, context: Sequence[Waiting], age: str = "", replied: str = "") -> str:
-    """A direct message as it is; with lines said before, or in a group, with its sender and these.
+    """Return a direct message unchanged; in a group, or after other lines, with its sender and these.
 
-    Events are ours and keep their tags; nobody else's text can look like one (L-070, L-071).
-    `age`: a line that says when it was written, if it is no longer new. `replied`: the block of
-    what it replies to.
+    Our own events keep their tags; nobody else's text can look like one (L-070, L-071). `age`: a
+    line with the time of writing, if that was a while ago. `replied`: the block of the message it
+    replies to.
     """
     if row.kind == "event":
         return row.body
     before = [part for part in (replied, age) if part]
     if (row.direct and not context) or not row.body.strip():
         return "\n".join([*before, untagged(row.body)])
-    said = [_shown(each) for each in context]
-    lines = ["<room_context>", *said, "</room_context>"] if said else []
+    context_lines = [_context_line(each) for each in context]
+    lines = ["<room_context>", *context_lines, "</room_context>"] if context_lines else []
     return "\n".join([*lines, *before, line(row.sender_name, row.sender, row.body)])
 
 
-def without(said: str, gone: Waiting) -> str | None:
-    """An intent without a line that was said before its message; None: it has no such line.
+def without(intent: str, removed: Waiting) -> str | None:
+    """Return an intent without a context line of this message; None if it has no such line.
 
-    Of a line whose text is not kept any more it is not known which it is: without all of its sender.
+    If the text of the line is no longer stored, all lines of its sender are removed.
     """
-    head, opened, rest = said.partition("<room_context>\n")
+    head, opened, rest = intent.partition("<room_context>\n")
     block, closed, tail = rest.partition("</room_context>")
-    sender = re.escape(gone.sender)
+    sender = re.escape(removed.sender)
     anything = rf"(?:[^\n(]* \({sender}\)|{sender}): .*(?:\n  .*)*"
-    shown = re.escape(_shown(gone)) if gone.body else anything
-    left, found = re.subn(rf"(?m)^{shown}\n(?!  )", "", block, count=int(bool(gone.body)))
-    return f"{head}{opened}{left}{closed}{tail}" if found else None
+    shown = re.escape(_context_line(removed)) if removed.body else anything
+    block_left, count = re.subn(rf"(?m)^{shown}\n(?!  )", "", block, count=int(bool(removed.body)))
+    return f"{head}{opened}{block_left}{closed}{tail}" if count else None
 
 
-def without_quote(said: str) -> str:
-    """An intent without the text that its message replies to."""
-    head, opened, rest = said.partition("<replied_to>\n")
+def without_quote(text: str) -> str:
+    """Return an intent without the text that its message replies to."""
+    head, opened, rest = text.partition("<replied_to>\n")
     _, closed, tail = rest.partition("</replied_to>")
-    return f"{head}{opened}{DELETED}\n{closed}{tail}" if closed else said
+    return f"{head}{opened}{DELETED}\n{closed}{tail}" if closed else text
 
 
 def written(row: Waiting, now: datetime) -> datetime | None:
-    """When a message was written from which its relative times count; None: from now (F-029)."""
+    """Return the time that a message's relative times refer to; None for now (F-029)."""
     is_said = row.kind in ("message", "command")
     return row.sent_at if is_said and now - row.sent_at > TAKEN_UP else None
 
 
 def age(row: Waiting, now: datetime, zone: ZoneInfo) -> str:
-    """The line that says when a message was written; "": just now."""
+    """Return the line with the time of writing; "" if it was just now."""
     since = written(row, now)
     if since is None:
         return ""
@@ -213,29 +216,23 @@ def age(row: Waiting, now: datetime, zone: ZoneInfo) -> str:
     return f"[written {day}{local:%H:%M}, {span(now - since)} ago]"
 
 
-def _shown(row: Waiting) -> str:
+def _context_line(row: Waiting) -> str:
     return line(row.sender_name, row.sender, row.body[:MOST_CONTEXT_CHARACTERS])
 
 
 def line(sender_name: str, sender: str, body: str) -> str:
-    """What somebody said, under their name and id: each further line of it is indented."""
-    # Neither a name nor a line of the text can pass for the beginning of somebody else's line.
+    """Return a person's message under their name and id; its further lines are indented."""
+    # No name or line of text can look like the beginning of another person's line.
     name = " ".join(sender_name.translate(NO_ADDRESS).split())
     who = f"{name} ({sender})" if name else sender
     return untagged("\n  ".join(f"{who}: {body}".splitlines()))
 
 
-MOST_QUOTED = 1000
-US = "you"
-UNREADABLE = "[it could not be read]"
-PRIVATE = "[said to other people than those who are here now: not shown]"
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What we know ourselves of an earlier message; no quote: it could never be read.
+    """Our record of an earlier message; `quote` is None if it could never be read.
 
-    `scope`: whose it is, where it was said to fewer people than its room may have by now.
+    `scope`: the scope it belongs to, if fewer people could read it than are in its room by now.
     """
 
     quote: Quote | None
@@ -243,7 +240,7 @@ class Record:
 
 
 class Replies:
-    """Finds the text that a message replies to: ours, or else the homeserver's."""
+    """Finds the text that a message replies to: in our records, or else from the homeserver."""
 
     def __init__(self, stores: Stores, speaker: Speaker) -> None:
         self._database = stores.database
@@ -255,7 +252,7 @@ class Replies:
         self._speaker = speaker
 
     async def fetched(self, row: Waiting) -> Quote | None:
-        """What is to be asked of the homeserver, outside of a transaction; None: nothing, or in vain."""
+        """Fetch the replied-to message from the homeserver, outside a transaction; None: not needed, or not found."""
         if row.replies_to is None:
             return None
         async with self._database.transaction() as tx:
@@ -263,10 +260,10 @@ class Replies:
         return await self._speaker.quote(row) if record is None else None
 
     async def shown(self, tx: Transaction, row: Waiting, scope: str, fetched: Quote | None) -> str:
-        """The block for the model; "" where nothing is replied to.
+        """Return the block for the model; "" if the message is no reply.
 
-        Nothing that was said in private is shown to others, nor what the homeserver has from before
-        the conversation got its present `scope`.
+        Private messages are not shown to others, nor does the homeserver's copy count if it is
+        older than the conversation's present `scope`.
         """
         if row.replies_to is None:
             return ""
@@ -277,25 +274,25 @@ class Replies:
         return block(quote, withheld=is_private or bool(is_older))
 
     async def _record(self, tx: Transaction, room_id: str, event_id: str) -> Record | None:
-        """What we know of an event; None: nothing by now, so that the homeserver is to be asked."""
+        """Return our record of an event; None if the homeserver must be asked."""
         ours = await self._outbox.sent_event(tx, room_id, event_id)
         if ours is not None:
             return Record(Quote("", "", ours.body), ours.meant_for)
-        found = await self._inbox.newest_version(tx, event_id)
-        if found is None or found.room_id != room_id or found.kind == "event":
+        stored = await self._inbox.newest_version(tx, event_id)
+        if stored is None or stored.room_id != room_id or stored.kind == "event":
             return None
-        if found.state == "ignored" and not found.body + found.sender_name:
-            return None  # kept for its id alone: it was nothing to us, or its text expired (F-030)
-        ended = await self._casts.reasons(tx, [found.event_id])
-        refused = found.state == "ignored" and found.kind != "context" and found.body
-        if refused or {*REFUSED}.intersection(ended) or found.state in ("locked", "untrusted"):
+        if stored.state == "ignored" and not stored.body + stored.sender_name:
+            return None  # stored for its id only: not for us, or its text expired (F-030)
+        ended = await self._casts.reasons(tx, [stored.event_id])
+        refused = stored.state == "ignored" and stored.kind != "context" and stored.body
+        if refused or {*REFUSED}.intersection(ended) or stored.state in ("locked", "untrusted"):
             return Record(None)
-        quote = Quote(found.sender, found.sender_name, found.body)
-        return Record(quote, f"{PERSON}{found.sender}" if found.direct else ANYBODY)
+        quote = Quote(stored.sender, stored.sender_name, stored.body)
+        return Record(quote, f"{PERSON}{stored.sender}" if stored.direct else ANYBODY)
 
 
 def block(quote: Quote | None, *, withheld: bool = False) -> str:
-    """What is replied to, as the model sees it, under the name of who said it."""
+    """Return the replied-to message in the form that the model sees, under its sender's name."""
     if quote is None or withheld:
         text = PRIVATE if withheld else UNREADABLE
     else:
@@ -305,22 +302,17 @@ def block(quote: Quote | None, *, withheld: bool = False) -> str:
 
 
 def is_of_others(replied: str, row: Waiting) -> bool:
-    """Whether a block of what is replied to shows words of neither us nor who replies."""
-    said = replied.removeprefix("<replied_to>\n")
+    """Return True if a reply block has words of somebody other than us and the replier."""
+    quoted = replied.removeprefix("<replied_to>\n")
     own = (line("", US, ""), line(row.sender_name, row.sender, ""), DELETED, PRIVATE, UNREADABLE)
-    return bool(said) and not said.startswith(own)
-
-
-AGAIN = timedelta(seconds=60)  # a message waits this long for a model that is away (L-034)
-WAITS = {"model_unavailable", "budget"}  # for what passes by itself
-AT_ONCE = 4  # casts of one person at the same time; more wait their turn (X-032)
+    return bool(quoted) and not quoted.startswith(own)
 
 
 def outdated(row: Waiting, scope: str) -> str:
-    """What to say instead of an answer: what was said is not for this scope; "" when it is.
+    """Return the text to send instead of an answer if the scope has changed; "" if it has not.
 
-    What was said in private is not for others (F-003), and what others said acts on nobody's own
-    memory.
+    A private message is not answered before others (F-003), and a message from a group does not
+    change anybody's own memory.
     """
     if row.kind == "event" or scope == f"{PERSON}{row.sender}":
         return ""
@@ -330,7 +322,7 @@ def outdated(row: Waiting, scope: str) -> str:
 
 
 class Casting:
-    """Casts what a room's inbox holds."""
+    """Runs casts for inbox rows."""
 
     def __init__(
         self,
@@ -368,7 +360,7 @@ class Casting:
         self._speaker.attend(row)
         try:
             if given_up := self._trouble.given_up(row):
-                # By one more cast: the record says how a message ended, to whoever reads it later.
+                # With one more cast, so that the record has the end of the message.
                 if cast := await self._opened(row, None):
                     scope = await self._conversations.scope_of(cast.branch_id)
                     await self._close(row, cast, given_up, scope)
@@ -412,10 +404,10 @@ class Casting:
         meant_for: str = ANYBODY,
         in_place: bool = False,
     ) -> None:
-        """Answer a row, in the transaction of what led to the answer.
+        """Answer a row, in the transaction of its outcome.
 
-        `meant_for`: the scope that the answer was made of, unless it tells nothing of anybody.
-        `in_place`: it may take the place of the answer to an earlier wording.
+        `meant_for`: the scope whose memory the answer may contain. `in_place`: it may replace the
+        answer to an earlier wording.
         """
         if text.strip():
             await self._outbox.enqueue(
@@ -432,30 +424,30 @@ class Casting:
     async def seen(
         self, tx: Transaction, row: Waiting, cast: Cast | None
     ) -> tuple[str, str] | None:
-        """The text so far of an answer that people see growing, and for whom it is made.
+        """Return the text of a growing answer that people have seen, and its scope.
 
-        None: none is to be seen. After a restart no more of the text is known than it began with.
+        None: there is none. After a restart only the beginning of the text is known.
         """
         shown, draft = self._speaker.shown(row), await open_draft(tx, row.event_id)
         if draft is not None:
             return (draft[0] if shown is None else shown), draft[1]
         if not shown:
             return None
-        if cast is not None:  # it grows in the place of a former answer
+        if cast is not None:  # it replaces an earlier answer
             return shown, await self._conversations.scope_of(cast.branch_id)
         return shown, await self.scope(row)
 
     @property
     def seconds(self) -> float:
-        """How long what is no cast may take for its model (F-017)."""
+        """The time limit for model requests of commands (F-017)."""
         return self._settings.wards.max_seconds
 
     async def scope(self, row: Waiting) -> str:
-        """Whose memory the room of a row has now."""
+        """Return the scope that the room of a row has now."""
         return (await self._conversations.get(row.conversation_id)).scope
 
     async def _opened(self, row: Waiting, fetched: Quote | None) -> Cast | None:
-        """The cast for a row: a new one, or one that a crash interrupted.
+        """Return the cast for a row: a new one, or one that a crash interrupted.
 
         None: it was stopped, is about another branch, or a seed goes first and the row comes again.
         """
@@ -466,10 +458,10 @@ class Casting:
         async with self._database.transaction(late=True) as tx:
             branch = await self._conversations.current_branch(tx, row.conversation_id)
             scope = await self.scope(row)
-            said = outdated(row, scope)
-            if said or not await self._in_view(tx, row):
-                if await self._inbox.is_waiting(tx, row.event_id):  # else nothing is said of it
-                    await self._out_of_view(tx, row, scope, said)
+            refusal = outdated(row, scope)
+            if refusal or not await self._in_view(tx, row):
+                if await self._inbox.is_waiting(tx, row.event_id):  # otherwise it is ignored
+                    await self._out_of_view(tx, row, scope, refusal)
                 return None
             opens = row.kind == "message" and not row.edits
             if opens and await self._branching.sow(tx, row, branch):
@@ -478,13 +470,13 @@ class Casting:
                 return None
             branch, effects = await self._branching.fork(tx, row, branch)
             began = await self._conversations.began(tx, row.conversation_id)
-            lines = await self._said_before(tx, row, began)
+            lines = await self._context_rows(tx, row, began)
             replied = await self._replies.shown(tx, row, scope, fetched)
-            told = effects + await self._told_before(tx, row, scope, began)
-            told += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
+            text = effects + await self._news_before(tx, row, scope, began)
+            text += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
             wards = self._settings.wards.record()
             cast = await self._casts.start(
-                *(tx, branch, row.event_id, told, row.origin, wards),
+                *(tx, branch, row.event_id, text, row.origin, wards),
                 taint=bool(lines) or is_of_others(replied, row),
                 bare=self._trouble.is_last(row),
             )
@@ -493,7 +485,7 @@ class Casting:
             return cast
 
     async def _in_view(self, tx: Transaction, row: Waiting) -> bool:
-        """Whether an event of ours is about what the room has in view (L-062, L-074)."""
+        """Return True unless the row is an event about something out of view (L-062, L-074)."""
         if row.turn_id is not None:
             return await self._conversations.in_view(tx, row.conversation_id, row.turn_id)
         if row.is_unasked:
@@ -501,39 +493,37 @@ class Casting:
             return branch in row.event_id
         return True
 
-    async def _out_of_view(self, tx: Transaction, row: Waiting, now: str, said: str) -> None:
-        """A result is for those who could read here when it was asked for; after `/new` for nobody."""
-        scope, turn = ANYBODY if said else now, row.turn_id
-        if not said and turn is not None and not await self._conversations.is_over(tx, turn):
+    async def _out_of_view(self, tx: Transaction, row: Waiting, now: str, answer: str) -> None:
+        """Answer with a result for the people who asked for it; after `/new` without text."""
+        scope, turn = ANYBODY if answer else now, row.turn_id
+        if not answer and turn is not None and not await self._conversations.is_over(tx, turn):
             scope = await self._conversations.scope_of_turn(turn)
-            said = words.RESULT.format(result=text_of(row.body))
-        await self.reply(tx, row, said, meant_for=scope)
+            answer = words.RESULT.format(result=text_of(row.body))
+        await self.reply(tx, row, answer, meant_for=scope)
 
-    async def _told_before(self, tx: Transaction, row: Waiting, scope: str, began: datetime) -> str:
-        """What tasks have told this room since its last message was asked about (T-052), and what
-        was tidied since (M-078).
-        """
+    async def _news_before(self, tx: Transaction, row: Waiting, scope: str, began: datetime) -> str:
+        """Return the task messages (T-052) and the memory changes (M-078) since the last message."""
         if row.kind != "message":
             return ""
         unasked = self._settings.unasked
         tidied = await unasked.told_with(tx, row, scope) if unasked else ""
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
         since = max(began, last.received_at if last else began)
-        told = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
-        asked = await self._casts.last_begun(tx, last.event_id) if last and told else None
-        if asked is not None and asked > since:  # which brought what was told until then
-            told = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
-        return "".join(due_event(each, self._zone) for each in told) + tidied
+        due = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
+        asked_at = await self._casts.last_begun(tx, last.event_id) if last and due else None
+        if asked_at is not None and asked_at > since:  # that cast brought the results before it
+            due = await self._occurrences.delivered_in(tx, row.conversation_id, asked_at, MOST)
+        return "".join(due_event(each, self._zone) for each in due) + tidied
 
-    async def _said_before(
+    async def _context_rows(
         self, tx: Transaction, row: Waiting, began: datetime
     ) -> Sequence[Waiting]:
         first = await self._inbox.find(tx, row.edits) if row.edits else None
         return await self._inbox.context(row.conversation_id, (first or row).seq, began)
 
     async def _close(self, row: Waiting, cast: Cast, outcome: Outcome, scope: str) -> None:
-        """The end of the cast, its answer and the answered mark: one transaction (DESIGN §3, 7)."""
-        # After events of ours nothing is told to be too long (P-051).
+        """Store the end of the cast, its answer and the answered mark in one transaction (DESIGN §3, 7)."""
+        # Our own events are not followed by size notices (P-051).
         sizes = await self._oversize.sizes(scope) if row.kind == "message" else {}
         if sizes and outcome.left_out is not None:
             await self._oversize.note(scope, outcome.left_out if "memories" in sizes else 0)
@@ -541,9 +531,9 @@ class Casting:
             if not await self._casts.in_scope(tx, cast.branch_id):
                 outcome = JOINED
             if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
-                return  # stopped or edited, and that was answered
+                return  # stopped or edited: answered already
             await self._settle(tx, row, cast, outcome, scope)
-            # An event for each part of the prompt that is too long (P-048).
+            # One event for each oversize part of the prompt (P-048).
             for n, text in enumerate(await self._oversize.notices(tx, scope, sizes)):
                 event_id = f"{OVERSIZE}{cast.branch_id}_{cast.id}_{n}"
                 body = event("component_oversize", event_id, text)
@@ -552,21 +542,21 @@ class Casting:
     async def _settle(
         self, tx: Transaction, row: Waiting, cast: Cast, outcome: Outcome, scope: str
     ) -> None:
-        """Answer the row, or keep it for a model that is away, or for those who are in the room now."""
+        """Answer the row, or keep it until the model is back, or for the present members of the room."""
         if outcome is JOINED and not row.is_unasked:
             await self._inbox.mark(tx, row.event_id, "waiting")
-            if not row.direct:  # it is tried again, for others: they see nothing of this
+            if not row.direct:  # the others, for whom it is tried again, must not see it
                 self._speaker.retract(row.conversation_id)
-        elif row.is_unasked and outcome.reason not in ANSWERED:  # nobody waits for it (P-061)
+        elif row.is_unasked and outcome.reason not in ANSWERED:  # no person waits for it (P-061)
             await self._inbox.mark(tx, row.event_id, "answered")
         elif outcome.reason in WAITS:
             until = outcome.until or self._clock.now() + AGAIN
-            left = (until - self._clock.now()).total_seconds()
-            await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + left)
+            seconds = (until - self._clock.now()).total_seconds()
+            await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + seconds)
             if outcome.reason == "budget":
                 chosen = await self._conversations.backend(row.conversation_id)
-                key, said = f"budget {until.isoformat()}", words.reply_text(outcome, chosen=chosen)
-                await self.tell_once(tx, row, key, said)
+                answer = words.reply_text(outcome, chosen=chosen)
+                await self.tell_once(tx, row, f"budget {until.isoformat()}", answer)
         else:
             when = "" if row.kind == "event" else in_words(row.sent_at, self._zone)
             is_over = outcome.reason in (*REFUSED, *UNFIT)
@@ -574,18 +564,18 @@ class Casting:
             turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
             turns = [*filter(is_shown, turns)]
             seen = await self.seen(tx, row, cast)
-            shown = seen[0] if seen and seen[1] == scope else ""  # not what was for other readers
+            shown = seen[0] if seen and seen[1] == scope else ""  # not a text for other readers
             is_whole = outcome.state == "terminated"
             chosen = None if is_whole else await self._conversations.backend(row.conversation_id)
-            said = words.reply_text(outcome, when, turns, shown, chosen)
+            answer = words.reply_text(outcome, when, turns, shown, chosen)
             if not turns and not seen and (key := self._trouble.once(row, outcome, chosen)):
-                await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
-                said = ""
+                await self._notices.notice_once(tx, key, EVER, row.conversation_id, answer)
+                answer = ""
             by_model = (is_whole and bool(outcome.text.strip())) or bool(shown)
             in_place = by_model and row.edits is not None
-            await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=in_place)
+            await self.reply(tx, row, answer, cast.id, meant_for=scope, in_place=in_place)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
-        """Say something about a row in its room, and never again under the same key."""
+        """Send a notice about a row to its room, and never again under the same key."""
         where = row.conversation_id
         await self._notices.notice_once(tx, f"{key} {where}", EVER, where, text)

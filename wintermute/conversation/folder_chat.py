@@ -1,9 +1,9 @@
-"""Conversations that are folders of message files, answered by the one loop (W-025, W-036, A-1).
+"""Conversations in folders of message files, answered by the same loop (W-025, W-036, A-1).
 
-    files ─▶ steps ─▶ as far as the loom has the same: its branch; from there on: entered ─▶ cast
+    files ─▶ steps ─▶ known part: its branch in the loom; new steps: recorded there ─▶ cast
 
-What the model sees are the files. Somebody may have put messages there by hand, which are entered;
-where one was changed or removed, the branch is forked. No room, no inbox: who asks waits here.
+The files are what the model sees. A person may add messages by hand: they are recorded. If one was
+changed or removed, the branch is forked. There is no room and no inbox: the caller waits.
 """
 
 import asyncio
@@ -28,42 +28,42 @@ from wintermute.text import untagged
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 
 ENTERED = "entered"
-"""How a cast ended of which nothing was asked: its messages were there already."""
+"""The end reason of a cast that records existing messages, without a model."""
 OPENS = "(The conversation begins here.)"
-"""What an answer follows to which no message is there."""
+"""The intent of a cast whose answer has no message before it."""
 ANSWERED = "The last message is an answer: add a message first"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One message with what was answered; `said` None: the conversation begins with an answer."""
+    """One message with its answers; `said` is None if the conversation begins with an answer."""
 
     said: str | None
     answers: tuple[str, ...] = ()
 
     def same(self, other: "Step") -> bool:
-        """Whether both say the same: white space around a text is none of it."""
+        """Compare two steps, ignoring white space around the texts."""
         texts = [[text and text.strip() for text in (s.said, *s.answers)] for s in (self, other)]
         return texts[0] == texts[1]
 
 
 def steps_of(messages: Sequence[MessageFile]) -> tuple[Step, ...]:
-    """What people said in a folder, each with its answers."""
-    found: list[Step] = []
+    """Return the messages of people in a folder, each with its answers."""
+    steps: list[Step] = []
     for message in messages:
         if message.role == "user":
-            found.append(Step(message.text))
+            steps.append(Step(message.text))
         elif message.role == "assistant":
-            last = found.pop() if found else Step(None)
-            found.append(replace(last, answers=(*last.answers, message.text)))
-    return tuple(found)
+            last = steps.pop() if steps else Step(None)
+            steps.append(replace(last, answers=(*last.answers, message.text)))
+    return tuple(steps)
 
 
 def _recorded(casts: Sequence[Cast]) -> Iterator[tuple[Step, Cast]]:
-    """The steps that a branch has on record, each with the last of its casts."""
+    """Yield the steps of a branch on record, each with the last of its casts."""
     for cast, later in zip(casts, [*casts, None][1:], strict=True):
         if later is not None and later.event_id is not None and later.event_id == cast.event_id:
-            continue  # it was not answered, and asked again
+            continue  # not answered, and asked again
         if cast.reason == ENTERED:
             answers = tuple(turn.utterance for turn in cast.turns)
         else:
@@ -72,7 +72,7 @@ def _recorded(casts: Sequence[Cast]) -> Iterator[tuple[Step, Cast]]:
 
 
 class FolderPrompt:
-    """The system message that is in the folder. Implements `Prompt`."""
+    """The system message of a folder. Implements `Prompt`."""
 
     layout: Layout = "append"
 
@@ -82,18 +82,18 @@ class FolderPrompt:
     async def system(
         self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
     ) -> str | None:
-        """As it was written, once (W-025)."""
+        """Return the message of the folder, which is written once (W-025)."""
         return self._text or None
 
     async def changing(
         self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
-        """Nothing: all that is known stands in the files."""
+        """Return None: the files have everything."""
         return None
 
 
 class FolderChat:
-    """Answers what stands last in a folder."""
+    """Answers the last message in a folder."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class FolderChat:
         redact: Callable[[str], str],
         clock: Clock,
     ) -> None:
-        """`settings`: those of every cast, but for the prompt, which is the folder's."""
+        """Take the usual cast settings; the prompt is replaced by the folder's."""
         self._stores = stores
         self._loop = loop
         self._settings = settings
@@ -113,19 +113,20 @@ class FolderChat:
     async def answer(
         self, folder: ConversationFolder, system: str, watch: Watch | None = None
     ) -> str:
-        """What the model answers to the last message; nothing is written but `system`, once.
+        """Return the model's answer to the last message; only `system` is written, once.
 
-        Within `ConversationFolder.held`. Raises: WintermuteError when there is no answer.
+        To be called within `ConversationFolder.held`. Raises: WintermuteError when there is no
+        answer.
         """
         messages = await asyncio.to_thread(_with_system, folder, system)
-        steps = tuple(map(self._kept, steps_of(messages)))
+        steps = tuple(map(self._as_recorded, steps_of(messages)))
         if not steps or steps[-1].answers:
             raise WintermuteError(ANSWERED if steps else "There is no message: add one first")
         conversation, cast = await self._opened(str(folder.path.resolve()), steps)
-        told = "\n\n".join(each.text for each in messages if each.role == "system")
+        instructions = "\n\n".join(each.text for each in messages if each.role == "system")
         scope = self._stores.owner.scope
-        # Tools stay where there is no page: else a tag that asks for one would be text (W-027).
-        settings = replace(self._settings, prompt=FolderPrompt(told))
+        # Tools are offered even without pages: otherwise a recall tag would be text (W-027).
+        settings = replace(self._settings, prompt=FolderPrompt(instructions))
         caller = Caller(
             *(conversation, scope, cast.id, "owner", cast.event_id), begun=cast.started_at
         )
@@ -136,13 +137,13 @@ class FolderChat:
             raise WintermuteError(reply_text(outcome) or "The model gave no answer")
         return outcome.text
 
-    def _kept(self, step: Step) -> Step:
-        """As the record has it: no tag of ours in what people say (L-071), no secret anywhere."""
-        said = None if step.said is None else self._redact(untagged(step.said))
-        return Step(said, tuple(map(self._redact, step.answers)))
+    def _as_recorded(self, step: Step) -> Step:
+        """Return a step in its recorded form: without tags in a person's words (L-071) or secrets."""
+        text = None if step.said is None else self._redact(untagged(step.said))
+        return Step(text, tuple(map(self._redact, step.answers)))
 
     async def _opened(self, path: str, steps: tuple[Step, ...]) -> tuple[str, Cast]:
-        """The conversation of a folder, and the cast for its last step: all before is on record."""
+        """Return a folder's conversation, and the cast for its last step; record the steps before."""
         stores = self._stores
         async with stores.database.transaction() as tx:
             conversation = await stores.conversations.in_room(
@@ -169,7 +170,7 @@ class FolderChat:
     async def _enter(
         self, tx: Transaction, branch: str, conversation: str, steps: tuple[Step, ...]
     ) -> None:
-        """Put the last of these steps on record."""
+        """Record the last of these steps."""
         casts, step = self._stores.casts, steps[-1]
         event_id = None if step.said is None else _event_id(conversation, steps)
         cast = await self._begin(tx, branch, event_id, step)
@@ -181,8 +182,8 @@ class FolderChat:
 
     async def _begin(self, tx: Transaction, branch: str, event_id: str | None, step: Step) -> Cast:
         wards = self._settings.wards.record()
-        said = OPENS if step.said is None else step.said
-        return await self._stores.casts.start(tx, branch, event_id, said, "owner", wards)
+        intent = OPENS if step.said is None else step.said
+        return await self._stores.casts.start(tx, branch, event_id, intent, "owner", wards)
 
 
 def _with_system(folder: ConversationFolder, system: str) -> tuple[MessageFile, ...]:
@@ -194,16 +195,16 @@ def _with_system(folder: ConversationFolder, system: str) -> tuple[MessageFile, 
 
 
 def _common(steps: Sequence[Step], recorded: Sequence[Step]) -> int:
-    """How many steps at the beginning are the same."""
+    """Count the equal steps at the beginning."""
     pairs = zip(steps, recorded, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0].same(pair[1]), pairs))
 
 
 def _event_id(conversation: str, steps: Sequence[Step]) -> str:
-    """The same for the same messages: what is asked again is not shown twice (L-034)."""
-    whole = hashlib.sha256(conversation.encode())
+    """Return an id made of the messages, so that a repeated question is not shown twice (L-034)."""
+    digest = hashlib.sha256(conversation.encode())
     for step in steps:
         for text in (step.said or "", *step.answers):
-            whole.update(hashlib.sha256(text.strip().encode()).digest())
-        whole.update(b"|")
-    return f"file_{whole.hexdigest()[:32]}"
+            digest.update(hashlib.sha256(text.strip().encode()).digest())
+        digest.update(b"|")
+    return f"file_{digest.hexdigest()[:32]}"

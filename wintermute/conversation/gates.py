@@ -1,4 +1,4 @@
-"""Gates: each call of a turn is stored as started, run, and stored with what it gave."""
+"""Gates: each call of a turn is stored as started, run, and stored with its result."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -23,10 +23,10 @@ REPEATED = "the same call stands above in this answer; not run again"
 
 
 class Gates:
-    """Runs calls. `clean` takes the secrets out of what a gate gave (L-089).
+    """Runs calls. `clean` removes secrets from results (L-089).
 
-    The models of the backends in `small` say one thing several times, and may only add where
-    nobody sees what they do.
+    Models of the backends in `small` repeat calls, so a repeated call is not run again, and they
+    may only add where nobody watches.
     """
 
     def __init__(
@@ -38,53 +38,53 @@ class Gates:
         self._small = small
 
     def is_of_small(self, turn: Turn) -> bool:
-        """Whether a small model said it."""
+        """Return True if a small model wrote the turn."""
         return turn.backend in self._small
 
     async def observe(self, toolbox: Toolbox, caller: Caller, turn: Turn, n: int) -> Observation:
-        """What the n-th call of a turn led to; from the record if it has an end there (L-051)."""
+        """Return the observation of a turn's n-th call: from the record if it is complete (L-051)."""
         call = turn.calls[n]
         before = turn.observations[n] if n < len(turn.observations) else None
         if before is not None and before.completed:
             return before
-        verdict, earlier = toolbox.accept(call), turn.calls[:n]
+        checked, earlier = toolbox.accept(call), turn.calls[:n]
         is_small = self.is_of_small(turn)
         if any(call.id == other.id for other in earlier):  # L-016
-            verdict = Rejected(TWICE, verdict.args)
+            checked = Rejected(TWICE, checked.args)
         elif is_small and any(_same(call, other) for other in earlier):
-            verdict = Rejected(REPEATED, verdict.args)
+            checked = Rejected(REPEATED, checked.args)
         unattended = caller.only_adds or caller.origin in ("timer", "system")
         caller = replace(caller, only_adds=is_small and unattended)
         if before is None:
             async with self._database.transaction() as tx:
-                await self._casts.begin_observation(tx, turn.id, n, call, verdict.args)
-        elif isinstance(verdict, Accepted) and not _repeatable(verdict):
-            verdict = Rejected(INTERRUPTED, verdict.args)
-        result, is_error = await self._effect(verdict, caller, turn.id, n)
-        return Observation(n, call.name, verdict.args, result, is_error, call.id, completed=True)
+                await self._casts.begin_observation(tx, turn.id, n, call, checked.args)
+        elif isinstance(checked, Accepted) and not _repeatable(checked):
+            checked = Rejected(INTERRUPTED, checked.args)
+        result, is_error = await self._effect(checked, caller, turn.id, n)
+        return Observation(n, call.name, checked.args, result, is_error, call.id, completed=True)
 
     async def _effect(
-        self, verdict: Accepted | Rejected, caller: Caller, turn_id: str, n: int
+        self, checked: Accepted | Rejected, caller: Caller, turn_id: str, n: int
     ) -> tuple[object, bool]:
-        """Run a gate and store what it gave; what changes our own stores, in one transaction."""
+        """Run a gate and store its result; a change to our own stores is one transaction with it."""
         result: object
         is_error = False
         try:
-            if isinstance(verdict, Rejected):
-                result, is_error = verdict.reason, True
-            elif isinstance(verdict.tool, StoreTool):
+            if isinstance(checked, Rejected):
+                result, is_error = checked.reason, True
+            elif isinstance(checked.tool, StoreTool):
                 async with self._database.transaction() as tx:
-                    result = self._clean(await verdict.tool.change(tx, caller, verdict.args))
+                    result = self._clean(await checked.tool.change(tx, caller, checked.args))
                     await self._casts.complete_observation(tx, turn_id, n, result, is_error)
                 return result, is_error
             else:
-                result = await verdict.tool.run(caller, verdict.args)
+                result = await checked.tool.run(caller, checked.args)
         except ToolFailed as error:
             result, is_error = str(error), True
         result = self._clean(result)
         async with self._database.transaction() as tx:
             await self._casts.complete_observation(tx, turn_id, n, result, is_error)
-            if not is_error and _is_outside(verdict, caller, result):
+            if not is_error and _is_untrusted(checked, caller, result):
                 await self._casts.taint(tx, turn_id)
         return result, is_error
 
@@ -93,12 +93,12 @@ def _same(call: Call, other: Call) -> bool:
     return (call.name, call.arguments) == (other.name, other.arguments)
 
 
-def _is_outside(verdict: Accepted | Rejected, caller: Caller, result: object) -> bool:
-    if not isinstance(verdict, Accepted) or not isinstance(verdict.tool, OutsideTool):
+def _is_untrusted(checked: Accepted | Rejected, caller: Caller, result: object) -> bool:
+    if not isinstance(checked, Accepted) or not isinstance(checked.tool, OutsideTool):
         return False
-    return verdict.tool.is_outside(caller, verdict.args, result)
+    return checked.tool.is_outside(caller, checked.args, result)
 
 
 def _repeatable(accepted: Accepted) -> bool:
-    """Whether a gate that a crash interrupted may run again (L-051)."""
+    """Return True if a gate may run again after a crash interrupted it (L-051)."""
     return isinstance(accepted.tool, StoreTool) or accepted.tool.durable

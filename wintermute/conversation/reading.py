@@ -1,7 +1,7 @@
-"""Who waits for a model that is still reading, and the one notice that says so after a minute.
+"""Slow prompt reading: after a minute without a token, one notice tells the person about the wait.
 
-The notice is a row like any other; once its message has an answer it goes by itself (see `Outbox`).
-A message that fails is told of by `trouble` instead. A terminal and a page show the wait as it passes.
+The notice is an outbox row; it is removed when its message has an answer (see `Outbox`). `trouble`
+reports failed attempts instead. A terminal and the web page show the wait continuously.
 """
 
 from dataclasses import dataclass, replace
@@ -15,15 +15,15 @@ from wintermute.stores import Stores
 from wintermute.text import display_name
 
 PATIENCE = 60.0
-"""Seconds without a first token after which a person hears that it is being waited for."""
+"""Seconds without a first token after which a person is told about the wait."""
 MOST_PROBLEM = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A message whose answer has not begun, since when by the steady clock.
+    """A message whose answer has not begun; `since` is a time of the monotonic clock.
 
-    `told`: of which attempt its person knows; 0: of none yet.
+    `told`: the attempt that its person was told about; 0 for none yet.
     """
 
     row: Waiting
@@ -33,14 +33,14 @@ class Reading:
 
     @property
     def due(self) -> float | None:
-        """When something is to be told; None: nothing is."""
+        """The time of the next notice; None if there is none."""
         if self.told:
             return self.since if self.wait.attempt != self.told else None
         return self.since + PATIENCE
 
 
 class Readings:
-    """Knows for which messages a first token is waited, and tells their people."""
+    """Tracks the messages that wait for a first token, and tells their people."""
 
     def __init__(self, stores: Stores, clock: Clock) -> None:
         self._database = stores.database
@@ -50,7 +50,7 @@ class Readings:
         self._open: dict[str, Reading] = {}  # by event
 
     def goes_on(self, row: Waiting, wait: Wait) -> bool:
-        """Note how the wait for an answer stands; whether that may be news to somebody."""
+        """Record the state of a wait; return True if its person may have to be told."""
         if row.kind != "message" or not is_matrix(row.room_id):
             return False
         known = self._open.get(row.event_id) or Reading(row, self._clock.monotonic(), wait)
@@ -58,18 +58,18 @@ class Readings:
         return known.due is not None
 
     def over(self, row: Waiting) -> None:
-        """An answer has begun, or there will be none."""
+        """Forget a wait: its answer has begun, or there will be none."""
         self._open.pop(row.event_id, None)
 
     def due(self) -> list[tuple[float, Reading]]:
-        """What is to be told, and when."""
-        found = [(reading.due, reading) for reading in self._open.values()]
-        return [(at, reading) for at, reading in found if at is not None]
+        """Return the notices to send, each with its time."""
+        notices = [(reading.due, reading) for reading in self._open.values()]
+        return [(at, reading) for at, reading in notices if at is not None]
 
     async def tell(self, reading: Reading, *, unless: bool) -> bool:
-        """Tell of a wait, once for each message; of another attempt in the same notice.
+        """Tell a person about a wait, once per message; a later attempt edits the same notice.
 
-        `unless`: that it fails is told by others. Whether anything is to be said now.
+        `unless`: others report its failure. Returns True if there is something to send now.
         """
         row, text = reading.row, said(reading.wait)
         if (known := self._open.get(row.event_id)) is not None:
@@ -87,7 +87,7 @@ class Readings:
 
 
 def said(wait: Wait) -> str:
-    """What a person reads of a wait."""
+    """Return the text of the notice about a wait."""
     read = words.READ.format(read=wait.read, total=wait.total) if wait.total else ""
     problem = display_name(wait.problem, MOST_PROBLEM)
     again = words.ATTEMPT.format(n=wait.attempt, of=wait.of, problem=problem)

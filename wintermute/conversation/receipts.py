@@ -1,4 +1,4 @@
-"""What was done, in words: for a person whose model has nothing more to say about it. Pure."""
+"""A summary of a cast's tool calls, for a person whose model gives no text of its own. Pure."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -12,39 +12,39 @@ from wintermute.text import one_line, untagged
 from wintermute.wiki.recall import RECALL
 
 MOST = 300
-"""Characters of one line."""
+"""The most characters of one line."""
 MOST_LINES = 50
 
 
 def done_so_far(turns: Sequence[Turn]) -> str:
-    """What the calls of a cast have done, a line each, or else what they have listed.
+    """Return the effects of a cast's calls, a line each, or else the rows they listed.
 
-    "" unless one did either. What failed is named too, but for pages that were not found: nobody may
-    think that it was done.
+    "" if there are neither. Failed calls are named too, so that nobody takes them for done, except
+    pages that were not found.
     """
-    seen = [each for turn in turns for each in turn.observations if each.completed]
-    good = [each for each in seen if not each.is_error]
-    lists = [each for each in good if _lists(each) and isinstance(each.result, list)]
-    done = [_receipt(each.gate, each.result) for each in good if _has_effect(each)]
-    found = [_receipt(each.gate, row) for each in lists for row in each.result] or ["nothing"]
-    wrong = (each for each in seen if each.is_error and each.gate != RECALL)
-    failed = [_line(each.gate, as_text(each.result)) for each in wrong]
+    completed = [each for turn in turns for each in turn.observations if each.completed]
+    succeeded = [each for each in completed if not each.is_error]
+    lists = [each for each in succeeded if _is_listing(each) and isinstance(each.result, list)]
+    done = [_receipt(each.gate, each.result) for each in succeeded if _has_effect(each)]
+    listed = [_receipt(each.gate, row) for each in lists for row in each.result] or ["nothing"]
+    errors = (each for each in completed if each.is_error and each.gate != RECALL)
+    failed = [_line(each.gate, as_text(each.result)) for each in errors]
     if not (done or lists):
         return ""
-    told = _listed("Done", done) if done else _listed("Found", found)
-    return untagged("\n\n".join(chain(told, _listed("Not done", failed))))
+    summary = _section("Done", done) if done else _section("Found", listed)
+    return untagged("\n\n".join(chain(summary, _section("Not done", failed))))
 
 
-def _lists(seen: Observation) -> bool:
-    return (seen.args or {}).get("action") == "list"
+def _is_listing(observation: Observation) -> bool:
+    return (observation.args or {}).get("action") == "list"
 
 
-def _has_effect(seen: Observation) -> bool:
-    return seen.gate not in LOOKING and not _lists(seen)
+def _has_effect(observation: Observation) -> bool:
+    return observation.gate not in LOOKING and not _is_listing(observation)
 
 
-def _listed(heading: str, said: Sequence[str]) -> Iterator[str]:
-    lines = [*dict.fromkeys(said)]
+def _section(heading: str, entries: Sequence[str]) -> Iterator[str]:
+    lines = [*dict.fromkeys(entries)]
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"and {len(lines) - MOST_LINES} more"]
     if len(lines) == 1:
@@ -54,7 +54,7 @@ def _listed(heading: str, said: Sequence[str]) -> Iterator[str]:
 
 
 def _receipt(gate: str, result: Any) -> str:
-    """One result, as its tool's receipt reads; what no tool of ours gave, under its name."""
+    """Summarise one result: in the form of its tool, or else under the tool's name."""
     if isinstance(result, dict):
         match result:
             case {"text": str(text), "stored": outcome}:
@@ -72,6 +72,6 @@ def _when(task: Json) -> str:
     return f", next on {task['next_due']}" if task.get("next_due") else ""
 
 
-def _line(what: str, text: str) -> str:
+def _line(label: str, text: str) -> str:
     line = one_line(text)
-    return f"{what}: {line if len(line) <= MOST else line[: MOST - 1] + '…'}"
+    return f"{label}: {line if len(line) <= MOST else line[: MOST - 1] + '…'}"

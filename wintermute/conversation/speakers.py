@@ -1,4 +1,4 @@
-"""Two doors at once: each answer goes out where it was asked, and the page watches all of them."""
+"""Matrix and the web page together: an answer goes where it was asked, and the page shows all of them."""
 
 from wintermute.conversation.state import Speaker
 from wintermute.llm.backend import Wait
@@ -8,10 +8,10 @@ from wintermute.messages import Quote
 
 
 class Speakers:
-    """The way back through Matrix or to a page (V-017). Implements `Speaker`.
+    """Speaks through Matrix or to the web page (V-017). Implements `Speaker`.
 
-    The page sees the answers that are made elsewhere, too. Nothing that nobody asked for is said on
-    a page only: where it may be said, Matrix decides.
+    The page also shows the answers made for Matrix rooms. A message that nobody asked for never
+    goes to the page only: Matrix decides where it may be sent.
     """
 
     def __init__(self, matrix: Speaker, web: Speaker) -> None:

@@ -1,8 +1,8 @@
-"""What the loop knows of one cast while it runs, and how it is ended from outside.
+"""The state of one running cast, its settings, and the ways to end it from outside.
 
-The settings of a cast are all in which rooms, due tasks, sub-sessions and nights differ (A-1). Its
-person, its time, or less in view than it was asked with can stop it. `Speaker` is the way back into
-its conversation, `Watch` whoever sees it being made.
+The settings hold all differences between casts of rooms, due tasks, sub-sessions and nights (A-1).
+A person, a time limit or a retracted message can stop a cast. `Speaker` sends to its conversation,
+`Watch` observes its progress.
 """
 
 import asyncio
@@ -24,9 +24,12 @@ from wintermute.messages import Quote, Size
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Recall
 
+USUAL = Wards.of(LoopSettings())
+"""The limits of a chat unless the configuration sets others."""
+
 
 class Stop:
-    """One cast's end switch. Pressing it cancels whatever the cast is waiting for."""
+    """A switch that ends one cast. Pressing it cancels whatever the cast is waiting for."""
 
     def __init__(self) -> None:
         self._scope: asyncio.Timeout | None = None
@@ -34,24 +37,24 @@ class Stop:
         self.pressed = False
 
     def press(self) -> None:
-        """End the cast now; also when it has not begun yet."""
+        """End the cast now; also before it has begun."""
         self.pressed = True
         if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     def hold(self) -> None:
-        """Let no time count until it goes on."""
+        """Suspend the time limit until `go_on`."""
         if self._scope is not None and not (self.pressed or self._scope.expired()):
             self._scope.reschedule(None)
 
     def go_on(self, seconds: float) -> None:
-        """Time counts again; so much is left."""
+        """Resume the time limit with `seconds` left."""
         if self._scope is not None and not (self.pressed or self._scope.expired()):
             self._scope.reschedule(asyncio.get_running_loop().time() + max(seconds, 0))
 
     @asynccontextmanager
     async def within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """A block that a press, or the end of `seconds`, leaves with TimeoutError."""
+        """Open a block that ends with TimeoutError after `seconds` or when the stop is pressed."""
         async with asyncio.timeout(0 if self.pressed else max(seconds, 0)) as scope:
             self._scope = scope
             try:
@@ -60,13 +63,13 @@ class Stop:
                 self._scope = None
 
     def ask_anew(self) -> None:
-        """Something that is in view was taken back: a question with it goes out no more."""
+        """Cancel the current request: part of its view was retracted."""
         if self._question is not None and not self._question.expired():
             self._question.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[asyncio.Timeout]:
-        """A block that `ask_anew` leaves with TimeoutError."""
+        """Open a block that `ask_anew` ends with TimeoutError."""
         async with asyncio.timeout(None) as question:
             self._question = question
             try:
@@ -76,20 +79,20 @@ class Stop:
 
 
 class Prompt(Protocol):
-    """Where instructions come from: read anew for every question (P-001)."""
+    """A source of instructions, read anew for every request (P-001)."""
 
     @property
     def layout(self) -> Layout:
-        """Where what changes stands."""
+        """The place of the parts that change: behind messages, or in the system message."""
         ...
 
     async def system(
         self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
     ) -> str | None:
-        """The system prompt for this scope and these tools; None: there is to be none.
+        """Return the system prompt for this scope and these tools; None for no system prompt.
 
-        `query` is what memory may rank by, `summary` stands for what was folded: of use where all
-        is in the system message. `size` is that of the model.
+        `query` ranks the memories, and `summary` is that of folded turns: both are used only in the
+        layout `system`. `size` is the model's.
 
         Raises: ConfigurationError when there are no instructions (L-005).
         """
@@ -98,33 +101,30 @@ class Prompt(Protocol):
     async def changing(
         self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
-        """What changes, for a block; None: nothing of that is to be told.
+        """Return the changing parts for a context block; None if there is no block.
 
-        `size`: that of the model that is asked first. `anew`: nothing was told in what is in view.
+        `size`: that of the first model. `anew`: no earlier block is in view.
         """
         ...
 
 
 class UnaskedNews(Protocol):
-    """What was done while nobody asked for it."""
+    """News of changes that Wintermute made on its own."""
 
     async def told_with(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        """The events to stand before a message, each told once, with blank lines; "": nothing."""
+        """Return the events to put before a message, each told once; "" if there are none."""
         ...
-
-
-USUAL = Wards.of(LoopSettings())
-"""Those of a chat for which nothing else is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class CastSettings:
-    """What a cast may use, and what it is told.
+    """The tools, prompt, model and limits of a cast.
 
-    `backend` names one model that is asked instead of those of the `role`. `depth` is how many
-    levels of sub-sessions may be below this cast (L-060). `patient`: the time until a first token
-    is not its own (F-017); whoever waits for a sub-session was promised an end (L-061). `wards` are
-    those it begins with; one that goes on has what its record says. `unasked` tells of what was done.
+    `backend` names the one model to ask instead of those of the `role`. `depth`: levels of
+    sub-sessions that may be below this cast (L-060). `patient`: the wait for a first token does not
+    count against the time limit (F-017); False for sub-sessions, which must end in time (L-061).
+    `wards`: the limits of a new cast; a resumed one has those of its record. `unasked` gives news
+    for the next message.
     """
 
     toolbox: Toolbox
@@ -138,24 +138,24 @@ class CastSettings:
 
 
 class Watch(Listener, Protocol):
-    """Somebody who sees a cast being made."""
+    """Observes the progress of a cast."""
 
     def gate(self, name: str, doing: str) -> None:
-        """A gate starts; `doing`: what it does, in words for people."""
+        """Show that a gate starts; `doing` is its status text for people."""
         ...
 
 
 class Unwatched(Unheard):
-    """Nobody sees the cast being made. Implements `Watch`."""
+    """A watch that shows nothing. Implements `Watch`."""
 
     def gate(self, name: str, doing: str) -> None:
         pass
 
 
 class CastState:
-    """One cast at work: its record so far, what it has in view, and how much it may still use.
+    """One running cast: its record so far, its view, and its remaining limits.
 
-    It listens to its model: the time until a first token is not the cast's (F-017).
+    It listens to its model, because the wait for a first token does not count as its time (F-017).
     """
 
     def __init__(
@@ -174,49 +174,49 @@ class CastState:
         self.prompt: str | None = None
         """The system prompt of the newest request."""
         self.size: Size = "full"
-        """That of the model that is asked first."""
+        """The size of the first model."""
         self.part_read: tuple[int, int] | None = None
-        """How many characters of the message the newest answer was made of, and of how many."""
+        """Characters of the message that the newest request showed, and its length."""
         self.left_out: int | None = None
-        """Memories that the list in its prompt left out; None: the prompt has no list."""
+        """Memories left out of the list in its prompt; None if the prompt has no list."""
         self.so_far = ""
-        """The text so far of the answer that the model is giving."""
+        """The text so far of the answer that the model is writing."""
         self.fell_silent = ""
-        """The text that it had said when its newest attempt failed."""
+        """The text so far when the newest attempt failed."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = BranchView(None, ())
         self._stop = stop
         self._clock = clock
-        # A resumed cast has used the time of its stored turns, not the time we were down.
+        # A resumed cast has used the time of its stored turns, without the downtime.
         used = sum(turn.ms - turn.waited_ms for turn in cast.turns) / 1000
         self._begun = clock.monotonic() - used
         self._asked_at: float | None = None
         self._waited = 0.0
 
     def asked(self) -> None:
-        """The model is asked: an earlier attempt may have failed without a word of that."""
+        """Start an attempt: an earlier one may have failed without a report."""
         self.so_far = ""
         self.watch.asked()
         self.held()
 
     def held(self) -> None:
-        """No time runs until the first token is there."""
+        """Suspend the time limit until the first token."""
         if self.settings.patient:
             self._asked_at = self._clock.monotonic()
             self._stop.hold()
 
     def awaits(self, wait: Wait) -> None:
-        """Nothing has come yet, as is known of it."""
+        """Report the wait for a first token."""
         self.watch.awaits(wait)
 
     def begun(self) -> None:
-        """It begins to answer."""
+        """Note the first token of the answer."""
         self.went_on()
         self.watch.begun()
 
     def went_on(self) -> None:
-        """It begins to answer, or will not: time runs again."""
+        """Resume the time limit: the answer begins, or the attempt is over."""
         self.so_far = ""
         if self._asked_at is not None:
             waited = self._clock.monotonic() - self._asked_at
@@ -226,36 +226,36 @@ class CastState:
             self._stop.go_on(self.seconds_left)
 
     def said(self, piece: str) -> None:
-        """It says more."""
+        """Add a piece of the answer."""
         self.so_far += piece
         self.watch.said(piece)
 
     def was_reasoning(self) -> None:
-        """What it said so far is not to be read by anybody."""
+        """Drop the text so far: it was reasoning, which nobody should read."""
         self.so_far = ""
         self.watch.was_reasoning()
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
-        """It will not answer this time."""
+        """Note that the attempt failed."""
         self.fell_silent = self.so_far
         self.went_on()
         self.watch.failed(problem, unreachable=unreachable)
 
     def waited_ms(self) -> int:
-        """How long first tokens were waited for since this was asked last, in milliseconds."""
+        """Return the milliseconds of waiting for first tokens since the last call."""
         waited, self._waited = round(self._waited * 1000), 0.0
         return waited
 
     @property
     def past(self) -> BranchView:
-        """What is in view, this cast last."""
+        """The turns in view, this cast last."""
         after = self._past.fold.last_turn if self._past.fold else 0
         turns = tuple(turn for turn in self.cast.turns if turn.seq > after)
         earlier = (cast for cast in self._past.casts if cast.id != self.cast.id)
         return replace(self._past, casts=(*earlier, replace(self.cast, turns=turns)))
 
     def sees(self, past: BranchView) -> None:
-        """Take what is in view now: what was taken back is not, also of what was said before."""
+        """Take the stored view; retracted text is then missing, also from this cast."""
         self._past = past
         mine = next((cast for cast in past.casts if cast.id == self.cast.id), self.cast)
         stored = {turn.id: turn for turn in mine.turns}
@@ -267,7 +267,7 @@ class CastState:
         self.cast = replace(mine, turns=tuple(turns))
 
     def told(self, block: str) -> None:
-        """A block stands at the end now: behind the newest turn in view, or behind the intent."""
+        """Set the block at the end: behind the newest turn in view, or behind the intent."""
         newest = self.newest
         if newest is None:
             self.cast = replace(self.cast, context_block=block)
@@ -279,28 +279,28 @@ class CastState:
 
     @property
     def newest(self) -> Turn | None:
-        """The newest turn that is in view; None: there is none yet."""
+        """The newest turn in view; None if there is none yet."""
         return next(filter(is_shown, reversed(self.cast.turns)), None)
 
     def folded(self, past: BranchView | None) -> None:
-        """Less is in view from now on; None: folding was tried and is of no use now."""
+        """Take the view after folding; None: folding failed and is not tried again."""
         self._past = past or self._past
         self.folds_in_vain = past is None
 
     def took(self, turn: Turn) -> None:
-        """The model said something more."""
+        """Append a turn of the model."""
         self.so_far = ""
         self.cast = replace(self.cast, turns=(*self.cast.turns, turn))
 
     def observed(self, observation: Observation) -> None:
-        """A call of the newest turn has its result."""
+        """Store the result of a call of the newest turn."""
         *before, turn = self.cast.turns
         seen, n = turn.observations, observation.n
         turn = replace(turn, observations=(*seen[:n], observation, *seen[n + 1 :]))
         self.cast = replace(self.cast, turns=(*before, turn))
 
     def at(self, turn: Turn, n: int) -> Caller:
-        """The caller of a turn's n-th call."""
+        """Return the caller for a turn's n-th call."""
         left = self._wards.less(*self._used)
         settings = self.settings
         place = CallSite(
@@ -317,17 +317,17 @@ class CastState:
 
     @property
     def seconds_left(self) -> float:
-        """How long the cast may go on, in seconds."""
+        """The seconds that the cast may still take."""
         return self._wards.max_seconds - self._seconds
 
     @property
     def breached(self) -> str | None:
-        """The first limit that is used up, by its name."""
+        """The name of the first limit that is used up, or None."""
         return self._wards.breached(*self._used)
 
     @property
     def on_last_turn(self) -> bool:
-        """Whether there is no turn left after this one."""
+        """True if the turn limit allows no further turn."""
         return len(self.cast.turns) >= self._wards.max_turns
 
     @property
@@ -336,13 +336,13 @@ class CastState:
 
     @property
     def _used(self) -> tuple[int, float, int]:
-        """Turns, seconds and tokens."""
+        """The turns, seconds and tokens used so far."""
         turns = self.cast.turns
         return len(turns), self._seconds, sum(turn.tokens for turn in turns)
 
 
 class Summing(Unheard):
-    """Listens to the model that sums up for a cast, whose first token is waited for as well."""
+    """Listens to the summarising model of a cast; waiting for its first token does not count either."""
 
     def __init__(self, running: CastState) -> None:
         self._running = running
@@ -358,66 +358,66 @@ class Summing(Unheard):
 
 
 class Speaker(Protocol):
-    """The way back into a conversation. None of these but `quote` waits for the homeserver."""
+    """Sends to a conversation. Only `quote` waits for the homeserver."""
 
     def serves(self, room_id: str) -> bool:
-        """Whether answers for this room go out here."""
+        """Return True if this speaker sends the answers of a room."""
         ...
 
     def fits(self, conversation: Conversation) -> bool:
-        """Whether what is meant for its scope may be said there now, by who is in its room."""
+        """Return True if the people in the room may read messages for its scope."""
         ...
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
-        """A room in which something of a scope may be said, when no conversation is known.
+        """Return a room for messages of a scope that has no known conversation.
 
-        `encrypted`: only such a one will do.
+        `encrypted`: only an encrypted room will do.
         """
         ...
 
     def attend(self, row: Waiting) -> None:
-        """Show that the message was read and an answer is being made."""
+        """Show that the message was read and an answer is being written."""
         ...
 
     def rest(self, row: Waiting) -> None:
-        """Show that no answer to it is being made any more."""
+        """Show that no answer is being written any more."""
         ...
 
     def draft(self, conversation_id: str, piece: str) -> None:
-        """Show what the model says; an empty piece begins an utterance, or a new attempt at it."""
+        """Show a piece of the answer; an empty one begins an utterance or a new attempt at it."""
         ...
 
     def retract(self, conversation_id: str) -> None:
-        """Take away what was shown of an utterance: it was reasoning (F-020)."""
+        """Remove the utterance shown so far: it was reasoning (F-020)."""
         ...
 
     def wait(self, conversation_id: str, wait: Wait) -> None:
-        """Show what is waited for before the model says anything."""
+        """Show the state of the wait for a first token."""
         ...
 
     def gate(self, conversation_id: str, name: str, doing: str) -> None:
-        """Show that a tool is used, and what for."""
+        """Show that a tool is running, with its status text."""
         ...
 
     def shown(self, row: Waiting) -> str | None:
-        """The text so far of an answer that people see growing; "": none is to be seen.
+        """Return the text of an answer that people see growing; "" if none is visible.
 
-        None: that is not known, as nothing of it went out since the start.
+        None: unknown, because nothing of it was sent since the start.
         """
         ...
 
     def speak(self, conversation_id: str) -> None:
-        """Something for this conversation is in the outbox."""
+        """Send the outbox's messages for this conversation."""
         ...
 
     async def quote(self, row: Waiting) -> Quote | None:
-        """What a message replies to, within seconds; None: it cannot be read or not be believed."""
+        """Return the message that a message replies to, within seconds; None if unreadable or untrusted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Shown(Unheard):
-    """A cast's watcher in its conversation. What is to be said of a failure, `Trouble` says."""
+    """Shows a cast in its conversation. `Trouble` reports failures instead."""
 
     speaker: Speaker
     conversation_id: str

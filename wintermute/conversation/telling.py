@@ -1,8 +1,8 @@
-"""What a cast is told of what changes: which block comes next, and that it stays as it was.
+"""Context updates: a block with the memories, tasks and pages that changed, sent with a message.
 
-A block is stored before the request that shows it first, so that a crash changes nothing of what a
-server has read. The changes that a cast's own calls make are in their results: it is told only what
-cannot be read yet, and the next message tells the rest.
+A block is stored before the first request that shows it, and never changes, so that a server's
+prompt cache stays valid after a crash. A cast sees the changes of its own calls in their results:
+its block has only the changes that it cannot read yet, and the next message brings the rest.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,10 +17,10 @@ from wintermute.stores import Stores
 
 
 class Telling:
-    """Makes the blocks of casts, and keeps them."""
+    """Builds and stores the context blocks of casts."""
 
     def __init__(self, stores: Stores, hidden: Collection[str] = ()) -> None:
-        """`hidden`: gates whose results are not shown (L-055)."""
+        """Take the stores. `hidden`: gates whose results are not shown (L-055)."""
         self._hidden = hidden
         self._database = stores.database
         self._casts = stores.casts
@@ -29,41 +29,41 @@ class Telling:
     async def recall(
         self, running: CastState, window: int, in_view: tuple[str, ...] = ()
     ) -> Recall:
-        """What memory is asked: what the person wrote, without what else the message tells.
+        """Build the memory query from the person's own words, without the rest of the message.
 
-        `in_view`: the memories that were told before.
+        `in_view`: the memories that are in view already.
         """
         cast = running.cast
         written = await self._inbox.bodies([cast.event_id]) if cast.event_id else [cast.intent]
-        asked = query(cast, running.past.casts[:-1], "\n".join(written))
-        return Recall(asked, cast.id, running.newest is not None, in_view, window)
+        memory_query = query(cast, running.past.casts[:-1], "\n".join(written))
+        return Recall(memory_query, cast.id, running.newest is not None, in_view, window)
 
     async def news(self, running: CastState, window: int, *, anew: bool) -> str:
-        """What is to be told now at the end of what is in view; "": nothing.
+        """Return the block for the end of the view; "" if nothing changed.
 
-        `window`: tokens of the model's. `anew`: what was told before is not in view any more, but
-        for what this cast was told.
+        `window`: tokens of the model's window. `anew`: earlier blocks are out of view, except those
+        of this cast.
         """
         if running.cast.bare:
             return ""
         before = [] if anew and running.newest is None else [*blocks(running.past)]
         shown = told(all_told(running.past, self._hidden))
-        asked = await self.recall(running, window, shown.get(MEMORIES, ()))
+        memory_query = await self.recall(running, window, shown.get(MEMORIES, ()))
         prompt, scope = running.settings.prompt, running.caller.scope
-        parts = await prompt.changing(scope, asked, running.size, anew=not any(before))
+        parts = await prompt.changing(scope, memory_query, running.size, anew=not any(before))
         if parts is None:
             return ""
-        if not any(before):  # it begins, was folded, or what it was told was forgotten
-            running.told("")  # what stands there says nothing of what is shown before it
+        if not any(before):  # a new branch, a fold, or its blocks were forgotten
+            running.told("")  # an older block of this cast would be repeated
             shown = told(all_told(running.past, self._hidden))
         if any(before) and any(
             (running.cast.context_block, *(each.context_block for each in running.cast.turns))
         ):
-            return _more(running, parts, before, shown)
+            return _appended(running, parts, before, shown)
         return block(parts, told(before), shown=shown)
 
     async def strip(self, running: CastState) -> bool:
-        """Show no more of what came between the last answer and the message; False: nothing did."""
+        """Hide the parts between the last answer and the message; False if there are none."""
         bare = replace(running.cast, bare=True)
         if running.newest is not None or bare in (running.cast, bared(bare)):
             return False
@@ -73,7 +73,7 @@ class Telling:
         return True
 
     async def keep(self, running: CastState, text: str) -> str:
-        """Store the block that stands at the end now; returns it as it is kept, without secrets."""
+        """Store the block at the end of the view; return it as stored, without secrets."""
         turn = running.newest
         async with self._database.transaction(late=True) as tx:
             kept = await self._casts.tell(tx, running.cast.id, turn.id if turn else None, text)
@@ -81,8 +81,8 @@ class Telling:
         return kept
 
 
-def _more(running: CastState, parts: Changing, before: Sequence[str], shown: Told) -> str:
-    """What cannot be read yet, behind what stands at the end already."""
+def _appended(running: CastState, parts: Changing, before: Sequence[str], shown: Told) -> str:
+    """Append the changes that are not in view yet to the block at the end."""
     if not block(parts, shown, timed=False) and not is_late(parts, before):
         return ""
     last = running.newest.context_block if running.newest else running.cast.context_block

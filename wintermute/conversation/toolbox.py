@@ -1,6 +1,6 @@
-"""What a cast may call, the check of every call before it runs, and the limits of the cast.
+"""Tools that a cast may call, the check of every call before it runs, and the call's context.
 
-The limits are enforced outside the model: every cast must end (L-019 to L-024).
+The limits are enforced outside the model, so that every cast ends (L-019 to L-024).
 """
 
 import json
@@ -18,38 +18,38 @@ from wintermute.text import display_name, is_blank
 
 DONE = "done"
 NO_CALL = "what stood at the end of your answer is no call of a tool: not shown, not run"
-DEEPEST = 64  # levels of arguments; beyond what Python can walk, any look at them would fail
+DEEPEST = 64  # levels of arguments; deeper ones exceed Python's recursion limit
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """For whom a tool runs."""
+    """The cast on whose behalf a tool runs."""
 
     conversation_id: str
     scope: str
     cast_id: str
     origin: Origin
     event_id: str | None
-    """The message or event that the cast answers: what a store names as its evidence."""
+    """The message or event that the cast answers: stores record it as their evidence."""
     begun: datetime
-    """When the cast began; what is newer the model may not have seen."""
+    """The start of the cast; the model may not have seen anything newer."""
     place: "CallSite | None" = None
-    """Which call this is; None until one is made."""
+    """The call that is being run; None before the first."""
     written: datetime | None = None
-    """When the message was written from which relative times count; None: from now (F-029)."""
+    """The time of the message that its relative times refer to; None for now (F-029)."""
     only_adds: bool = False
-    """Nothing may be replaced or taken away: a small model calls, and nobody is there to ask.
+    """True if nothing may be replaced or removed: a small model calls, and nobody can be asked.
 
-    Of a caller that no call was made for yet: nobody is there.
+    Before the first call: True if nobody can be asked.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """Where a call stands: what a sub-session hangs below, and is limited by.
+    """The position of a call: a sub-session is attached to it and limited by it.
 
-    `role`, `backend` and `depth` are those of the cast's settings, `wards` its limits, `left` what it
-    has not used of them.
+    `role`, `backend` and `depth` come from the cast's settings, `wards` are its limits, and `left`
+    is the unused part of them.
     """
 
     turn_id: str
@@ -63,7 +63,7 @@ class CallSite:
 
 
 class DescribedTool(Protocol):
-    """One gate as a model is told of it. `parameters` is the JSON schema of its arguments."""
+    """One gate as it is described to a model. `parameters` is the JSON schema of its arguments."""
 
     @property
     def name(self) -> str: ...
@@ -76,64 +76,64 @@ class DescribedTool(Protocol):
 
 
 class Tool(DescribedTool, Protocol):
-    """A gate with effects of any kind.
+    """A gate with any effects.
 
-    `durable`: doing it twice is as doing it once; only then may it run again after a crash that
-    left its outcome unknown (L-051).
+    `durable`: running it twice is the same as once. Only such a gate may run again after a crash
+    that left its outcome unknown (L-051).
     """
 
     @property
     def durable(self) -> bool: ...
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """Do it; the result must fit into JSON. Raises: ToolFailed."""
+        """Run the tool; the result must be JSON. Raises: ToolFailed."""
         ...
 
 
 @runtime_checkable
 class StoreTool(DescribedTool, Protocol):
-    """A gate that only changes our own stores, with its observation in one transaction."""
+    """A gate that only changes our own stores, in one transaction with its observation."""
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
-        """Do it within `tx`. Raises: ToolFailed; then nothing of it is stored."""
+        """Make the change within `tx`. Raises: ToolFailed, then nothing of it is stored."""
         ...
 
 
 @runtime_checkable
 class OutsideTool(Protocol):
-    """A gate that may bring text from outside: from then on its cast is tainted (L-037)."""
+    """A gate that may return untrusted text: from then on its cast is tainted (L-037)."""
 
     def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
-        """Whether what this call has brought is such a text."""
+        """Return True if the result of this call is untrusted text."""
         ...
 
 
 @runtime_checkable
 class ScopedTool(Protocol):
-    """A gate that does not exist everywhere."""
+    """A gate that exists only in some scopes."""
 
     async def exists_in(self, scope: str) -> bool:
-        """Whether it does at present, for casts in rooms of this scope."""
+        """Return True if casts in rooms of this scope have it at present."""
         ...
 
 
 @runtime_checkable
 class WordedTool(Protocol):
-    """A gate with words for who sees an answer grow."""
+    """A gate with a status text for people who see an answer grow."""
 
     @property
     def doing(self) -> str:
-        """Words for people while it runs, as "reading a page"; never for or with what."""
+        """The status text, such as "reading a page", without any argument."""
         ...
 
 
 @runtime_checkable
 class BriefTool(Protocol):
-    """A gate with other words for small models."""
+    """A gate with a shorter description for small models."""
 
     @property
     def brief(self) -> tuple[str, Json] | None:
-        """Its description and arguments; None: they are not offered it."""
+        """Its description and arguments; None if small models do not get the tool."""
         ...
 
 
@@ -150,7 +150,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A call that may not; `reason` is what the model is told. No `args`: they are no object."""
+    """A call that may not run; the model is told the `reason`. `args` is None if they are no object."""
 
     reason: str
     args: Json | None = None
@@ -164,36 +164,37 @@ class Toolbox:
 
     @property
     def tools(self) -> tuple[AnyTool, ...]:
-        """All of them."""
+        """All tools."""
         return tuple(self._tools.values())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that exist here."""
+        """The names of all tools."""
         return tuple(self._tools)
 
     def doing(self, name: str) -> str:
-        """Give a person words for what a tool does; of one without words its name."""
+        """Return the status text of a tool for people, or else its name."""
         tool = self._tools.get(name)
         return tool.doing if isinstance(tool, WordedTool) else display_name(name)
 
     def offered(self, size: Size) -> tuple[str, ...]:
-        """The names that models of a size are told of."""
+        """Return the names of the tools that models of a size are offered."""
         return tuple(name for name, tool in self._tools.items() if _described(tool, size))
 
     def only(self, names: Iterable[str]) -> "Toolbox":
-        """A toolbox with some of these tools; it can never hold one that this one lacks."""
+        """Return a toolbox with some of these tools; it can never hold one that this one lacks."""
         wanted = set(names)
         return Toolbox(tool for name, tool in self._tools.items() if name in wanted)
 
     async def within(self, scope: str) -> "Toolbox":
-        """A toolbox with the tools that exist for casts in rooms of this scope."""
+        """Return a toolbox with the tools that exist for casts in rooms of this scope."""
         return Toolbox([tool for tool in self.tools if await _exists_in(tool, scope)])
 
     def definitions(self, size: Size = "full", *, done: bool = True) -> tuple[Json, ...]:
-        """The tools as a chat-completions request names them.
+        """Return the tools in the form of a chat-completions request.
 
-        `size`: for which models. `done`: whether it is offered; it can be called anyway (L-011).
+        `size`: the model's size. `done`: include the tool `done`, which can be called anyway
+        (L-011).
         """
         offered = (tool for name, tool in self._tools.items() if done or name != DONE)
         named = ((tool.name, _described(tool, size)) for tool in offered)
@@ -207,13 +208,13 @@ class Toolbox:
         )
 
     def accept(self, call: Call) -> Accepted | Rejected:
-        """Whether a call may run: known name, JSON arguments, schema obeyed (L-029, L-030)."""
+        """Check a call: known name, JSON arguments, schema obeyed (L-029, L-030)."""
         args, tool = _arguments(call), self._tools.get(call.name)
         if tool is None:
             available = ", ".join(self._tools) or "none"
-            what = NO_CALL if call.name == UNREADABLE else f"unknown tool: {call.name}"
-            told = f"{what}. Available: {available}"
-            return Rejected(told, None if isinstance(args, str) else args)
+            refusal = NO_CALL if call.name == UNREADABLE else f"unknown tool: {call.name}"
+            reason = f"{refusal}. Available: {available}"
+            return Rejected(reason, None if isinstance(args, str) else args)
         if isinstance(args, str):
             return Rejected(args)
         if tool.name == DONE:
@@ -237,9 +238,9 @@ def _described(tool: AnyTool, size: Size) -> tuple[str, Json] | None:
 
 
 def _without_blanks(schema: Json, args: Json) -> Json:
-    """The arguments without those that say nothing: small models fill in all there are.
+    """Drop blank arguments, because small models fill in all there are.
 
-    A blank that its schema allows is left to the tool: there it may mean something.
+    A blank that its schema allows is kept: it may have a meaning for the tool.
     """
     known, required = schema.get("properties", {}), schema.get("required", ())
     return {
@@ -253,7 +254,7 @@ def _without_blanks(schema: Json, args: Json) -> Json:
 
 
 def _arguments(call: Call) -> Json | str:
-    """What a tool can be given, or what is wrong with it."""
+    """Parse a call's arguments; return the problem as text if that fails."""
     try:
         args: Any = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError) as error:
@@ -274,12 +275,12 @@ def _too_deep(args: Json) -> bool:
 
 
 def breach(schema: Json, args: Json, part: str = "arguments") -> str | None:
-    """What arguments have that their schema refuses; `part`: what they are called."""
+    """Return the schema violations of arguments as text; `part` is their name in it."""
     errors = sorted(Draft202012Validator(schema).iter_errors(args), key=lambda e: list(e.path))
     if not errors:
         return None
-    named = [
+    problems = [
         f"{'.'.join(str(step) for step in error.absolute_path) or part}: {error.message[:300]}"
         for error in errors[:5]
     ]
-    return "bad arguments: " + "; ".join(named)
+    return "bad arguments: " + "; ".join(problems)

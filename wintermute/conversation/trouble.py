@@ -1,14 +1,14 @@
-"""What people hear of a model that does not answer: here alone, in time, never twice the same.
+"""Notices about a model that does not answer: all from here, in time, never the same one twice.
 
-    an attempt fails ─▶ nobody is there to ask: told at once (F-036), and tried again once
-                         somebody is
-                     ─▶ else, after 8 s: does it answer others?
-                            yes: those behind it go first (F-060), then it is tried again, told,
-                                 and given up after three casts or half an hour (F-021)
+    an attempt fails ─▶ connection refused: told at once (F-036), and tried again once the server
+                         accepts connections
+                     ─▶ else, after 8 s: does the model answer other messages?
+                            yes: the messages behind it go first (F-060), then it is tried again,
+                                 told, and given up after three casts or half an hour (F-021)
                             no, after a minute: an outage, told once (L-034)
-    it answers again ─▶ told where it was said to be away, if that was longer than a minute
+    it answers again ─▶ told in the rooms that heard of the outage, if that was longer than a minute
 
-`run` sees to casts at work and to what fails alone, the worker of a room to what waits in it.
+`run` takes care of running casts and of messages that fail alone, a room's worker of waiting ones.
 """
 
 import asyncio
@@ -35,23 +35,23 @@ from wintermute.stores import Stores
 
 MINUTE = 60.0
 GRACE = 2.0
-"""Seconds in which a server that was just started anew is not told to be away."""
+"""Seconds that a server has for a restart before people are told."""
 LOOKS = 8.0
-"""Seconds until it is asked whether others are answered: known within 20, for a probe takes 11."""
+"""Seconds until the model is probed with another question: known within 20 s, as a probe takes 11 s."""
 TELLS = 30.0
-"""Seconds until a person is told that their message fails alone."""
+"""Seconds until a person learns that their message fails alone."""
 KNOCKS = 10.0
-"""Seconds between looks whether a server that refused connections is there again."""
+"""Seconds between connection attempts to a server that refused connections."""
 MOST_CASTS = 3
 MOST_SECONDS = 1800.0
 ROLE = "base"
-"""In which rooms are answered."""
+"""The role of the models that answer in rooms."""
 ANSWERED = frozenset({"text", "done", "max_turns", "max_tokens", *BROKEN_OFF})
-"""How casts end in which the model did its part."""
+"""End reasons of casts in which the model answered."""
 UNFIT = ("prompt_too_large", "context_too_large")
-"""Ends of casts that the next message would meet as well: its room hears it once (L-090)."""
+"""End reasons that the next message would meet as well, so a room is told once (L-090)."""
 SILENT = 5.0
-"""Seconds without a word after which a message is taken to wait for its model (F-035)."""
+"""Seconds without output after which a message counts as waiting for its model (F-035)."""
 
 TroubleStep = Literal["unreachable", "knock", "look", "alone", "outage", "give up"]
 Since = Literal["nothing", "begun", "answered"]
@@ -59,12 +59,12 @@ Since = Literal["nothing", "begun", "answered"]
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A message that has met failures; times are the steady clock's.
+    """A message with failed attempts; times are those of the monotonic clock.
 
-    `alone`: whether others are answered; None: not known yet. `casts`: how many have ended in vain
-    though somebody was there to ask; `hit`: whether that is so of the one at work.
-    `then`: what has come since the newest failure; an answer that has begun is waited for.
-    `knocked`, `looked`: when it was last seen whether anybody listens, or answers others.
+    `alone`: True if other messages are answered; None if not known yet. `casts`: casts that failed
+    although the server was reachable; `hit`: the running cast is one of them. `then`: what has come
+    since the newest failure; an answer that has begun is waited for. `knocked`, `looked`: when the
+    server was last checked for connections and for answers.
     """
 
     row: Waiting
@@ -87,14 +87,14 @@ DueStep = tuple[float, TroubleStep, Failing]
 
 
 def next_step(failing: Failing) -> tuple[TroubleStep, float] | None:
-    """What is to be done about a message that fails, and when; None: nothing for now."""
+    """Return the next step for a failing message and its time; None for nothing now."""
     since = failing.since
     if failing.then != "nothing":
         return None
     if failing.alone:
         if not failing.told:
             return "alone", since + TELLS
-        last = since + MOST_SECONDS  # if others are still answered by then
+        last = since + MOST_SECONDS  # given up then if other messages are still answered
         step: TroubleStep = "give up" if failing.looked >= last else "look"
         return None if failing.given_up else (step, last)
     if failing.unreachable:
@@ -107,7 +107,7 @@ def next_step(failing: Failing) -> tuple[TroubleStep, float] | None:
 
 
 class Trouble:
-    """Knows which messages fail, and tells their people."""
+    """Tracks the messages that fail, and tells their people."""
 
     def __init__(self, stores: Stores, models: Models, speaker: Speaker, clock: Clock) -> None:
         self._database = stores.database
@@ -121,58 +121,59 @@ class Trouble:
         self._clock = clock
         self._readings = Readings(stores, clock)
         self._failing: dict[str, Failing] = {}  # by event
-        self._silent: dict[str, float] = {}  # since when, by conversation
-        self._attended: set[str] = set()  # conversations that are being seen to, while they wait
-        self._wakes: dict[str, float] = {}  # when to look again, by conversation
-        self._bell = asyncio.Event()
-        self._was_away = self._was_unfit = True  # perhaps, before we came
+        self._silent: dict[str, float] = {}  # start of the silence, by conversation
+        # Conversations whose waiting message is being taken care of.
+        self._attended: set[str] = set()
+        self._wakes: dict[str, float] = {}  # time of the next wake-up, by conversation
+        self._wakeup = asyncio.Event()
+        self._was_away = self._was_unfit = True  # perhaps, in an earlier run
 
     async def chosen(self, row: Waiting) -> str | None:
-        """The model that a message is for alone, if one was chosen; told once if it is gone (X-048).
+        """Return the only model for a message, if one was chosen; tell once if it is gone (X-048).
 
-        How it does says nothing of the usual ones. Not to be called inside a transaction.
+        Its failures say nothing about the usual models. Not to be called inside a transaction.
         """
         chosen = await self._conversations.backend(row.conversation_id)
         if chosen is None or chosen in self._models.names:
             return chosen
         async with self._database.transaction() as tx:
             await self._conversations.choose(tx, row.conversation_id, None)
-            said = words.GONE.format(name=chosen)
-            await self._outbox.enqueue(tx, row.conversation_id, said, meant_for=ANYBODY)
+            notice = words.GONE.format(name=chosen)
+            await self._outbox.enqueue(tx, row.conversation_id, notice, meant_for=ANYBODY)
         return None
 
     def watched(self, row: Waiting, stop: Stop, watch: Watch) -> Watch:
-        """The watcher of a cast, who sees its failures as well; nobody waits for what is unasked."""
+        """Wrap the watch of a cast to see its failures, except of events that nobody waits for."""
         return watch if row.is_unasked else _Watched(self, row, stop, watch)
 
     def silent(self, row: Waiting) -> None:
-        """From now on a message waits: for others of its person, or for more from the model."""
+        """Start the silence of a message: it waits for others of its person, or for the model."""
         self._silent[row.conversation_id] = self._clock.monotonic()
 
     def asked(self, row: Waiting, stop: Stop) -> None:
-        """A model was asked about a message."""
+        """Note that a model was asked about a message."""
         self.silent(row)
         self._change(row, lambda now: replace(now, stop=stop, at_work=True))
 
     def awaits(self, row: Waiting, wait: Wait) -> None:
-        """Nothing has come yet in answer to a message."""
+        """Note that the answer to a message has not begun."""
         if self._readings.goes_on(row, wait):
-            self._bell.set()
+            self._wakeup.set()
 
     def works(self, row: Waiting) -> None:
-        """No model is waited for, or nothing is at work any more where this was."""
+        """End the silence of a message: no model is waited for, or its cast has ended."""
         self._readings.over(row)
         self._silent.pop(row.conversation_id, None)
 
     def came(self, row: Waiting, then: Since) -> None:
-        """Another attempt has begun to answer, or has answered."""
+        """Note that another attempt has begun to answer, or has answered."""
         self._readings.over(row)
         self._change(row, lambda now: replace(now, then=then))
 
     def waits_in(self, taken: str | None, conversation_id: str) -> float | None:
-        """Seconds until the message at work is taken to wait for its model, 0: it does (F-035).
+        """Return the seconds until the running message counts as waiting for its model.
 
-        None: the model is at it, or nothing is at work there.
+        0: it waits already (F-035). None: the model is answering, or nothing is running there.
         """
         if conversation_id in self._attended:
             return 0.0
@@ -185,7 +186,7 @@ class Trouble:
         return None if since is None else max(0.0, since + SILENT - self._clock.monotonic())
 
     def failed(self, row: Waiting, stop: Stop, problem: str, *, unreachable: bool) -> None:
-        """An attempt to answer a message failed."""
+        """Note that an attempt to answer a message failed."""
         now = self._clock.monotonic()
         known = self._failing.get(row.event_id) or Failing(row, stop, now, problem, unreachable)
         self._failing[row.event_id] = replace(
@@ -199,52 +200,52 @@ class Trouble:
             then="nothing",
             hit=known.hit or not unreachable,
         )
-        self._bell.set()
+        self._wakeup.set()
 
     def aside(self, conversation_id: str) -> set[str]:
-        """The messages of a conversation that fail alone: the others go first (F-060)."""
+        """Return the messages of a conversation that fail alone: the others go first (F-060)."""
         alone = [each for each in self._failing.values() if each.alone and not each.given_up]
         return {each.row.event_id for each in alone if each.row.conversation_id == conversation_id}
 
     def is_last(self, row: Waiting) -> bool:
-        """Tell if a message that fails alone is asked about for the last time (F-021)."""
+        """Return True if this is the last attempt for a message that fails alone (F-021)."""
         failing = self._failing.get(row.event_id)
         return bool(failing and failing.alone and failing.casts == MOST_CASTS - 1)
 
     def remind(self, conversation_id: str, seconds: float) -> None:
-        """Somebody is to look at a conversation again after so long."""
+        """Wake a conversation's worker after `seconds`."""
         self._wakes[conversation_id] = self._clock.monotonic() + seconds
-        self._bell.set()
+        self._wakeup.set()
 
     async def run(self, wake: Callable[[str], None]) -> None:
-        """See to what is at work, until cancelled; `wake` whoever is to look at a conversation."""
-        async with asyncio.TaskGroup() as looks:
-            look: asyncio.Task[None] | None = None
+        """Take care of running casts until cancelled; `wake` wakes a conversation's worker."""
+        async with asyncio.TaskGroup() as probes:
+            probe: asyncio.Task[None] | None = None
             while True:
-                self._bell.clear()
+                self._wakeup.clear()
                 now = self._clock.monotonic()
                 for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
                     del self._wakes[conversation_id]
                     wake(conversation_id)
-                # The worker of its room may be busy with what goes past a message that fails alone.
+                # The room's worker may be busy with rows that go before a message that fails alone.
                 steps = [each for each in self._steps() if each[2].at_work or each[2].alone]
-                if look is not None and not look.done():
+                if probe is not None and not probe.done():
                     steps = [each for each in steps if each[1] != "look"]
-                await self._take_due(steps, now, wake)
-                readings = await self._read_on()
+                await self._apply_due(steps, now, wake)
+                readings = await self._send_reading_notices()
                 to_look_at = [each for each in steps if each[1] == "look"]
                 if failing := [each[2] for each in to_look_at if self._is_due(each, now)]:
-                    # The others are told meanwhile.
-                    look = looks.create_task(self._look_at_work(failing, wake))
+                    # The other notices are sent meanwhile.
+                    probe = probes.create_task(self._probe_running(failing, wake))
                     steps = [each for each in steps if each[1] != "look"]
                 due_next = [*self._wakes.values(), *(each[0] for each in steps), *readings]
                 with suppress(TimeoutError):
-                    # By the loop's clock, as the deadlines of the model's answer.
+                    # The event loop's clock, as for the deadlines of the model's answer.
                     async with asyncio.timeout(min(due_next) - now if due_next else None):
-                        await self._bell.wait()
+                        await self._wakeup.wait()
 
-    async def _read_on(self) -> list[float]:
-        """Tell those who wait for a model that is reading; when there is more to tell."""
+    async def _send_reading_notices(self) -> list[float]:
+        """Send due notices about slow reading; return the times of the next ones."""
         now, due = self._clock.monotonic(), self._readings.due()
         for _, reading in [each for each in due if each[0] <= now]:
             fails = reading.row.event_id in self._failing
@@ -253,7 +254,7 @@ class Trouble:
         return [at for at, _ in due if at > now]
 
     def _steps(self) -> list[DueStep]:
-        """The next step, and when it is due."""
+        """Return the next step of each failing message, with its time."""
         return [
             (step[1], step[0], failing)
             for failing in self._failing.values()
@@ -261,35 +262,35 @@ class Trouble:
         ]
 
     def _is_due(self, due: DueStep, now: float) -> bool:
-        """Whether this is to be done by now, and still is: what was done before took its time."""
+        """Return True if a step is due and still the next: earlier steps took their time."""
         at, step, failing = due
         known = self._failing.get(failing.row.event_id)
         return at <= now and known is not None and next_step(known) == (step, at)
 
-    async def _take_due(
+    async def _apply_due(
         self, steps: Sequence[DueStep], now: float, wake: Callable[[str], None]
     ) -> None:
         for each in steps:
             _, step, failing = each
             if step != "look" and self._is_due(each, now):
-                await self._take(failing, step)
-                self._bell.set()
+                await self._apply_step(failing, step)
+                self._wakeup.set()
                 wake(failing.row.conversation_id)
 
-    async def _look_at_work(self, failing: Sequence[Failing], wake: Callable[[str], None]) -> None:
-        """See whether others are answered, for all messages at work that wait for that."""
+    async def _probe_running(self, failing: Sequence[Failing], wake: Callable[[str], None]) -> None:
+        """Probe the models for all failing messages that are due for it."""
         by_model = defaultdict[str | None, list[Failing]](list)
         for each in failing:
             by_model[await self.chosen(each.row)].append(each)
         for chosen, some in by_model.items():
-            seen = await self._seen(chosen, *some)
+            seen = await self._probe(chosen, *some)
             for each in some:
                 self._change(each.row, seen)
                 wake(each.row.conversation_id)
-        self._bell.set()
+        self._wakeup.set()
 
     async def attend(self, conversation_id: str) -> float:
-        """See to what waits in a conversation; how many seconds until that is due again."""
+        """Do the due steps for a conversation's waiting messages; return the seconds to the next."""
         while True:
             steps = [
                 each
@@ -299,89 +300,89 @@ class Trouble:
             if not steps:
                 return inf
             due, first, failing = min(steps, key=lambda each: each[0])
-            left = due - self._clock.monotonic()
-            if left > 0:
-                return left
+            seconds_left = due - self._clock.monotonic()
+            if seconds_left > 0:
+                return seconds_left
             async with self._database.transaction() as tx:
                 waits = await self._inbox.is_waiting(tx, failing.row.event_id)
-            if not waits:  # it may have been stopped or taken back
+            if not waits:  # it may have been stopped or retracted
                 self._forget(failing.row)
                 continue
             self._attended.add(conversation_id)
             try:
-                await self._take(failing, first)
+                await self._apply_step(failing, first)
             finally:
                 self._attended.discard(conversation_id)
 
-    async def _take(self, failing: Failing, step: TroubleStep) -> None:
+    async def _apply_step(self, failing: Failing, step: TroubleStep) -> None:
         row = failing.row
         match step:
             case "look":
-                self._change(row, await self._seen(await self.chosen(row), failing))
+                self._change(row, await self._probe(await self.chosen(row), failing))
                 known = self._failing.get(row.event_id)
                 if known and known.alone and not known.at_work:
-                    await self._again(row)
+                    await self._retry_now(row)
             case "knock":
                 self._change(row, lambda now: replace(now, knocked=self._clock.monotonic()))
                 chosen = await self.chosen(row)
                 if await self._models.listens(ROLE, chosen):
-                    # There again: it is asked, unless it went away each time it was (F-021).
+                    # Reachable again: retry, unless the server failed at each attempt (F-021).
                     now, spent = self._clock.monotonic(), failing.casts >= MOST_CASTS
                     if spent and await self._models.answers(ROLE, now, chosen):
                         self._change(row, lambda now: replace(now, given_up=True))
-                    await self._again(row)
+                    await self._retry_now(row)
             case "give up":
                 self._change(row, lambda now: replace(now, given_up=True))
                 failing.stop.press()
                 if not failing.at_work:
-                    await self._again(row)
+                    await self._retry_now(row)
             case "alone":
                 await self._tell(failing, f"alone {row.event_id}", words.ALONE)
             case _:
                 if await self.chosen(row) is None:
                     await self._health.note("model", "fail", failing.problem)
                 unreachable = step == "unreachable"
-                said = words.UNREACHABLE if unreachable else words.OUTAGE
-                await self._tell(failing, await self._outage(row), said)
+                notice = words.UNREACHABLE if unreachable else words.OUTAGE
+                await self._tell(failing, await self._outage(row), notice)
 
-    async def _seen(self, chosen: str | None, *failing: Failing) -> Callable[[Failing], Failing]:
-        """What is known of messages once it is seen whether others are answered since they fail.
+    async def _probe(self, chosen: str | None, *failing: Failing) -> Callable[[Failing], Failing]:
+        """Probe the model, and return the change to these failing messages.
 
-        Of those that have failed alone for long: whether they are by now.
+        For messages that have failed alone for long, only an answer from now on counts.
         """
         now = self._clock.monotonic()
         since = max(now if each.alone else each.since for each in failing)
         alone = await self._models.answers(ROLE, since, chosen)
         if alone or await self._models.listens(ROLE, chosen):
             return lambda known: replace(known, alone=alone, looked=now)
-        # It may have brought the server down.
+        # The message may have crashed the server.
         return lambda known: replace(known, alone=None, unreachable=True)
 
     def given_up(self, row: Waiting) -> Outcome | None:
-        """What to answer to a message that is not to be asked any more."""
+        """Return the answer to a message that is given up; None if it is not."""
         failing = self._failing.get(row.event_id)
         if failing is None or not failing.given_up:
             return None
         self._forget(row)
         return _given_up(failing.problem)
 
-    async def _again(self, row: Waiting) -> None:
-        """Let a message that waits be tried at once; `/stop` still knows that it was tried."""
+    async def _retry_now(self, row: Waiting) -> None:
+        """Let a waiting message be tried at once; `/stop` still knows that it was tried."""
         async with self._database.transaction() as tx:
-            found = await self._inbox.find(tx, row.event_id)
-            if found is not None and found.state == "waiting":
+            stored = await self._inbox.find(tx, row.event_id)
+            if stored is not None and stored.state == "waiting":
                 await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic())
 
     def _change(self, row: Waiting, change: Callable[[Failing], Failing]) -> None:
-        """Note what is known of a message now, if it still fails."""
+        """Update the state of a message, if it still fails."""
         now = self._failing.get(row.event_id)
         if now is not None:
             self._failing[row.event_id] = change(now)
 
     async def tell_now(self, row: Waiting) -> None:
-        """Tell what is known by now of a message that waits, to somebody who will not wait long.
+        """Tell the person the current state of a waiting message without the usual delay.
 
-        What turns out later is told as ever; what waits for something else was told so.
+        Later findings are told as usual.
         """
         failing = self._failing.get(row.event_id)
         if failing is None or failing.told:
@@ -389,28 +390,28 @@ class Trouble:
         if failing.alone:
             await self._tell(failing, f"alone {row.event_id}", words.ALONE)
         else:
-            said = words.UNREACHABLE if failing.unreachable else words.OUTAGE
-            await self._tell(failing, await self._outage(failing.row), said, final=False)
+            notice = words.UNREACHABLE if failing.unreachable else words.OUTAGE
+            await self._tell(failing, await self._outage(failing.row), notice, final=False)
 
     async def _tell(self, failing: Failing, key: str, text: str, *, final: bool = True) -> None:
-        said, where = text.format(problem=failing.problem), failing.row.conversation_id
+        notice, room = text.format(problem=failing.problem), failing.row.conversation_id
         if (chosen := await self.chosen(failing.row)) is not None:
-            said = f"{said}\n\n{words.CHOSEN.format(name=chosen)}"
+            notice = f"{notice}\n\n{words.CHOSEN.format(name=chosen)}"
         async with self._database.transaction() as tx:
             row = await self._inbox.find(tx, failing.row.event_id) or failing.row
             if row.is_open:
-                if not await self._inbox.waits_before(tx, row):  # what was told is of nothing now
+                if not await self._inbox.waits_before(tx, row):  # earlier notices are outdated
                     first = await self._inbox.find(tx, row.edits) if row.edits else None
-                    asked = (first or row).received_at
-                    await self._notices.notice_again(tx, f"{key} {where}", before=asked)
-                await self._notices.notice_once(tx, f"{key} {where}", EVER, where, said)
+                    asked_at = (first or row).received_at
+                    await self._notices.notice_again(tx, f"{key} {room}", before=asked_at)
+                await self._notices.notice_once(tx, f"{key} {room}", EVER, room, notice)
             else:
                 self._forget(row)
         self._change(row, lambda now: replace(now, told=now.told or final))
         self._speaker.speak(row.conversation_id)
 
     async def _outage(self, row: Waiting) -> str:
-        """The key under which a room hears of it; of a chosen model's, for each message."""
+        """Return the notice key of the outage: one per room, or per message for a chosen model."""
         if await self.chosen(row) is not None:
             return f"chosen {row.event_id}"
         self._was_away = True
@@ -418,7 +419,7 @@ class Trouble:
         return f"outage {part.since.isoformat()}" if part else "outage"
 
     async def ended(self, row: Waiting, outcome: Outcome, asked: str | None) -> Outcome:
-        """What is to come of a message whose cast has ended so. `asked`: the model chosen for it."""
+        """Return the final outcome of a cast. `asked`: the model chosen for the message."""
         self.works(row)
         failing = self._failing.get(row.event_id)
         if outcome.reason in ANSWERED:
@@ -435,38 +436,39 @@ class Trouble:
         if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
             self._forget(row)
             return _given_up(failing.problem)
-        if failing.alone and outcome.reason == "stopped":  # others go first: `/stop` forgets it
+        # Stopped to let others go first; `/stop` itself has forgotten it before.
+        if failing.alone and outcome.reason == "stopped":
             outcome = Outcome("truncated", "model_unavailable", failing.problem)
         if outcome.reason != "model_unavailable":
             self._forget(row)
             return outcome
-        return await self._in_vain(failing, outcome)
+        return await self._after_failure(failing, outcome)
 
-    async def _in_vain(self, failing: Failing, outcome: Outcome) -> Outcome:
-        """A cast ended without an answer: whether that was the last one (F-021)."""
+    async def _after_failure(self, failing: Failing, outcome: Outcome) -> Outcome:
+        """Return the outcome of a cast without an answer: given up if it was the last (F-021)."""
         now, row = self._clock.monotonic(), failing.row
         chosen = await self.chosen(row)
         spent = failing.casts >= MOST_CASTS or now - failing.since >= MOST_SECONDS
         if spent and failing.alone is not False and await self._models.answers(ROLE, now, chosen):
             self._forget(row)
             return _given_up(outcome.text)
-        if spent and failing.alone:  # not any more
+        if spent and failing.alone:  # others are not answered any more
             failing = replace(failing, alone=None)
         if not failing.alone and chosen is None:
             await self._health.note("model", "fail", outcome.text)
             self._was_away = True
         if failing.alone is False:
-            # An outage, in which nothing counts; once that is told, it is looked for its end.
+            # In an outage casts do not count; once it is told, the next probe looks for its end.
             anew = replace(failing, casts=0, alone=None, since=now)
             failing = anew if failing.told else replace(failing, casts=0)
         elif failing.unreachable and not failing.casts and failing.told:
             failing = replace(failing, since=now)
         self._failing[row.event_id] = failing
-        self._bell.set()
+        self._wakeup.set()
         return outcome
 
     def drop(self, events: Sequence[str]) -> None:
-        """Nobody waits for an answer to these any more."""
+        """Forget these messages: nobody waits for an answer to them any more."""
         for event_id in events:
             self._failing.pop(event_id, None)
 
@@ -476,7 +478,7 @@ class Trouble:
     async def _answered(self, row: Waiting, asked: str | None) -> None:
         """Note that a message has its answer."""
         if asked is None:
-            await self._back()
+            await self._end_outage()
         if self._was_unfit:
             async with self._database.transaction() as tx:
                 await self._notices.notice_again(tx, f"unfit {row.conversation_id} ")
@@ -484,14 +486,14 @@ class Trouble:
             if not self._was_unfit and await self._health.part("prompt"):
                 await self._health.note("prompt", "ok", "fits")
 
-    async def _back(self) -> None:
-        """Tell those who were told that it was away, if that was long enough to be missed (F-036)."""
+    async def _end_outage(self) -> None:
+        """Tell the rooms that heard of an outage that it is over, if it was long enough (F-036)."""
         part = await self._health.part("model") if self._was_away else None
         if part is not None and part.state == "fail":
             away = self._clock.now() - part.since
             if not timedelta() <= away <= timedelta(seconds=MINUTE):
-                await self._tell_back(f"outage {part.since.isoformat()} ")
-            # Everybody else's messages are tried at once, where answers go out here.
+                await self._tell_outage_over(f"outage {part.since.isoformat()} ")
+            # Retry all other messages at once, in the rooms that this speaker serves.
             await self._inbox.hurry()
             for conversation_id, room_id in await self._inbox.open_conversations():
                 if self._speaker.serves(room_id):
@@ -500,18 +502,19 @@ class Trouble:
         await self._health.note("model", "ok", "answers")
 
     def once(self, row: Waiting, outcome: Outcome, chosen: str | None) -> str:
-        """The key under which a room hears once that no message fits; "": it hears it each time."""
+        """Return the key of a notice that no message fits, told once per room; "" for each time."""
         if outcome.reason not in UNFIT or not is_matrix(row.room_id):
             return ""
-        named = outcome.text if outcome.reason == UNFIT[0] else ""  # else it counts the message
+        # Otherwise the text has numbers of the message.
+        named = outcome.text if outcome.reason == UNFIT[0] else ""
         return f"unfit {row.conversation_id} {self._models.window(ROLE, chosen)} {named}"
 
-    async def _tell_back(self, outage: str) -> None:
+    async def _tell_outage_over(self, outage: str) -> None:
         async with self._database.transaction() as tx:
-            told = [key.removeprefix(outage) for key in await self._notices.noticed(tx, outage)]
-            for each in told:
+            rooms = [key.removeprefix(outage) for key in await self._notices.noticed(tx, outage)]
+            for each in rooms:
                 await self._notices.notice_once(tx, f"back {outage} {each}", EVER, each, words.BACK)
-        for each in told:
+        for each in rooms:
             self._speaker.speak(each)
 
 
@@ -520,7 +523,7 @@ def _given_up(problem: str) -> Outcome:
 
 
 class _Watched:
-    """A cast's watcher, to whom failures are told too."""
+    """Wraps a cast's watch, and reports failures to `Trouble`."""
 
     def __init__(self, trouble: Trouble, row: Waiting, stop: Stop, watch: Watch) -> None:
         self._trouble = trouble

@@ -1,4 +1,4 @@
-"""The few sentences that the program itself says in a room; everything else is the model's."""
+"""Texts that the program itself writes in a room; all others come from the model."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from wintermute.text import display_name
 
 MODEL = "waiting for the model"
 MOST_WORDS = 60
-"""Characters of why an attempt failed, or of what is answered."""
+"""The most characters shown of an attempt's error."""
 LIMITS = {
     "max_turns": "I stopped: this took more steps than `loop.max_turns` allows.",
     "max_seconds": "I stopped: this took longer than `loop.max_seconds` allows.",
@@ -33,11 +33,11 @@ RESULT = "Work that I started before the people in this room changed has ended:\
 STOPPED = "Stopped."
 UNANSWERED = "I leave {} unanswered."
 STOPPED_HERE = "*Stopped.*"
-"""The end of an answer that was stopped while it grew."""
+"""The last line of an answer that was stopped while it grew."""
 BELOW = "My answer is below."
 WITHHELD = "I held this answer back."
 ELSEWHERE = "My answer is in the room that replaced this one."
-"""The text of what grew, where the answer is a message of its own."""
+"""The text that replaces a growing answer when the answer is a message of its own."""
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No work `{id}` is running here. `/sessions` lists what is."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
@@ -67,7 +67,7 @@ BROKEN_OFF = {
     "cut": "*This may be cut off: the model server ended it without saying that it is complete.*",
     "silent": "*This is cut off: the model sent nothing more.*",
 }
-"""Why there is no more, as the last line of what there is (F-019)."""
+"""The last line of an incomplete answer: the reason why there is no more (F-019)."""
 
 
 PART_READ = (
@@ -87,7 +87,7 @@ PROBLEMS = {
     " message that may be the cause.",
 }
 OF_MODEL = frozenset({*PROBLEMS, "model_refused", "prompt_too_large"} - {"internal_error"})
-"""Ends of casts that another model may not come to."""
+"""Reasons of failed casts that another model might avoid."""
 CHOSEN = "This conversation uses only `{name}`; `/model reset` goes back to the usual models."
 GONE = (
     "The model `{name}`, which was chosen for this conversation, is no longer configured. I ask the"
@@ -95,9 +95,9 @@ GONE = (
 )
 
 
-def below(shown: str, told: str) -> str:
-    """Put words about an answer below the text of it that people have seen so far."""
-    return f"{shown}\n\n{told}".strip()
+def below(shown: str, notice: str) -> str:
+    """Append a notice to the text of an answer that people have already seen."""
+    return f"{shown}\n\n{notice}".strip()
 
 
 def reply_text(
@@ -107,11 +107,11 @@ def reply_text(
     shown: str = "",
     chosen: str | None = None,
 ) -> str:
-    """The text that a person reads at the end of a cast, as Markdown.
+    """Return the text that a person reads at the end of a cast, as Markdown.
 
-    `when`: that of its message. `turns`: of one that is not tried again, those that were answered.
-    `shown`: the text so far that people have seen growing.
-    `chosen`: the model that was asked alone.
+    `when`: the date of the message. `turns`: the turns with effects, if the message is given up.
+    `shown`: the text that people have already seen growing. `chosen`: the only model that was
+    asked.
     """
     if outcome.state == "terminated" and outcome.part_read and outcome.text:
         read, whole = outcome.part_read
@@ -119,23 +119,23 @@ def reply_text(
     if outcome.state == "terminated":
         return outcome.text or UNSAID
     if outcome.reason in LIMITS:
-        said = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
+        partial = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
         if shown:
             return below(outcome.text or shown, LIMITS[outcome.reason])
-        return LIMITS[outcome.reason] + said
+        return LIMITS[outcome.reason] + partial
     if outcome.reason in BROKEN_OFF:
         return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
     message = f"your message of {when}" if when and not shown else "this"
     blamed = f"what a tool gave me for {message}" if turns else message
-    told = PROBLEMS.get(outcome.reason, "{problem}")
-    told = told.format(problem=outcome.text, message=message, blamed=blamed)
+    notice = PROBLEMS.get(outcome.reason, "{problem}")
+    notice = notice.format(problem=outcome.text, message=message, blamed=blamed)
     if chosen is not None and outcome.reason in OF_MODEL:
-        told = f"{told}\n\n{CHOSEN.format(name=chosen)}"
-    return below(shown, f"{told}\n\n{done_so_far(turns)}".strip())
+        notice = f"{notice}\n\n{CHOSEN.format(name=chosen)}"
+    return below(shown, f"{notice}\n\n{done_so_far(turns)}".strip())
 
 
 def waiting_for(name: str, seconds: int, wait: Wait | None = None) -> str:
-    """The line that says what is waited for, and for how long."""
+    """Return the status line of a running answer: the part in progress and its seconds."""
     if wait is None:
         return f"· {name}, {seconds} s"
     parts = [f"· waiting for {display_name(wait.backend)}, {seconds} s"]

@@ -1,4 +1,4 @@
-"""One model server of the configuration: one attempt gives one answer or one named failure."""
+"""One model server of the configuration: each attempt gives one answer or one named failure."""
 
 import asyncio
 import gc
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from wintermute.llm.sdk import Client
 
 MOST_SILENCES = 4
-"""So many times the longest silence comments make it last, before a first token or after (F-017)."""
+"""The most times that comment lines can extend the wait for a token (F-017)."""
 KNOCK_SECONDS = 2.0
 MOST_BYTES = 64 * 1024 * 1024
-"""Of an answer that is read as a whole."""
-Found = TypeVar("Found")
+"""Limit for an answer that is read whole."""
+Parsed = TypeVar("Parsed")
 LAST_BYTES = 0.3
-"""Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
+"""Seconds to wait for the end of a finished stream: once read whole, its connection is reused."""
 LAST_WORD = 5.0
-"""Seconds for the last word of a stream, and its usage, once it has named its reason (F-062)."""
+"""Seconds to wait for the last event and the usage after the finish reason (F-062)."""
 PLAIN_MOST = 5
-"""Texts in a row without thoughts, after which a model is shown again while it speaks."""
+"""Answers in a row without reasoning, after which the model's text is shown as it comes again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What is waited for before a first token: this attempt of so many at a backend.
+    """The wait for a first token of a backend: attempt number `attempt` of `of`.
 
-    `problem`: why the one before gave nothing. `read`: how many tokens of `total` the server says
-    it has read; 0 of 0 where it says nothing.
+    `problem`: the error of the attempt before. `read`: tokens of `total` that the server has read;
+    0 of 0 if it does not report them.
     """
 
     backend: str
@@ -55,72 +55,72 @@ class Wait:
 
 
 class Listener(Protocol):
-    """Who hears what comes of a question while it is being answered."""
+    """Follows a request while it is being answered."""
 
     def asked(self) -> None:
-        """An attempt begins: what an earlier one said is void, and nothing has come yet."""
+        """Begin an attempt: the text of an earlier one is void, and nothing has come yet."""
         ...
 
     def awaits(self, wait: Wait) -> None:
-        """What is known of the wait for a first token: told anew as more is."""
+        """Report the state of the wait for a first token, at each change."""
         ...
 
     def begun(self) -> None:
-        """The first token is here: text, reasoning or part of a call (F-017)."""
+        """Report the first token: text, reasoning or part of a call (F-017)."""
         ...
 
     def said(self, piece: str) -> None:
-        """More of the text, without secrets (L-089)."""
+        """Take more text, without secrets (L-089)."""
         ...
 
     def was_reasoning(self) -> None:
-        """What was said in this attempt was reasoning, as it turns out: nobody was to read it (F-020)."""
+        """Void the text of this attempt: it was reasoning, which nobody should read (F-020)."""
         ...
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
-        """An attempt failed; another may follow. `unreachable`: nobody is there to ask (F-036)."""
+        """Report a failed attempt; another may follow. `unreachable`: connection refused (F-036)."""
         ...
 
 
 class Unheard:
-    """Nobody listens."""
+    """A listener that ignores everything."""
 
     def asked(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def awaits(self, wait: Wait) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def begun(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def said(self, piece: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def was_reasoning(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 UNHEARD = Unheard()
 
 
 class BackendHabit(Protocol):
-    """A way to answer that this model may have, as it is on record. See `llm.spelled.Habit`."""
+    """The record of a quirk of a model. See `llm.spelled.Habit`."""
 
     async def known(self) -> bool:
-        """Whether it has."""
+        """Return True if the model has the quirk."""
         ...
 
     async def found(self, *, has: bool) -> None:
-        """Keep what was found now."""
+        """Record whether the model has it."""
         ...
 
 
 class Unrecorded:
-    """No record: nothing is known, nor kept. Implements `BackendHabit`."""
+    """A record that stays empty. Implements `BackendHabit`."""
 
     async def known(self) -> bool:
         return False
@@ -133,7 +133,7 @@ UNRECORDED = Unrecorded()
 
 
 class Endpoint:
-    """A configured backend that can be asked. Opens with the first question."""
+    """A configured backend. Connects at the first request."""
 
     def __init__(
         self,
@@ -144,45 +144,48 @@ class Endpoint:
         spells: BackendHabit = UNRECORDED,
         aloud: BackendHabit = UNRECORDED,
     ) -> None:
-        """`spells`: this model writes its calls as text. `aloud`: see `Markup`."""
+        """Take the settings.
+
+        `spells`: the model writes its calls as text. `aloud`: see `Markup`.
+        """
         self.name = name
         self.settings = settings
         self.measure = Measure()
         self.sender = sender(name, settings)
         self._redact = redact
         self._new_id = new_id
-        self._spelling, self._aloud = spells, aloud
+        self._calls_habit, self._aloud_habit = spells, aloud
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
         self._dialect = Dialect(calls_in_turn=settings.size == "small")
         self.thinks_aloud = False
-        """As it did since this process began."""
-        self._plain = 0
-        self._names_ends = False  # has said of an answer that it is whole, since this process began
+        """True if the model thought aloud in this process."""
+        self._plain_answers = 0
+        self._names_ends = False  # has marked an answer as complete in this process
 
     async def ask(
         self, request: Request, most_tokens: int | None = None, listener: Listener = UNHEARD
     ) -> Answer:
-        """One attempt, with the deadlines of F-017.
+        """Make one attempt, with the deadlines of F-017.
 
         Raises: Failed, whose text names this backend and never its key.
         """
         try:
             client = await self._opened()
-            return await self._asked(client, request, most_tokens, listener)
+            return await self._ask_adapting(client, request, most_tokens, listener)
         except Failed as failure:
             raise failure.told_by(self.name, self._key, self._redact) from None
 
     def given(self, request: Request) -> Request:
-        """The request with what this backend is given back (F-040, F-041)."""
+        """Return the request with the fields and call ids that this backend wants back (F-040, F-041)."""
         fields = self._dialect.placeholders
         return replace(request, messages=given(request.messages, self.sender, self._redact, fields))
 
     async def fetch(
-        self, path: str, body: Json, seconds: float, read: Callable[[bytes], Found]
-    ) -> Found:
-        """What `read` makes of a whole answer to something else than a question.
+        self, path: str, body: Json, seconds: float, read: Callable[[bytes], Parsed]
+    ) -> Parsed:
+        """Return the result of `read` for a whole answer, for requests other than chat.
 
         Raises: Failed, also that of `read`; its text names this backend and never its key.
         """
@@ -197,13 +200,13 @@ class Endpoint:
         raise failure.told_by(self.name, self._key, self._redact) from None
 
     async def listens(self) -> bool:
-        """Whether somebody accepts connections at its address."""
+        """Return True if its address accepts connections."""
         address = urlsplit(self.settings.proxy or self.settings.base_url)
         try:
             port = address.port or (443 if address.scheme == "https" else 80)
             async with asyncio.timeout(KNOCK_SECONDS):
                 _, writer = await asyncio.open_connection(address.hostname, port)
-        except (OSError, TimeoutError, ValueError):  # also where no such host or port can be
+        except (OSError, TimeoutError, ValueError):  # ValueError: an impossible host or port
             return False
         writer.close()
         return True
@@ -216,50 +219,50 @@ class Endpoint:
     async def _opened(self) -> "Client":
         async with self._opening:
             if self._client is None:
-                told = await is_private(self.settings)
-                self._dialect = replace(self._dialect, tells_progress=told)
-                # In a thread, for the import takes long and the rooms must not wait for it.
+                private = await is_private(self.settings)
+                self._dialect = replace(self._dialect, tells_progress=private)
+                # In a thread: the import is slow, and the rooms must not wait for it.
                 self._client = await asyncio.to_thread(
                     _open, self.settings, self._key, self._redact
                 )
         return self._client
 
-    async def _asked(
+    async def _ask_adapting(
         self, client: "Client", request: Request, most_tokens: int | None, listener: Listener
     ) -> Answer:
-        """Ask, and once more in simpler words for each that this server turns out not to know."""
+        """Ask, and again without each API feature that the server rejects."""
         first, longest = self._dialect, most_tokens or self.settings.longest_answer
         while True:
-            dialect = self._dialect  # of this request: another question may learn meanwhile
+            dialect = self._dialect  # a copy: another request may change it meanwhile
             body = dialect.body(self.given(request), self.settings, longest)
             try:
                 return await self._answer(client, body, request, listener, longest)
-            except UnicodeEncodeError:  # half characters, in file names for one
+            except UnicodeEncodeError:  # lone surrogates, such as in file names
                 request = _encodable(request)
             except Failed as failure:
                 other = dialect.without(failure.complaint, body, self.settings)
                 if other is None and isinstance(failure, Refused):
-                    self._dialect = first  # nothing of it helped
+                    self._dialect = first  # none of the changes helped
                 if other is None:
                     raise
                 self._dialect = other
 
     @property
     def learnt(self) -> str:
-        """In which other words it is asked since the start, for a person (F-042, F-064)."""
+        """The changes to requests since the start, for a person (F-042, F-064)."""
         cut = self.measure.cut
-        told = [self._dialect.learnt, cut_words(self.name, cut) if cut else ""]
-        return "; ".join(filter(None, told))
+        changes = [self._dialect.learnt, cut_words(self.name, cut) if cut else ""]
+        return "; ".join(filter(None, changes))
 
     async def _answer(
         self, client: "Client", body: Json, request: Request, listener: Listener, longest: int
     ) -> Answer:
-        known = self.thinks_aloud or await self._aloud.known()
+        known = self.thinks_aloud or await self._aloud_habit.known()
         gathering = Gathering(
             self._redact,
             offered(request),
             aloud=known,
-            spells=await self._spells(),
+            spells=await self._writes_calls_as_text(),
             view=context_of(request),
         )
         shown = StreamRedactor(self._redact, listener.said)
@@ -294,24 +297,24 @@ class Endpoint:
         answer = gathering.answer(self._new_id, longest, named=named)
         self._show(gathering, shown, listener)
         shown.end()
-        await self._learn(known, aloud=gathering.aloud, said=bool(answer.text.strip()))
+        await self._learn_aloud(known, aloud=gathering.aloud, said=bool(answer.text.strip()))
         return answer
 
-    async def _learn(self, known: bool, *, aloud: bool, said: bool) -> None:
-        known = known or self.thinks_aloud
-        self._plain = 0 if aloud else self._plain + said
-        still = aloud or (known and self._plain < PLAIN_MOST)
-        if still is not known:
-            await self._aloud.found(has=still)
+    async def _learn_aloud(self, was_aloud: bool, *, aloud: bool, said: bool) -> None:
+        was_aloud = was_aloud or self.thinks_aloud
+        self._plain_answers = 0 if aloud else self._plain_answers + said
+        still = aloud or (was_aloud and self._plain_answers < PLAIN_MOST)
+        if still is not was_aloud:
+            await self._aloud_habit.found(has=still)
         self.thinks_aloud = still
 
-    async def _spells(self) -> bool:
+    async def _writes_calls_as_text(self) -> bool:
         configured = self.settings.calls_as_text
-        return await self._spelling.known() if configured is None else configured
+        return await self._calls_habit.known() if configured is None else configured
 
     def _show(self, gathering: Gathering, shown: StreamRedactor, listener: Listener) -> None:
         piece = gathering.fresh()
-        if piece is None:  # reasoning, as it turned out
+        if piece is None:  # the text so far was reasoning
             shown.end()
             listener.was_reasoning()
             piece = gathering.fresh()
@@ -320,9 +323,9 @@ class Endpoint:
 
 
 def patience(gathering: Gathering, settings: Backend, now: float, heard_at: float) -> float:
-    """The time at which to give up waiting for more (F-017, F-062, F-063).
+    """Return the time at which to stop waiting for more (F-017, F-062, F-063).
 
-    `heard_at`: when it last said something, or else was asked.
+    `heard_at`: the time of its last output, or of the request.
     """
     if gathering.ended:
         return heard_at + LAST_BYTES
@@ -333,16 +336,16 @@ def patience(gathering: Gathering, settings: Backend, now: float, heard_at: floa
 
 
 async def _whole(chunks: AsyncIterator[bytes]) -> bytes:
-    found = bytearray()
+    content = bytearray()
     async for chunk in chunks:
-        found += chunk
-        if len(found) > MOST_BYTES:
+        content += chunk
+        if len(content) > MOST_BYTES:
             raise Refused("garbage", f"sent more than {MOST_BYTES} bytes in one answer")
-    return bytes(found)
+    return bytes(content)
 
 
 def offered(request: Request) -> dict[str, Json]:
-    """The parameters of the tools of a request, by name."""
+    """Return the parameters of a request's tools, by name."""
     functions = [tool["function"] for tool in request.tools]
     return {function["name"]: function.get("parameters", {}) for function in functions}
 
@@ -351,7 +354,7 @@ def _open(settings: Backend, key: str, redact: Redaction) -> "Client":
     first = "wintermute.llm.sdk" not in sys.modules
     from wintermute.llm.sdk import Client  # noqa: PLC0415  openai loads with the first question
 
-    if first:  # all of the program is there now, and stays: a look for garbage passes it over
+    if first:  # the whole program is loaded: keep it out of garbage collections
         gc.freeze()
     return Client(settings, key or "none", redact)
 

@@ -1,4 +1,4 @@
-"""What the likenesses of an embedding model mean: learnt from pairs of which it is known."""
+"""Similarity thresholds of an embedding model, learnt from pairs with a known relation."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from wintermute.llm.vector import Embedder, likeness
 Relation = Literal["same", "related", "unrelated"]
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 TOLD_APART = 0.5
-"""How much better than by chance a threshold must tell two kinds apart: from 0 to 1."""
+"""The share above chance by which a threshold must separate two relations, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Cosines from which on two texts are taken for that. `floor`: below it, a search found nothing."""
+    """The least cosines of each relation. Below the `floor`, a search found nothing."""
 
     same: float
     related: float
@@ -29,7 +29,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class KnownPair:
-    """Two texts, and what a person says of them."""
+    """Two texts with a person's judgement of their relation."""
 
     relation: Relation
     one: str
@@ -37,17 +37,18 @@ class KnownPair:
 
 
 KNOWN: Mapping[str, Thresholds] = {MODEL: Thresholds(same=0.85, related=0.5, floor=0.25)}
-"""Of the embedded model. Measured: of 14 facts in two wordings 10 are over .85, and one that differs
-in a number, a name or a place lies at .76 to .89; 99 of 100 pairs of any two messages of one
-dialogue lie below .50; .25 keeps .88 of the facts that answer a question, in five languages and
-across them, and .008 of the others.
+"""Thresholds of the embedded model. Measured: of 14 facts in two wordings, 10 are over .85.
+
+Facts that differ in a number, a name or a place are at .76 to .89. 99 of 100 pairs of any two
+messages of one dialogue are below .50. A floor of .25 keeps .88 of the facts that answer a
+question, in five languages and across them, and .008 of the others.
 """
 
 
 def on_our_scale(likeness: float, same: float, related: float) -> float:
-    """What a likeness of another model, of which these two are known, would be of the embedded one.
+    """Convert a cosine of another model, with its two thresholds, to the embedded model's scale.
 
-    So what a configuration says of likeness means the same whatever the model.
+    So a threshold in the configuration means the same for all models.
     """
     ours = KNOWN[MODEL]
     marks = [(-1.0, -1.0), (related, ours.related), (same, ours.same), (1.0, 1.0)]
@@ -58,50 +59,50 @@ def on_our_scale(likeness: float, same: float, related: float) -> float:
 
 
 def shipped_pairs() -> tuple[KnownPair, ...]:
-    """The forty that come with the program, in seven languages."""
+    """Return the forty pairs that come with the program, in seven languages."""
     text = (resources.files("wintermute.llm") / "pairs.toml").read_text("utf-8")
-    found = tomllib.loads(text)
+    table = tomllib.loads(text)
     return tuple(
-        KnownPair(relation, one, other) for relation in RELATIONS for one, other in found[relation]
+        KnownPair(relation, one, other) for relation in RELATIONS for one, other in table[relation]
     )
 
 
 def thresholds(likenesses: Mapping[Relation, Sequence[float]]) -> Thresholds | None:
-    """What a model makes of the pairs of each kind, as cosines; None: it cannot tell them apart.
+    """Return the thresholds for cosines of known pairs; None if the model cannot separate them.
 
-    Half of those that are the same, or related, are over that threshold; the floor lies where
-    unrelated ones end, or divides them best. Needs at least one of each kind.
+    Half of the same or related pairs are over their threshold; the floor is the best cut between
+    related and unrelated ones. Needs at least one pair of each relation.
     """
     same, related, unrelated = (likenesses[relation] for relation in RELATIONS)
     _, is_same = _cut([*related, *unrelated], same)
     floor, is_related = _cut(unrelated, [*related, *same])
-    found = Thresholds(median(same), median(related), floor)
-    if min(is_same, is_related) < TOLD_APART or not found.floor <= found.related < found.same:
+    limits = Thresholds(median(same), median(related), floor)
+    if min(is_same, is_related) < TOLD_APART or not limits.floor <= limits.related < limits.same:
         return None
-    return found
+    return limits
 
 
 async def calibrated(embedder: Embedder) -> Thresholds | None:
-    """The thresholds of a model: stated, or found with the shipped pairs by asking it once.
+    """Return a model's thresholds: known ones, or found by embedding the shipped pairs once.
 
-    None: it cannot tell them apart, so that words have to do where a threshold is needed.
+    None: the model cannot separate them, so that searches use words where they need a threshold.
     Raises: EmbeddingsUnavailable.
     """
     if embedder.name in KNOWN:
         return KNOWN[embedder.name]
-    found: dict[Relation, list[float]] = {relation: [] for relation in RELATIONS}
+    likenesses: dict[Relation, list[float]] = {relation: [] for relation in RELATIONS}
     pairs = shipped_pairs()
     texts = [text for pair in pairs for text in (pair.one, pair.other)]
     vectors = await embedder.embed_document(texts)
     for pair, one, other in zip(pairs, vectors[::2], vectors[1::2], strict=True):
         if one is None or other is None:
             raise EmbeddingsUnavailable("a pair of the calibration has no vector")
-        found[pair.relation].append(likeness(one, other))
-    return thresholds(found)
+        likenesses[pair.relation].append(likeness(one, other))
+    return thresholds(likenesses)
 
 
 def _cut(below: Sequence[float], above: Sequence[float]) -> tuple[float, float]:
-    """Where to divide the two best, and how well that does: 1 without a mistake, 0 as by chance."""
+    """Return the cut that separates two groups best, and its quality: 1 perfect, 0 chance."""
     marks = sorted({*below, *above})
     if len(marks) < 2:
         return 1.0, 0.0

@@ -1,4 +1,4 @@
-"""The marks between which templates write calls, as data (F-044): one row a template."""
+"""The tokens between which chat templates write calls, as data (F-044): one row per template."""
 
 import re
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 class Form:
     """One way to write a call as text.
 
-    `ends`: the marks that close it. `is_text`: without a call it is shown. `is_part`: its mark
-    belongs to the call. `name`: the tool, where the mark tells it.
+    `ends`: the marks that close it. `is_text`: it is shown if it is no call. `is_part`: the opening
+    mark is part of the call's text. `name`: the tool, if the mark names it.
     """
 
     ends: tuple[str, ...]
@@ -44,14 +44,14 @@ FORMS = {
 }
 BARE = Form(NEVER, is_text=True, is_part=True)
 SPELLED = {"{": BARE, "[{": BARE}
-"""Only of models that are known to write so: bare JSON, up to the end of the answer."""
+"""Bare JSON up to the end of the answer: only for models that are known to write calls so."""
 FENCE = Form(NEVER, is_text=True)
-"""Gemma's fence, `tool_code`: a quote unless it ends the answer."""
+"""Gemma's fence, `tool_code`: a quotation unless it ends the answer."""
 PREFIXES = ("functions.", "default_api.", "tool.", "tools.")
 LEAKED = re.compile(r"<\|.*|:\d+\Z|\.call\Z", re.DOTALL)
-"""Tokens of templates that stand at the end of a name."""
+"""Template tokens at the end of a name."""
 UNWANTED = ("\uff5cDSML\uff5c", "]<]minimax[>[")
-"""Parts of tags that say nothing."""
+"""Meaningless parts of tags."""
 _NAME = r"([\w.-]+)"
 NAMED = tuple(
     re.compile(pattern, re.DOTALL)
@@ -64,7 +64,7 @@ NAMED = tuple(
         rf"<function={_NAME}[>=]\s*(\{{.*?)</function>\s*",
     )
 )
-"""A name and the JSON of its arguments."""
+"""Patterns of a name and the JSON of its arguments."""
 ELEMENT = re.compile(
     rf'<(?:function=|invoke name="){_NAME}"?>(.*?)</(?:function|invoke)>\s*', re.DOTALL
 )
@@ -74,7 +74,7 @@ GEMMA = re.compile(
     r'(?:<\|"\|>|<escape>)(.*?)(?:<\|"\|>|<escape>)|([{,]\s?)?(?<![\w.-])([A-Za-z_][\w.-]*+):',
     re.DOTALL,
 )
-"""A text between tokens, or a key without quotation marks."""
+"""A pattern of a text between tokens, or of a key without quotation marks."""
 VALUES = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (
@@ -83,7 +83,7 @@ VALUES = tuple(
         r"<(?P<key>[\w-]+)>(?P<value>.*?)</(?P=key)>\s*",
     )
 )
-"""Arguments one by one, without quotation marks."""
+"""Patterns of single arguments without quotation marks."""
 PYTHON = re.compile(
     r"""("(?:[^"\\]|\\.)*(?:"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z))"""
     r"|(?<![\w.])([\w.]++)\s*+([(=])|(\))|\b(True|False|None)\b",

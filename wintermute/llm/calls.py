@@ -1,4 +1,4 @@
-"""Every attempt to ask a model on record, with what it cost, and the day's ceilings.
+"""The record of every model request with its cost, and the day's budget.
 
 The worst case of a call is reserved before it is sent, and settled after.
 """
@@ -22,11 +22,46 @@ from wintermute.llm.kept import plain
 from wintermute.messages import Json, Reply, Request, Usage
 
 SUM = "SELECT coalesce(sum(tokens), 0) AS tokens, coalesce(sum(usd), 0) AS usd FROM reservations WHERE day = ?"
+MILLION = 1_000_000
+NO_ROOM = "budget"
+"""The outcome of an attempt that was not made because a limit was reached."""
+REFUSED = "answers refused"
+"""The stored value that counts unusable answers, also repeated ones; never their words."""
+WITHDRAWN = "withdrawn"
+"""The outcome of an attempt that was not made because its sources had been retracted."""
+NOT_MADE = f"('{NO_ROOM}', '{WITHDRAWN}')"
+SUMS = (
+    f"sum(m.outcome NOT IN {NOT_MADE}) AS calls, sum(m.outcome = '{NO_ROOM}') AS refused,"
+    " sum(m.tokens_in) AS tokens_in, sum(m.tokens_out) AS tokens_out,"
+    " sum(m.tokens_cached) AS tokens_cached, sum(m.usd) AS usd"
+)
+BELOW = (
+    "WITH RECURSIVE below (id) AS (SELECT :conversation UNION"
+    " SELECT v.id FROM below JOIN branches b ON b.conversation_id = below.id"
+    "  JOIN casts c ON c.branch_id = b.id JOIN conversations v ON v.parent_cast = c.id)"
+)
+"""A conversation, and all sub-sessions below it."""
+SettleCall = Callable[[Transaction, str], Awaitable[None]]
+"""Stores the rows that belong to the attempt with this id."""
+UNSAID = Request(())
+OF_RECORD = "(request IS NOT NULL OR detail <> '')"  # the condition of its index
+MADE_OF = (
+    "(SELECT m.rowid FROM model_calls m, json_each(m.sources) s WHERE m.sources IS NOT NULL"
+    " AND s.value IN (SELECT value FROM json_each(:sources)))"
+)
+RECORDED = Kept(
+    *("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD),
+    of="cast_id IS NULL OR"
+    f" (SELECT c.branch_id FROM casts c WHERE c.id = model_calls.cast_id) IN {OF_BRANCHES}",
+    ours=OURS_SINCE,
+    came=f"cast_id {OF_CASTS} OR rowid IN {MADE_OF}",
+    empties=("request = NULL", "answer = NULL", "detail = ''", "sources = NULL"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What calls cost, or may cost at worst. Without a price the USD are 0 (L-087)."""
+    """The cost of calls, or the most they may cost. Without a price the USD are 0 (L-087)."""
 
     tokens: int
     usd: float
@@ -34,7 +69,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Room in the budget of one day for one request to one backend."""
+    """Part of a day's budget, reserved for one request to one backend."""
 
     id: str
     day: date
@@ -46,7 +81,7 @@ class Reservation:
 class Budget:
     """The table `reservations`: every call of a day, at its worst case until it is settled.
 
-    A row that a crash left unsettled counts like that until its day ends.
+    A row that a crash left unsettled counts in full until its day ends.
     """
 
     def __init__(
@@ -59,13 +94,13 @@ class Budget:
         self._zone = ZoneInfo(timezone)
 
     def planned(self, role: str, backend: str, worst: Amount) -> Reservation:
-        """A reservation for today that is not made yet."""
+        """Return a reservation for today that is not stored yet."""
         return Reservation(self._new_id("hold"), self._today(), role, backend, worst)
 
     async def reserve(self, planned: Reservation) -> None:
-        """Make room for one call, or refuse it. Without ceilings there is nothing to do.
+        """Reserve the cost of one call, or refuse it. Without limits nothing is stored.
 
-        Raises: BudgetSpent when the day's sum could pass a ceiling (L-085).
+        Raises: BudgetSpent when the day's sum could pass a limit (L-085).
         """
         if self._limits == Ceilings():
             return
@@ -77,9 +112,9 @@ class Budget:
     async def settle(
         self, planned: Reservation, spent: Amount, tx: Transaction, call_id: str | None
     ) -> None:
-        """Put what the call cost in place of its worst case; None: it is not made yet.
+        """Replace a call's worst case by its cost. `call_id` None: the call is not made yet.
 
-        Without ceilings the row is made here, so that one that is set later knows of the whole day.
+        Without limits this stores the row, so that a limit set later in the day counts it.
         """
         values = columns(planned, "worst") | columns(spent)
         values |= {"call_id": call_id, "settled": call_id is not None}
@@ -92,25 +127,25 @@ class Budget:
         tx.later(*statement)
 
     async def spent_today(self) -> Amount:
-        """What counts against the ceilings now."""
+        """Return the sum that counts against today's limits."""
         return _amount(await self._database.row(SUM, (self._today().isoformat(),)))
 
     def _today(self) -> date:
         return self._clock.now().astimezone(self._zone).date()
 
     def _admit(self, used: Amount, planned: Reservation) -> None:
-        """Who costs nothing of a kind is not kept out by its ceiling."""
+        """Check a call against the limits; a call without cost in USD passes that limit."""
         ceiling, worst = self._limits, planned.worst
         if (
             ceiling.tokens_per_day is not None
             and used.tokens + worst.tokens > ceiling.tokens_per_day
         ):
-            told = (
+            reason = (
                 f"{used.tokens} of {ceiling.tokens_per_day} tokens are used or reserved"
                 f" (llm.budget.tokens_per_day) and this call may take {worst.tokens}"
             )
         elif ceiling.usd_per_day is not None and 0 < worst.usd > ceiling.usd_per_day - used.usd:
-            told = (
+            reason = (
                 f"{used.usd:.4f} of {ceiling.usd_per_day:g} USD are used or reserved"
                 f" (llm.budget.usd_per_day) and this call may cost {worst.usd:.4f}"
             )
@@ -119,18 +154,20 @@ class Budget:
         if _beyond(ceiling.tokens_per_day, worst.tokens) or _beyond(ceiling.usd_per_day, worst.usd):
             way = "raise the limit in config.yaml, or start afresh with `/new` to ask for less"
             raise BudgetSpent(
-                f"{planned.backend} is not asked, for no day has room for it: {told}; {way}", None
+                f"{planned.backend} is not asked, because this call alone is over the day's limit:"
+                f" {reason}; {way}",
+                None,
             )
         midnight = datetime.combine(planned.day + timedelta(days=1), time(), self._zone)
         way = f"wait for {midnight:%Y-%m-%d %H:%M} or raise the limit in config.yaml"
         raise BudgetSpent(
-            f"{planned.backend} is not asked, for the day's budget is spent: {told}; {way}",
+            f"{planned.backend} is not asked, because the day's budget is spent: {reason}; {way}",
             midnight.astimezone(UTC),
         )
 
 
 def _beyond(ceiling: float | None, worst: float) -> bool:
-    """Whether no day has room for such a call."""
+    """Return True if the call costs more than a whole day's limit."""
     return ceiling is not None and worst > ceiling
 
 
@@ -138,35 +175,12 @@ def _amount(row: Row | None) -> Amount:
     return Amount(row["tokens"], row["usd"]) if row else Amount(0, 0.0)
 
 
-MILLION = 1_000_000
-NO_ROOM = "budget"
-"""The outcome of an attempt that was not made, for a ceiling was reached."""
-REFUSED = "answers refused"
-"""The value that counts answers which could not be used, also when asked for once more; never their words."""
-WITHDRAWN = "withdrawn"
-"""The outcome of one that was not made, for what it was made of had been taken back."""
-NOT_MADE = f"('{NO_ROOM}', '{WITHDRAWN}')"
-SUMS = (
-    f"sum(m.outcome NOT IN {NOT_MADE}) AS calls, sum(m.outcome = '{NO_ROOM}') AS refused,"
-    " sum(m.tokens_in) AS tokens_in, sum(m.tokens_out) AS tokens_out,"
-    " sum(m.tokens_cached) AS tokens_cached, sum(m.usd) AS usd"
-)
-BELOW = (
-    "WITH RECURSIVE below (id) AS (SELECT :conversation UNION"
-    " SELECT v.id FROM below JOIN branches b ON b.conversation_id = below.id"
-    "  JOIN casts c ON c.branch_id = b.id JOIN conversations v ON v.parent_cast = c.id)"
-)
-"""A conversation, and the sub-sessions that it began, with theirs."""
-SettleCall = Callable[[Transaction, str], Awaitable[None]]
-"""Stores what belongs to the attempt with this id."""
-UNSAID = Request(())
-
-
 @dataclass(frozen=True, slots=True)
 class QuestionSources:
-    """What a question that nobody waits for is made of (F-027, M-030).
+    """The sources of a background request (F-027, M-030).
 
-    `ids`: of the events and facts that it shows. `stand`: whether all of it is still as it was read.
+    `ids`: the events and facts that it shows. `stand`: returns True while all of them are
+    unchanged.
     """
 
     ids: tuple[str, ...]
@@ -175,9 +189,9 @@ class QuestionSources:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request to one backend. `outcome` is `ok` or what went wrong in one word.
+    """One request to one backend. `outcome` is `ok` or the failure in one word.
 
-    `reply` is what came of one that went well; its `ms` is that of the whole question.
+    `reply` is the answer of a successful one; its `ms` is that of all attempts together.
     """
 
     role: str
@@ -197,27 +211,27 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One question and its answer, as they were kept (L-088)."""
+    """One recorded request and its answer (L-088)."""
 
     role: str
     outcome: str
     request: Request
     answer: Reply
     attempt: int = 1
-    """The first to this backend, or which after others that failed."""
+    """The number of the attempt at this backend, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one role used in a span of time."""
+    """The usage of one role in a span of time."""
 
     calls: int
     refused: int
-    """Attempts not made, for a ceiling of the day was reached (L-086)."""
+    """Attempts not made because a limit of the day was reached (L-086)."""
     tokens_in: int
     tokens_out: int
     tokens_cached: int
-    """How many of those read came from the server's cache."""
+    """Tokens of the prompts that came from the server's cache."""
     usd: float
 
     def __add__(self, other: "Spent") -> "Spent":
@@ -226,7 +240,7 @@ class Spent:
 
 
 def amount(usage: Usage, price: Price | None) -> Amount:
-    """What these tokens cost; without a price only they count (L-087)."""
+    """Return the cost of these tokens; without a price only their number counts (L-087)."""
     tokens = usage.tokens_in + usage.tokens_out
     if price is None:
         return Amount(tokens, 0.0)
@@ -236,25 +250,12 @@ def amount(usage: Usage, price: Price | None) -> Amount:
     return Amount(tokens, total / MILLION)
 
 
-OF_RECORD = "(request IS NOT NULL OR detail <> '')"  # as its index has it
-MADE_OF = (
-    "(SELECT m.rowid FROM model_calls m, json_each(m.sources) s WHERE m.sources IS NOT NULL"
-    " AND s.value IN (SELECT value FROM json_each(:sources)))"
-)
-RECORDED = Kept(
-    *("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD),
-    of="cast_id IS NULL OR"
-    f" (SELECT c.branch_id FROM casts c WHERE c.id = model_calls.cast_id) IN {OF_BRANCHES}",
-    ours=OURS_SINCE,
-    came=f"cast_id {OF_CASTS} OR rowid IN {MADE_OF}",
-    empties=("request = NULL", "answer = NULL", "detail = ''", "sources = NULL"),
-)
 _recorded = reader(Recorded)
 _spent = reader(Spent)
 
 
 class ModelCalls:
-    """The table `model_calls`."""
+    """The store of model requests: the table `model_calls`."""
 
     def __init__(
         self, database: Database, clock: Clock, new_id: NewId, record: bool = False
@@ -265,15 +266,16 @@ class ModelCalls:
         self._record = record
 
     async def require(self, sources: QuestionSources) -> None:
-        """Raises: QuestionWithdrawn when they are not as they were. Not inside a transaction."""
+        """Raise QuestionWithdrawn if the sources have changed. Not inside a transaction."""
         async with self._database.transaction() as tx:
             if not await sources.stand(tx):
                 raise QuestionWithdrawn("what the question is made of was taken back or changed")
 
     async def record(self, attempt: Attempt, settle: SettleCall) -> None:
-        """Keep one attempt and what it cost, together. Not to be called inside a transaction.
+        """Store one attempt and its cost, together. Not to be called inside a transaction.
 
-        Its words are kept only while what it is made of stands: who forgets that looks no more.
+        Its texts are stored only while its sources are unchanged: a later `forget` would not find
+        them.
         """
         call_id, sources = self._new_id("ask"), attempt.sources
         values = columns(attempt, "number", "usage", "reply", "sources") | columns(attempt.usage)
@@ -282,11 +284,11 @@ class ModelCalls:
             is_kept = self._record and attempt.reply is not None
             if is_kept and sources is not None:
                 is_kept = await sources.stand(tx)
-            asked = replace(attempt.request, messages=plain(attempt.request.messages))
+            request = replace(attempt.request, messages=plain(attempt.request.messages))
             values |= {
                 "id": call_id,
                 "attempt": attempt.number,
-                "request": asked if is_kept else None,
+                "request": request if is_kept else None,
                 "answer": replace(attempt.reply, kept="") if attempt.reply and is_kept else None,
                 "sources": sources.ids if is_kept and sources else None,
             }
@@ -294,14 +296,14 @@ class ModelCalls:
             await settle(tx, call_id)
 
     async def refused(self, role: str, reason: str) -> None:
-        """Count an answer that could not be used. `reason`: of the last one, for a status."""
+        """Count an unusable answer. `reason`: that of the last one, for the status."""
         async with self._database.transaction() as tx:
             last = await single(tx, REFUSED) or {"times": 0}
             last |= {"role": role, "reason": reason, "at": stamp(self._clock.now())}
             await put_single(tx, REFUSED, last | {"times": last["times"] + 1})
 
     async def recorded(self, cast_id: str) -> tuple[Recorded, ...]:
-        """The questions of a cast that were answered and kept, oldest first."""
+        """Return a cast's recorded requests that were answered, oldest first."""
         rows = await self._database.rows(
             "SELECT role, outcome, request, answer, attempt FROM model_calls WHERE cast_id = ?"
             " AND outcome = 'ok' AND request IS NOT NULL ORDER BY created_at, rowid",
@@ -310,7 +312,7 @@ class ModelCalls:
         return tuple(_recorded(row) for row in rows)
 
     async def of_record(self, tx: Transaction) -> list[str]:
-        """The casts of whose questions something is kept."""
+        """Return the casts that have recorded requests."""
         query = (
             f"SELECT DISTINCT cast_id FROM model_calls WHERE cast_id IS NOT NULL AND {OF_RECORD}"
         )
@@ -319,7 +321,7 @@ class ModelCalls:
     async def usage_since(
         self, moment: datetime, until: datetime | None = None
     ) -> Mapping[str, Spent]:
-        """What each role used since then, failed attempts included; `until` is not part of it."""
+        """Return each role's usage since then, with failed attempts; `until` is excluded."""
         rows = await self._database.rows(
             f"SELECT m.role, {SUMS} FROM model_calls m WHERE m.created_at >= :moment"
             " AND (:until IS NULL OR m.created_at < :until) GROUP BY m.role ORDER BY m.role",
@@ -328,7 +330,7 @@ class ModelCalls:
         return {row["role"]: _spent(row) for row in rows}
 
     async def by_backend(self, tx: Transaction, since: datetime) -> Mapping[str, Spent]:
-        """Sum up what each backend used since then, whatever for."""
+        """Sum up each backend's usage since then, of all roles."""
         rows = await tx.rows(
             f"SELECT m.backend, {SUMS} FROM model_calls m WHERE m.created_at >= ?"
             " GROUP BY m.backend ORDER BY m.backend",
@@ -337,7 +339,7 @@ class ModelCalls:
         return {row["backend"]: _spent(row) for row in rows}
 
     async def of_conversation(self, tx: Transaction, conversation_id: str) -> Mapping[str, Spent]:
-        """Sum up what each backend used for the casts of a conversation and of the sub-sessions it began."""
+        """Sum up each backend's usage by the casts of a conversation and of its sub-sessions."""
         rows = await tx.rows(
             f"{BELOW} SELECT m.backend, {SUMS} FROM below JOIN branches b"
             " ON b.conversation_id = below.id JOIN casts c ON c.branch_id = b.id"
@@ -348,16 +350,16 @@ class ModelCalls:
 
 
 async def attempts(database: Database, cast_ids: Sequence[str]) -> list[Json]:
-    """All attempts of these casts, oldest first; `request` and `answer` where they were kept."""
+    """Return all attempts of these casts, oldest first; `request` and `answer` if recorded."""
     rows = await database.rows(
         "SELECT * FROM model_calls WHERE cast_id IN (SELECT value FROM json_each(?))"
         " ORDER BY created_at, rowid",
         (json.dumps(list(cast_ids)),),
     )
-    found: list[Json] = []
+    result: list[Json] = []
     for row in rows:
         attempt: Json = {name: row[name] for name in row.keys()}  # noqa: SIM118  not a dict
         for body in ("request", "answer"):
             attempt[body] = json.loads(attempt[body]) if attempt[body] else None
-        found.append(attempt)
-    return found
+        result.append(attempt)
+    return result

@@ -1,8 +1,8 @@
-"""What a server turned out not to know, and how a question is put to it instead. Pure.
+"""Quirks of one server: the API features it rejects, and requests that do without. Pure.
 
     system, user, user ─▶ a template that wants turns: system, user  ─▶ one without system: user
 
-Every server begins with all words of the API and loses those that it complains about.
+Requests to a server begin with all features, and lose those that it complains about.
 """
 
 import re
@@ -16,39 +16,42 @@ from wintermute.messages import Json, Request
 from wintermute.text import untagged
 
 NEEDED = frozenset({"model", "messages", "tools", "max_tokens", "max_completion_tokens"})
-"""Fields that no request goes without."""
+"""Fields that every request must have."""
 CALLED = "[Here I called `{name}` with {arguments}]"
 GAVE = "[What `{name}` gave, told by Wintermute; no message of a person:]\n{lines}"
-"""An earlier call, and its result with each line quoted: none can pass for something else (L-071)."""
+"""A result as text, each line quoted, so that it cannot pass for something else (L-071)."""
 NOTHING_SAID = "[no answer was given]"
-"""What stands between the result of a tool and the next message, where turns must alternate."""
+"""The text between a tool's result and the next message, where turns must alternate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The words that one server knows, as far as it has told."""
+    """The features that one server accepts, as far as known."""
 
     limit: str = "max_tokens"
     takes_turns_only: bool = False
-    """Its template wants a person and the model to speak in turn."""
+    """True if its template requires user and assistant to alternate."""
     has_system: bool = True
     calls_in_turn: bool = False
-    """It is to make one call at a time."""
+    """True if it should make one call at a time."""
     tells_progress: bool = False
-    """How much of a request it has read (llama.cpp); nobody knows what servers elsewhere refuse."""
+    """True if it reports how much of a request it has read (llama.cpp).
+
+    Only asked of private servers, as others might refuse.
+    """
     thinks_not: bool = False
-    """It is not to think where there are tools."""
+    """True if reasoning must be off when tools are offered."""
     unknown: frozenset[str] = frozenset()
-    """Fields that it refuses."""
+    """Request fields that it rejects."""
     tells_calls: bool = False
-    """Calls of earlier casts are told as text."""
+    """True if calls of earlier casts are sent as text."""
     placeholders: frozenset[str] = frozenset()
-    """Fields that every answer has to have, its own or not (F-040)."""
+    """Fields that every answer must have, even one of another backend (F-040)."""
     unwanted: frozenset[str] = frozenset()
-    """Fields that it sends with answers and refuses when they come back."""
+    """Fields that it sends with answers and rejects in requests."""
 
     def body(self, request: Request, settings: Backend, most_tokens: int) -> Json:
-        """The question in its words. `extra` of the configuration says what we do not."""
+        """Return the request body. `extra` of the configuration adds fields that we do not set."""
         ours: Json = {}
         if request.tools and self.calls_in_turn:
             ours["parallel_tool_calls"] = False
@@ -68,12 +71,12 @@ class Dialect:
         if self.tells_progress:
             body["return_progress"] = True
         known = {name: value for name, value in (ours | body).items() if name not in self.unknown}
-        return known | {name: said for name, said in settings.extra.items() if name not in body}
+        return known | {key: value for key, value in settings.extra.items() if key not in body}
 
     @property
     def learnt(self) -> str:
-        """In which other words it is asked, for a person; "": in those of the API."""
-        told = {
+        """The changes to requests, for a person; "" if there are none."""
+        changes = {
             f"with {self.limit}": self.limit != "max_tokens",
             "with reasoning_effort none": self.thinks_not,
             f"without {', '.join(sorted(self.unknown))}": bool(self.unknown),
@@ -83,33 +86,35 @@ class Dialect:
             "with one message of a person at a time": self.takes_turns_only,
             "with earlier tool calls as text": self.tells_calls,
         }
-        return "; ".join(words for words, holds in told.items() if holds)
+        return "; ".join(words for words, holds in changes.items() if holds)
 
-    def without(self, said: Complaint | None, body: Json, settings: Backend) -> "Dialect | None":
-        """The dialect without what it complains about; None: we cannot do without that."""
-        others = self._others(said, body, settings) if said and said.kind in MENDABLE else ()
+    def without(self, found: Complaint | None, body: Json, settings: Backend) -> "Dialect | None":
+        """Return the dialect without the rejected feature; None if there is no way without it."""
+        others = self._others(found, body, settings) if found and found.kind in MENDABLE else ()
         return next((other for other in others if other != self), None)
 
-    def _others(self, said: Complaint, body: Json, settings: Backend) -> "Iterator[Dialect]":
-        """Yield other ways to ask, the likeliest first; all of them keep to the configuration."""
-        if "reasoning_effort" not in body and body.get("tools") and said.wants("effort"):
+    def _others(self, complaint: Complaint, body: Json, settings: Backend) -> "Iterator[Dialect]":
+        """Yield other dialects, the likeliest first; fields of the configuration stay."""
+        if "reasoning_effort" not in body and body.get("tools") and complaint.wants("effort"):
             yield replace(self, thinks_not=True)
-        if said.wants("limit"):
+        if complaint.wants("limit"):
             yield replace(self, limit="max_completion_tokens")
-        named = {name for name in body.keys() - settings.extra.keys() - NEEDED if said.names(name)}
+        named = {
+            name for name in body.keys() - settings.extra.keys() - NEEDED if complaint.names(name)
+        }
         yield replace(self, unknown=self.unknown | named)
-        yield self._of_fields(said.text, body["messages"])
+        yield self._of_fields(complaint.text, body["messages"])
         speaks = self.has_system and any(_role(each) == "system" for each in body["messages"])
-        if said.kind == "turns" and _in_turn(body["messages"]) != body["messages"]:
+        if complaint.kind == "turns" and _in_turn(body["messages"]) != body["messages"]:
             yield replace(self, takes_turns_only=True)
-        # Templates that never heard of a system message complain of it in the same words.
-        if said.kind in ("system", "turns") and speaks:
+        # Templates without system messages complain about them in the same words.
+        if complaint.kind in ("system", "turns") and speaks:
             yield replace(self, has_system=False)
-        if said.wants("calls") and _calls_told(body["messages"]) != body["messages"]:
+        if complaint.wants("calls") and _calls_told(body["messages"]) != body["messages"]:
             yield replace(self, tells_calls=True)
 
     def _of_fields(self, complaint: str, messages: Iterable[Json]) -> "Dialect":
-        """The dialect with the fields of answers that a complaint asks for, or without its own."""
+        """Return the dialect with the answer fields that a complaint asks for, or without those it rejects."""
         beside = {name for each in messages for name in each} - OF_MESSAGE
         named = {name for name in beside if re.search(rf"\b{re.escape(name)}\b", complaint)}
         if named and UNWANTED.search(complaint.lower()):
@@ -128,7 +133,7 @@ class Dialect:
 
 
 def _without_system(messages: Iterable[Json]) -> tuple[Json, ...]:
-    """The system message at the head of the first message of a person."""
+    """Move the system message to the beginning of the first user message."""
     system, *others = messages
     if _role(system) != "system":
         return (system, *others)
@@ -138,36 +143,36 @@ def _without_system(messages: Iterable[Json]) -> tuple[Json, ...]:
 
 
 def _in_turn(messages: Sequence[Json]) -> tuple[Json, ...]:
-    """Neighbours of one role as one message; who asks after the result of a tool had no answer."""
-    found: list[Json] = []
+    """Merge neighbours of one role; put a placeholder answer between a tool result and a user message."""
+    result: list[Json] = []
     for message in messages:
-        role, last = _role(message), _role(found[-1]) if found else ""
-        if role == last and role in ("user", "assistant") and not found[-1].get("tool_calls"):
-            found[-1] = _joined(message, found[-1]["content"], message["content"])
+        role, last = _role(message), _role(result[-1]) if result else ""
+        if role == last and role in ("user", "assistant") and not result[-1].get("tool_calls"):
+            result[-1] = _joined(message, result[-1]["content"], message["content"])
             continue
         if role == "user" and last == "tool":
-            found.append({"role": "assistant", "content": NOTHING_SAID})
-        found.append(message)
-    return tuple(found)
+            result.append({"role": "assistant", "content": NOTHING_SAID})
+        result.append(message)
+    return tuple(result)
 
 
 def _calls_told(messages: tuple[Json, ...]) -> tuple[Json, ...]:
-    """Calls before the last message of a person, and what they gave, as text of both sides."""
+    """Replace calls before the last user message, and their results, by text."""
     last = max((n for n, each in enumerate(messages) if _role(each) == "user"), default=0)
-    found: list[Json] = []
+    result: list[Json] = []
     names: dict[str, str] = {}
     for message in messages[:last]:
         if calls := message.get("tool_calls"):
             names |= {call["id"]: call["function"]["name"] for call in calls}
-            told = (CALLED.format_map(call["function"]) for call in calls)
-            found.append(_joined({"role": "assistant"}, message["content"], *told))
+            texts = (CALLED.format_map(call["function"]) for call in calls)
+            result.append(_joined({"role": "assistant"}, message["content"], *texts))
         elif _role(message) == "tool":
             lines = "\n".join(f"> {line}" for line in untagged(message["content"]).splitlines())
             gave = GAVE.format(name=names.get(message["tool_call_id"], "a tool"), lines=lines)
-            found.append({"role": "user", "content": gave})
+            result.append({"role": "user", "content": gave})
         else:
-            found.append(message)
-    return (*found, *messages[last:])
+            result.append(message)
+    return (*result, *messages[last:])
 
 
 def _joined(message: Json, *contents: str | None) -> Json:

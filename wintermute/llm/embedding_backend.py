@@ -1,4 +1,4 @@
-"""Meanings computed by a model server: on record and within the budget, as every other call."""
+"""Embeddings from a model server: recorded and within the budget, as every other call."""
 
 import json
 import logging
@@ -32,23 +32,23 @@ log = logging.getLogger(__name__)
 
 ROLE = "embeddings"
 TEXTS = 64
-"""In one request; fewer for a server that takes no more."""
+"""Texts in one request; fewer if the server refuses as many."""
 QUERY_SECONDS = 5.0
-"""A person waits for it: then words alone have to do."""
+"""Time limit of a query, as a person waits; after it the search uses words only."""
 REST_SECONDS = 30.0
-"""For which nobody waits again after a query has failed."""
+"""Pause of queries after one has failed, so that nobody waits again."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingReply:
-    """The vectors of one answer, in the order of the texts, and what it cost if that was told."""
+    """The vectors of one answer, in the order of the texts, and the reported usage."""
 
     vectors: tuple[Vector, ...]
     usage: Usage | None
 
 
 class RecordedEmbeddings:
-    """One backend that embeds, each request within the budget and on record, without the texts."""
+    """One embedding backend; each request is within the budget and recorded, without the texts."""
 
     def __init__(self, endpoint: Endpoint, calls: ModelCalls, budget: Budget, clock: Clock) -> None:
         self._endpoint = endpoint
@@ -63,18 +63,18 @@ class RecordedEmbeddings:
 
     @property
     def model(self) -> str:
-        """That of the backend, where the configuration names no other."""
+        """The model of the backend, unless the configuration names another."""
         return self._endpoint.settings.model
 
     @property
     def seconds(self) -> float:
-        """How long an answer may take that nobody waits for."""
+        """Time limit of an answer that nobody waits for."""
         return self._endpoint.settings.timeout_s
 
     async def request(
         self, model: str, texts: Sequence[str], seconds: float, number: int
     ) -> tuple[Vector, ...]:
-        """A vector for each text. `number`: which attempt it is.
+        """Return a vector for each text. `number`: the number of the attempt.
 
         Raises: Failed; BudgetSpent before anything is sent.
         """
@@ -94,8 +94,8 @@ class RecordedEmbeddings:
             if isinstance(problem, Failed):
                 outcome = problem.outcome
                 usage = estimated if outcome == "timeout" else problem.usage
-                told = (self.backend, outcome, number, len(texts))
-                log.warning("embedding failed backend=%s outcome=%s attempt=%d texts=%d", *told)
+                values = (self.backend, outcome, number, len(texts))
+                log.warning("embedding failed backend=%s outcome=%s attempt=%d texts=%d", *values)
             attempt = replace(attempt, outcome=outcome, detail=str(problem), usage=usage)
             raise
         finally:
@@ -127,26 +127,26 @@ class BackendEmbedder:
         self._chance = chance
         self._texts = TEXTS
         self._dimension: int | None = None
-        self._rests_until = clock.monotonic()
-        self._told = ""
+        self._paused_until = clock.monotonic()
+        self._last_problem = ""
 
     @property
     def name(self) -> str:
-        """With what stands before documents: another prefix makes other vectors."""
+        """The model, with the document prefix, as another prefix makes other vectors."""
         prefix = self._settings.document_prefix
         return f"{self._model} {prefix!r}" if prefix else self._model
 
     async def warm(self, seconds: float = 0.0) -> None:
-        """Nothing: its server is always there, or is not ours to start."""
+        """Do nothing: the server is always running, or not ours to start."""
 
     async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:
-        if self._clock.monotonic() < self._rests_until:
-            raise EmbeddingsUnavailable(self._told)
+        if self._clock.monotonic() < self._paused_until:
+            raise EmbeddingsUnavailable(self._last_problem)
         try:
             return await self._embed(texts, self._settings.query_prefix or "", QUERY_SECONDS, 0)
         except EmbeddingsUnavailable as problem:
-            self._told = str(problem)
-            self._rests_until = self._clock.monotonic() + REST_SECONDS
+            self._last_problem = str(problem)
+            self._paused_until = self._clock.monotonic() + REST_SECONDS
             raise
 
     async def embed_document(self, texts: Sequence[str]) -> list[Vector | None]:
@@ -154,22 +154,22 @@ class BackendEmbedder:
         return await self._embed(texts, prefix, seconds, self._retries)
 
     async def aclose(self) -> None:
-        """Nothing: `Models` has the connections."""
+        """Do nothing: `Models` has the connections."""
 
     async def _embed(
         self, texts: Sequence[str], prefix: str, seconds: float, retries: int
     ) -> list[Vector | None]:
-        found: list[Vector | None] = [None] * len(texts)
-        meant = [
+        result: list[Vector | None] = [None] * len(texts)
+        indexed = [
             (n, prefix + self._redact(text))
             for n, text in enumerate(map(embeddable, texts))
             if text is not None
         ]
-        while meant:
-            part = meant[: self._texts]
+        while indexed:
+            part = indexed[: self._texts]
             try:
                 sent = [text for _, text in part]
-                made = await self._persist(sent, seconds, retries)
+                made = await self._ask_with_retries(sent, seconds, retries)
             except Failed as failure:
                 if len(part) > 1 and _is_too_much(failure):
                     self._texts = len(part) // 2
@@ -177,16 +177,16 @@ class BackendEmbedder:
                 raise EmbeddingsUnavailable(self._advised(str(failure))) from None
             except BudgetSpent as problem:
                 raise EmbeddingsUnavailable(str(problem)) from None
-            self._agree(made)
+            self._check_dimension(made)
             for (n, _), each in zip(part, made, strict=True):
-                found[n] = each
-            del meant[: len(part)]
-        return found
+                result[n] = each
+            del indexed[: len(part)]
+        return result
 
-    async def _persist(
+    async def _ask_with_retries(
         self, texts: Sequence[str], seconds: float, retries: int
     ) -> tuple[Vector, ...]:
-        """Ask until it answers or the retries are spent, as chats do (L-033, L-034)."""
+        """Ask until it answers or the retries are used up, as for chats (L-033, L-034)."""
         number = 1
         while True:
             try:
@@ -198,22 +198,22 @@ class BackendEmbedder:
             await self._clock.sleep(pause_before(number, wish, self._chance()))
             number += 1
 
-    def _agree(self, made: Sequence[Vector]) -> None:
-        """Raises: EmbeddingsUnavailable for a dimension that is not that of before (M-021)."""
+    def _check_dimension(self, made: Sequence[Vector]) -> None:
+        """Raise EmbeddingsUnavailable if the dimension has changed (M-021)."""
         (dimension,) = {each.dimension for each in made}
         if self._dimension is not None and dimension != self._dimension:
-            told = f"has vectors of {dimension} numbers and had {self._dimension} before"
-            raise EmbeddingsUnavailable(self._advised(f"{self._recorded.backend} {told}"))
+            problem = f"has vectors of {dimension} numbers and had {self._dimension} before"
+            raise EmbeddingsUnavailable(self._advised(f"{self._recorded.backend} {problem}"))
         self._dimension = dimension
 
-    def _advised(self, told: str) -> str:
-        return f"{told} (memory.embeddings.backend, model {self._model}: look at both)"
+    def _advised(self, problem: str) -> str:
+        return f"{problem} (memory.embeddings.backend, model {self._model}: look at both)"
 
 
 def answer_of(answer: bytes, count: int) -> EmbeddingReply:
-    """What the answer to so many texts says.
+    """Parse the answer to `count` texts.
 
-    Raises: Failed, for whatever is no such answer; with what it cost.
+    Raises: Failed with the cost, if it is not a valid answer.
     """
     document = _decoded(answer)
     usage = reported(document)
@@ -227,8 +227,8 @@ def _decoded(answer: bytes) -> Json:
     try:
         document = json.loads(answer)
     except (ValueError, RecursionError):
-        kind = "a web page" if answer.lstrip()[:1] == b"<" else "something that is no JSON"
-        raise Refused("garbage", f"answered with {kind}: check its base_url") from None
+        description = "a web page" if answer.lstrip()[:1] == b"<" else "something that is no JSON"
+        raise Refused("garbage", f"answered with {description}: check its base_url") from None
     if not isinstance(document, dict):
         raise Refused("garbage", "answered with JSON that is no object: check its base_url")
     if document.get("error") and not document.get("data"):
@@ -242,10 +242,10 @@ def _vectors(document: Json, count: int) -> list[Vector]:
         raise Refused("garbage", "has no embeddings in its answer: does this model make them?")
     if len(rows) != count:
         raise Refused("garbage", f"made {len(rows)} embeddings of {count} texts")
-    found = [_vector(row.get("embedding")) for row in _ordered(rows)]
-    if len({each.dimension for each in found}) > 1:
+    vectors = [_vector(row.get("embedding")) for row in _ordered(rows)]
+    if len({each.dimension for each in vectors}) > 1:
         raise Refused("garbage", "made embeddings of several lengths in one answer")
-    return found
+    return vectors
 
 
 def _ordered(rows: list[Json]) -> list[Json]:
@@ -259,8 +259,8 @@ def _ordered(rows: list[Json]) -> list[Json]:
 
 def _vector(embedding: Any) -> Vector:
     if isinstance(embedding, str):
-        told = "wrote an embedding as base64 although it was asked for numbers"
-        raise Refused("garbage", f"{told}: turn that off in its server")
+        reason = "wrote an embedding as base64 although it was asked for numbers"
+        raise Refused("garbage", f"{reason}: turn that off in its server")
     if not isinstance(embedding, list):
         raise Refused("garbage", "has no embeddings in its answer: does this model make them?")
     try:
@@ -270,5 +270,5 @@ def _vector(embedding: Any) -> Vector:
 
 
 def _is_too_much(failure: Failed) -> bool:
-    """Whether fewer texts may do: servers have limits of their own for one request."""
+    """Return True if fewer texts may be accepted: servers limit the texts of a request."""
     return isinstance(failure, TooLarge) or "batch" in str(failure).lower()

@@ -1,4 +1,4 @@
-"""Which embedder the configuration asks for."""
+"""The embedder of the configuration."""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -13,9 +13,10 @@ from wintermute.llm.vector import Embedder
 def open_embedder(
     memory: Memory, models: Models, clock: Clock, starts: Callable[[], None] | None = None
 ) -> Embedder | None:
-    """It starts nothing before it is asked; None: meanings are not wanted. To be closed.
+    """Return the embedder; None if memory does not use one. The caller closes it.
 
-    Raises: ConfigurationError for an endpoint without a backend (M-021).
+    It starts nothing before the first request. Raises: ConfigurationError for an endpoint without a
+    backend (M-021).
     """
     settings = memory.embeddings
     if memory.backend not in BY_MEANING:

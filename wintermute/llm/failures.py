@@ -1,4 +1,4 @@
-"""Why one attempt gave no usable answer, and whether another one could.
+"""Failed attempts: their reasons, and whether another attempt could succeed.
 
 Private to this folder: `Models` and `probe` turn these into the errors of `wintermute.errors`.
 """
@@ -23,12 +23,12 @@ from wintermute.messages import Usage
 NOTHING = Usage()
 LONGEST_PAUSE = 60.0
 LONGEST_WISH = 30.0
-"""A Retry-After above this many seconds is a reason to ask another backend, or to give up."""
+"""The longest Retry-After, in seconds, to wait for instead of asking another backend."""
 JITTER = 0.1
 
 
 class Failed(Exception):
-    """One attempt without a usable answer. `outcome` is one word for the record."""
+    """A failed attempt. `outcome` is one word for the record."""
 
     public: type[ModelError] = ModelUnavailable
 
@@ -45,20 +45,20 @@ class Failed(Exception):
         super().__init__(reason)
         self.outcome = outcome
         self.retry_after = retry_after
-        """Seconds the server asked us to wait, if it named a time."""
+        """Seconds that the server asked us to wait, if any."""
         self.usage = usage
-        """What the useless answer cost all the same, if the server said so."""
+        """The cost of the useless answer, if the server reported it."""
         self.window = window
-        """Tokens the server takes at most, if it said so."""
+        """The most tokens that the server takes, if it said so."""
         self.complaint = complaint
-        """The words and codes of the server, where it refused."""
+        """The words and codes of the server, if it refused."""
 
     def told_by(self, name: str, key: str, redact: Callable[[str], str]) -> Self:
-        """The same failure with the backend's name, and without secrets."""
-        told = f"{name} {self}"
+        """Return the same failure with the backend's name, and without secrets."""
+        text = f"{name} {self}"
         return type(self)(
             self.outcome,
-            redact(told.replace(key, "[secret]") if key else told),
+            redact(text.replace(key, "[secret]") if key else text),
             retry_after=self.retry_after,
             usage=self.usage,
             window=self.window,
@@ -67,35 +67,38 @@ class Failed(Exception):
 
 
 class Outage(Failed):
-    """Another attempt may succeed."""
+    """A failure after which another attempt may succeed."""
 
 
 class Unreachable(Outage):
-    """Nobody is there to be asked (F-036)."""
+    """A server that refuses connections (F-036)."""
 
 
 class QuotaSpent(Outage):
-    """Perhaps for now only; without a time to wait for it is final after the retries (F-043)."""
+    """A used-up quota, perhaps only for now;
+
+    final after the retries if the server names no time (F-043).
+    """
 
 
 class Empty(Outage):
-    """Neither text nor calls."""
+    """An answer with neither text nor calls."""
 
 
 class Refused(Failed):
-    """Another attempt cannot succeed; a person must change something."""
+    """A failure after which another attempt cannot succeed; a person must change something."""
 
     public = ModelRefused
 
 
 class Disallowed(Refused):
-    """The content is refused: without what it complains of, a request could succeed (F-038)."""
+    """A refusal because of content: a request without that part could succeed (F-038)."""
 
     public = ContentRefused
 
 
 class TooLarge(Failed):
-    """A shorter request could succeed."""
+    """A request that the server refuses as too large; a shorter one could succeed."""
 
     public = ContextTooLarge
 
@@ -107,55 +110,57 @@ KINDS: Mapping[str, type[Failed]] = {
     "passing": Outage,
     "error": Outage,
 }
-"""The kinds of `refusals.toml` that are not simply refused."""
+"""The failures for kinds of `refusals.toml` that are not simply refused."""
 
 
 def pause_before(attempt: int, wish: float, chance: float) -> float:
-    """Seconds to wait before another attempt after that one (L-034).
+    """Return the seconds to wait before the next attempt after this one (L-034).
 
-    `wish`: of the server; `chance`: from 0 to 1, so that not all come back at once.
+    `wish`: the server's Retry-After; `chance`: from 0 to 1, so that not all clients come back at
+    once.
     """
     pause = max(wish, min(LONGEST_PAUSE, 2.0 ** (attempt - 1)))
     return pause * (1 + JITTER * chance)
 
 
 def of_status(status: int, body: str, headers: Mapping[str, str]) -> Failed:
-    """The failure that an HTTP answer other than 200 stands for."""
-    said = headers.get("location", "nowhere") if 300 <= status < 400 else body
-    return _failure(complaint(status, said), headers)
+    """Return the failure for an HTTP answer other than 200."""
+    text = headers.get("location", "nowhere") if 300 <= status < 400 else body
+    return _failure(complaint(status, text), headers)
 
 
 def of_error(error: Any) -> Failed:
-    """The failure that an error object inside a 200 answer stands for."""
+    """Return the failure for an error object inside a 200 answer."""
     status = error.get("code") if isinstance(error, dict) else None
     known = status if isinstance(status, int) and 400 <= status < 600 else 0
     return _failure(complaint(known, error), {})
 
 
-def _failure(said: Complaint, headers: Mapping[str, str]) -> Failed:
+def _failure(found: Complaint, headers: Mapping[str, str]) -> Failed:
     wish = _retry_after(headers)
-    kind: type[Failed] = KINDS.get(said.kind, Refused)
-    outcome = f"status_{said.status}" if issubclass(kind, Outage) and said.status else said.kind
-    delay = said.delay if wish is None else wish
-    is_pause = said.kind == "pause" and delay is not None  # no empty account (F-043)
-    return kind(
+    error: type[Failed] = KINDS.get(found.kind, Refused)
+    outcome = f"status_{found.status}" if issubclass(error, Outage) and found.status else found.kind
+    delay = found.delay if wish is None else wish
+    # A rate limit, not an empty account (F-043).
+    is_pause = found.kind == "pause" and delay is not None
+    return error(
         outcome,
-        replace(said, kind="wait").advice if is_pause else said.advice,
+        replace(found, kind="wait").advice if is_pause else found.advice,
         retry_after=delay,
-        window=limit_in(said.text) if kind is TooLarge else None,
-        complaint=said,
+        window=limit_in(found.text) if error is TooLarge else None,
+        complaint=found,
     )
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header; a date is compared with the server's own Date."""
-    wanted = headers.get("retry-after", "")
+    """Return the seconds of a Retry-After header; a date is compared with the server's own Date."""
+    header = headers.get("retry-after", "")
     try:
-        seconds = float(wanted)
+        seconds = float(header)
     except ValueError:
         try:
-            until, now = map(parsedate_to_datetime, (wanted, headers.get("date", "")))
+            until, now = map(parsedate_to_datetime, (header, headers.get("date", "")))
             seconds = (until - now).total_seconds()
-        except (ValueError, TypeError):  # no date, or one of them without a zone
+        except (ValueError, TypeError):  # no date, or one without a time zone
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

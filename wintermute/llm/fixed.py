@@ -1,4 +1,4 @@
-"""Questions of `check` to a server: a round with calls, and the fixed part, to count its tokens."""
+"""Test requests of `check` to a server: a round with calls, and the fixed part of the prompt, to count its tokens."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ QUESTION = Request(
     ({"type": "function", "function": TOOL},),  # without tools, no model is of use here
 )
 AGAIN = {"role": "user", "content": "Call the tool `done` once more, with the answer: good"}
-"""Asked with a call in view, which some servers want back in a form of their own."""
+"""A second question with a call in view, which some servers want back in their own form."""
 MOST_TOKENS, MOST_STEPS = 256, 3
 """Limits of one answer, and of the requests for one question: some models never stop."""
 THOUGHT = f"; tool calls not tried: it came to no end within {MOST_TOKENS} tokens"
@@ -36,10 +36,10 @@ WORDS = "; tool calls not tried: it answered in words where it was told to call 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A backend's answer in one line; `warn` if its calls were not tried or its prompt is cut.
+    """A backend's answer in one line; `warn` if its calls were not tried or it cuts prompts.
 
-    `spells`: whether it wrote its call as text; None: it called nothing at all. `aloud`: whether it
-    ended reasoning that it never began; None: it said nothing to tell that by.
+    `spells`: it wrote its call as text; None if it made no call. `aloud`: its reasoning ended
+    without a beginning; None if it gave no text to tell.
     """
 
     state: Literal["ok", "warn"]
@@ -49,7 +49,7 @@ class Probed:
 
 
 async def probe(name: str, backend: Backend, seconds: float) -> Probed:
-    """Ask the backend, which has so many seconds to answer (F-017, F-042).
+    """Ask the backend, within `seconds` (F-017, F-042).
 
     Raises: ModelError, which says what to do.
     """
@@ -57,7 +57,7 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
     began = loop.time()
     try:
         async with asyncio.timeout(seconds):
-            heard = await _round(endpoint)
+            answers = await _round(endpoint)
     except Failed as failure:
         refused = KeyRefused if failure.outcome == "key" else failure.public
         raise refused(str(failure)) from None
@@ -65,46 +65,46 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
         raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
-    first, took = heard[0], (loop.time() - began) / len(heard)
-    spells, asked = _spells(first), f", asked {endpoint.learnt}" if endpoint.learnt else ""
-    words = any(each.text.strip() and each.finish_reason == "stop" for each in heard)
-    aloud = endpoint.thinks_aloud or (False if words else None)
-    told = f"{name} answered in {took:.1f} s (model {first.model or backend.model}{asked})"
+    first, took = answers[0], (loop.time() - began) / len(answers)
+    spells, changes = _spells(first), f", asked {endpoint.learnt}" if endpoint.learnt else ""
+    in_words = any(each.text.strip() and each.finish_reason == "stop" for each in answers)
+    aloud = endpoint.thinks_aloud or (False if in_words else None)
+    report = f"{name} answered in {took:.1f} s (model {first.model or backend.model}{changes})"
     if spells is None and not first.calls:
-        told += THOUGHT if first.finish_reason == "length" else WORDS
-        return Probed("warn", told, spells, aloud)
-    told += ALOUD if aloud else ""
-    return Probed("warn" if CUTS in asked else "ok", told, spells, aloud)
+        report += THOUGHT if first.finish_reason == "length" else WORDS
+        return Probed("warn", report, spells, aloud)
+    report += ALOUD if aloud else ""
+    return Probed("warn" if CUTS in changes else "ok", report, spells, aloud)
 
 
 async def _round(endpoint: Endpoint) -> list[Answer]:
-    """All answers to a question, to the results of its calls, and to a second question after these."""
-    said, heard = list[Json](), list[Answer]()
+    """Return all answers: to a question, to the results of its calls, and to a second question."""
+    messages, answers = list[Json](), list[Answer]()
     for question in (*QUESTION.messages, AGAIN):
-        said.append(question)
+        messages.append(question)
         for _ in range(MOST_STEPS):
-            request = Request(tuple(said), QUESTION.tools)
+            request = Request(tuple(messages), QUESTION.tools)
             try:
-                heard.append(await endpoint.ask(request, MOST_TOKENS))
-            except Empty as empty:  # a model that thinks first has used up these few tokens
-                heard.append(Answer("", (), "length", empty.usage, ""))
-            if usage := heard[-1].usage:
+                answers.append(await endpoint.ask(request, MOST_TOKENS))
+            except Empty as empty:  # the model's reasoning has used up these few tokens
+                answers.append(Answer("", (), "length", empty.usage, ""))
+            if usage := answers[-1].usage:
                 endpoint.measure.learn(tokens.size(request), usage)
             if not all(
-                call.via == "call" and call.arguments[:1] == "{" for call in heard[-1].calls
+                call.via == "call" and call.arguments[:1] == "{" for call in answers[-1].calls
             ):
-                return heard
-            if not heard[-1].calls:
+                return answers
+            if not answers[-1].calls:
                 break
-            said += _shown(heard[-1], [endpoint.sender, f"{len(said)}", heard[-1].kept])
-        if not said[1:]:
+            messages += _shown(answers[-1], [endpoint.sender, f"{len(messages)}", answers[-1].kept])
+        if not messages[1:]:
             break
-        said.append({"role": "assistant", "content": heard[-1].text or "ok"})
-    return heard
+        messages.append({"role": "assistant", "content": answers[-1].text or "ok"})
+    return answers
 
 
 def _shown(answer: Answer, kept: list[str]) -> Iterator[Json]:
-    """An answer with calls as later requests have it, and a result for each."""
+    """Yield an answer with calls in the form of later requests, and a result for each."""
     calls = list[Json]()
     for call in answer.calls:
         function = {"name": call.name, "arguments": call.arguments}
@@ -116,7 +116,7 @@ def _shown(answer: Answer, kept: list[str]) -> Iterator[Json]:
 
 
 def _spells(answer: Answer) -> bool | None:
-    if answer.calls:  # those in the markup of a template are read everywhere
+    if answer.calls:  # calls in a template's tokens are parsed for all models
         return False if any(call.via == "call" for call in answer.calls) else None
     return True if spelled_calls(answer.text, offered(QUESTION)) else None
 
@@ -126,9 +126,9 @@ def _endpoint(name: str, settings: Backend) -> Endpoint:
 
 
 async def counted(name: str, settings: Backend, fixed: Request, seconds: float) -> Counted:
-    """What its server counts for one real question for one token, beside our estimate.
+    """Let the server count the tokens of the fixed part, with a request for one token.
 
-    Raises: ContextTooLarge, which says what to do; ModelUnavailable after so many seconds.
+    Raises: ContextTooLarge, which says what to do; ModelUnavailable after `seconds`.
     """
     ours = tokens.size(fixed.of(settings.size))
     endpoint = _endpoint(name, settings)
@@ -138,7 +138,7 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
             usage = (await endpoint.ask(fixed.of(settings.size), 1)).usage
     except TooLarge as failure:
         raise ContextTooLarge(f"{failure} -> {too_small(name, settings, failure.window)}") from None
-    except Failed as failure:  # one token may be too little for an answer, and was counted as well
+    except Failed as failure:  # one token may be too few for an answer; it is counted all the same
         usage = failure.usage
     except TimeoutError:
         raise ModelUnavailable(f"{name} did not read its instructions in {seconds:g} s") from None
@@ -148,7 +148,7 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
 
 
 def known(settings: Backend, fixed: Request, counted: Counted) -> FixedPart:
-    """By what a server counted of this or other requests, else by our estimate."""
+    """Return the size of the fixed part, by the server's counts if there are any, else estimated."""
     ours, other = tokens.size(fixed.of(settings.size)), tokens.size(fixed.of("small"))
     small = other if other != ours else None
     measured = counted.measured(ours)
@@ -158,5 +158,5 @@ def known(settings: Backend, fixed: Request, counted: Counted) -> FixedPart:
 
 
 def fits(name: str, settings: Backend, fixed: Request, counted: Counted) -> Judgement:
-    """Judge if a message fits, by one measure at a start, a reload and in `check` (L-090)."""
+    """Judge if a message fits, the same way at a start, a reload and in `check` (L-090)."""
     return judged(name, settings, known(settings, fixed, counted))

@@ -1,6 +1,6 @@
-"""JSON in a model's answer: data that are proved before they are used, else refused (A-11, M-072).
+"""JSON in a model's answer: checked before it is used, else refused (A-11, M-072).
 
-Nothing that a truncated answer says, or the template itself, changes a store. See `llm.unasked`.
+A truncated answer, or a copy of the template's example, never changes a store. See `llm.unasked`.
 """
 
 import json
@@ -12,20 +12,20 @@ from wintermute.messages import Json, Reply
 
 BEGINS = re.compile(r"[\[{]")
 MOST_TRIED = 50
-"""Places in an answer at which a value may begin."""
+"""The most places in an answer at which a JSON value may begin."""
 THE_SAME = 12
-"""Characters from which a line that stands in the template was taken from there."""
+"""The least length of a line that counts as copied if the template has it, too."""
 PLACEHOLDER = re.compile(r"<([^<>{}/\n]+)>")
 MARKS = " -*#>.<\"'"
-"""Signs around a line that make no other line of it."""
+"""Signs around a line that are ignored when lines are compared."""
 
 T = TypeVar("T")
 
 
 class Unfit(Exception):
-    """What is wrong with an answer, in words for the model. Raised by whoever reads its JSON.
+    """The problem with an answer, in words for the model. Raised by the reader of its JSON.
 
-    `plain`: the same without words of the answer, which may be anybody's; for logs and a status.
+    `plain`: the same without words of the answer, for logs and the status, as these may be private.
     """
 
     def __init__(self, told: str, plain: str = "") -> None:
@@ -34,25 +34,25 @@ class Unfit(Exception):
 
 
 def json_of(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
-    """What `read` makes of the one object of an answer. Raises: Unfit."""
+    """Return the result of `read` for the only object of an answer. Raises: Unfit."""
     if not reply.is_whole:
         raise Unfit("it was cut off before its end: make it shorter")
-    problem, fit = Unfit("it is no JSON"), list[T]()
-    for found in reversed(_values(reply.text)):
+    problem, results = Unfit("it is no JSON"), list[T]()
+    for value in reversed(_values(reply.text)):
         try:
-            fit.append(_proved(found, template, read))
+            results.append(_checked(value, template, read))
         except Unfit as unfit:
             problem = unfit
-    if len(fit) > 1:
+    if len(results) > 1:
         raise Unfit("it holds two different answers: give one")
-    if not fit:
+    if not results:
         raise problem
-    return fit[0]
+    return results[0]
 
 
 def _values(text: str) -> list[Any]:
-    """The different JSON values of a text, also within prose and fences (M-094)."""
-    decoder, found, at = json.JSONDecoder(), list[Any](), 0
+    """Return the different JSON values of a text, also within prose and fences (M-094)."""
+    decoder, values, at = json.JSONDecoder(), list[Any](), 0
     for _ in range(MOST_TRIED):
         if (begins := BEGINS.search(text, at)) is None:
             break
@@ -61,30 +61,30 @@ def _values(text: str) -> list[Any]:
         except (ValueError, RecursionError):
             at = begins.end()
         else:
-            found += [value] if value not in found else []
-    return found
+            values += [value] if value not in values else []
+    return values
 
 
-def _proved(found: Any, template: str, read: Callable[[Json], T]) -> T:
-    if not isinstance(found, dict):
+def _checked(value: Any, template: str, read: Callable[[Json], T]) -> T:
+    if not isinstance(value, dict):
         raise Unfit("it is no JSON object")
-    if any(_repeats(said, template) for said in _texts(found)):
+    if any(_copies_template(text, template) for text in _texts(value)):
         raise Unfit("it repeats the example of the instructions: take what the data say")
-    return read(found)
+    return read(value)
 
 
-def _repeats(said: str, template: str) -> bool:
-    """Whether a line of the template stands in it, or one of the placeholders of its examples."""
-    known = _plain(template)
+def _copies_template(text: str, template: str) -> bool:
+    """Return True if a text has a line or a placeholder of the template's examples."""
+    known = _normalised(template)
     blank = {name for name in PLACEHOLDER.findall(known) if f"</{name}>" not in known}
-    lines = [line for each in said.splitlines() if (line := _plain(each).strip(MARKS))]
+    lines = [line for each in text.splitlines() if (line := _normalised(each).strip(MARKS))]
     return any(line in blank or (len(line) >= THE_SAME and line in known) for line in lines) or any(
-        f"<{name}>" in _plain(said) for name in blank
+        f"<{name}>" in _normalised(text) for name in blank
     )
 
 
 def texts(found: Json, name: str) -> tuple[str, ...]:
-    """A list of texts that an answer has under this name. Raises: Unfit."""
+    """Return an answer's list of texts with this name. Raises: Unfit."""
     value = found.get(name)
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise Unfit(f'"{name}" must be a list of texts')
@@ -92,7 +92,7 @@ def texts(found: Json, name: str) -> tuple[str, ...]:
 
 
 def only(found: Json, *names: str) -> None:
-    """An answer has these and nothing else. Raises: Unfit."""
+    """Require exactly these names in an answer. Raises: Unfit."""
     if missing := [name for name in names if name not in found]:
         raise Unfit(f'"{missing[0]}" is missing')
     if more := [name for name in found if name not in names]:
@@ -112,5 +112,5 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _plain(text: str) -> str:
+def _normalised(text: str) -> str:
     return " ".join(text.casefold().split())

@@ -1,4 +1,4 @@
-"""Fields that a provider sends beside text and calls (F-040), and the ids of calls (F-041). Pure.
+"""Provider fields that a server wants back with its calls (F-040), and call ids (F-041). Pure.
 
 answer with calls ─▶ `gather` ─▶ JSON with the turn ─▶ `KEPT` of its message ─▶ its sender alone
 """
@@ -24,11 +24,11 @@ OF_MESSAGE = {
 """Fields of an answer that are read elsewhere, or that no request may have."""
 OF_CALL = {"id", "index", "type", "function"}
 STEADY = {"type", "id", "format", "name", "signature", "thought_signature"}
-"""Texts that each part of a stream has whole; all others grow."""
-STILL_GROWING = 64  # of the items of a list, the last ones
+"""Texts that each part of a stream has in full; all others grow."""
+STILL_GROWING = 64  # at most so many last items of a list
 LETTERS = string.ascii_letters + string.digits
 PLACEHOLDERS = {"reasoning_content": "reasoning_content", "extra_content": "thought"}
-"""Fields that a backend may want of answers which it did not give, and the word it complains with."""
+"""Fields that a backend may want in answers of others, and the word it complains with."""
 UNWANTED = re.compile(
     r"un(supported|known|expected|recogni)|extra inputs|not .{,9}(support|permit|allow)"
 )
@@ -38,12 +38,12 @@ UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 
 
 def gather(found: Json, part: Json, known: Collection[str]) -> None:
-    """Add to `found` what a part of an answer has beside the fields that are `known`."""
+    """Add the fields of a part of an answer to `found`, except the `known` ones."""
     try:
         for key in part:
             if key not in known and part[key] is not None:
                 found[key] = _merged(found.get(key), part[key], key)
-    except RecursionError:  # no provider means that
+    except RecursionError:  # too deep to be meant
         found.clear()
 
 
@@ -56,7 +56,7 @@ def _merged(old: Any, new: Any, key: str) -> Any:
         case list(), list():
             for item in new:
                 near = reversed(range(len(old))[-STILL_GROWING:])
-                at = next((n for n in near if _goes_on(old[n], item)), len(old))
+                at = next((n for n in near if _continues(old[n], item)), len(old))
                 merged = [_merged(old[at], item, key), *old[at + 1 :]] if at < len(old) else [item]
                 old[at:] = merged
             return old
@@ -64,8 +64,11 @@ def _merged(old: Any, new: Any, key: str) -> Any:
             return old if new is None else new
 
 
-def _goes_on(one: Any, item: Any) -> bool:
-    """Compare items of a list: OpenRouter numbers them by type, and signs the last part of one."""
+def _continues(one: Any, item: Any) -> bool:
+    """Return True if an item continues one of the list.
+
+    OpenRouter numbers items by type, and signs the last part of one.
+    """
     if not (isinstance(one, dict) and isinstance(item, dict)):
         return False
     is_same = all(one.get(key) == item.get(key) for key in ("type", "index"))
@@ -73,14 +76,14 @@ def _goes_on(one: Any, item: Any) -> bool:
 
 
 def as_kept(message: Json, calls: Sequence[Json], redact: Redaction) -> str:
-    """The fields of an answer and of each of its calls, as JSON; "": there are none, or too many.
+    """Return the fields of an answer and of its calls as JSON; "" if there are none, or too many.
 
-    With a secret of ours in it nothing is kept (L-089), for what is changed is of no use.
+    If they contain one of our secrets, nothing is stored (L-089), as changed fields are useless.
     """
     value = {"message": message, "calls": list(calls)}
     try:
         fits = bool(message or any(calls)) and redact.tree(value) == value
-        text = json.dumps(value)  # read again, the halves of a character are one
+        text = json.dumps(value)  # parsed again below: surrogate halves are joined then
         size = len(json.dumps(json.loads(text), ensure_ascii=False).encode())
     except (RecursionError, UnicodeEncodeError):
         return ""
@@ -88,48 +91,49 @@ def as_kept(message: Json, calls: Sequence[Json], redact: Redaction) -> str:
 
 
 def sender(name: str, settings: Backend) -> str:
-    """A backend and its model, as turns know them: at another address it is another one."""
-    told = f"{name}\n{settings.base_url}\n{settings.model}"
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    """Return the id of a backend and its model in turns: another address is another sender."""
+    identity = f"{name}\n{settings.base_url}\n{settings.model}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def plain(messages: Iterable[Json]) -> tuple[Json, ...]:
-    """Messages as they are on record, for no backend."""
+    """Return messages without provider fields, for the record."""
     return tuple({key: each[key] for key in each if key != KEPT} for each in messages)
 
 
 def given(
     messages: Iterable[Json], to: str, redact: Redaction, placeholders: Collection[str] = ()
 ) -> tuple[Json, ...]:
-    """Messages as they go `to` a sender: with its own fields and ids, and neither of any other.
+    """Return messages for the sender `to`: with its own fields and ids, and neither of any other.
 
-    An id that stands twice is made anew the second time, so that what stood before stays as it was.
-    Who has signed a call finds each later one signed, without having to ask for it.
+    A repeated id is replaced, so that the messages before stay unchanged. If a provider signed a
+    call, all later calls get a signature at once.
     """
-    taken, names, found = set[str](), iter(list[str]()), list[Json]()
+    taken, call_ids, result = set[str](), iter(list[str]()), list[Json]()
     wanted = set(placeholders)
     for message in messages:
         if KEPT in message:
-            message = _answer(message, to, redact, taken)
-            names = iter([call["id"] for call in message["tool_calls"]])
+            message = _for_sender(message, to, redact, taken)
+            call_ids = iter([call["id"] for call in message["tool_calls"]])
             wanted |= {key for call in message["tool_calls"] for key in call} & {"extra_content"}
-        elif message["role"] == "tool" and (name := next(names, "")):
-            message = {**message, "tool_call_id": name}
-        found.append(_filled(message, wanted))
-    return tuple(found)
+        elif message["role"] == "tool" and (call_id := next(call_ids, "")):
+            message = {**message, "tool_call_id": call_id}
+        result.append(_filled(message, wanted))
+    return tuple(result)
 
 
-def _answer(message: Json, to: str, redact: Redaction, taken: set[str]) -> Json:
-    by, turn, kept = message[KEPT]
-    is_ours = kept and by == to and redact(kept) == kept  # there may be a new secret
-    own, calls = json.loads(kept) if is_ours else {}, list[Json]()
+def _for_sender(message: Json, to: str, redact: Redaction, taken: set[str]) -> Json:
+    by, turn, fields = message[KEPT]
+    is_ours = fields and by == to and redact(fields) == fields  # a secret may be new
+    own, calls = json.loads(fields) if is_ours else {}, list[Json]()
     for n, call in enumerate(message["tool_calls"]):
-        name = call["id"]
-        if by != to or not name or name in taken:  # nine of these, which Mistral wants
-            made = hashlib.sha256(f"{turn}\n{n}\n{name}".encode("utf-8", "replace")).digest()
-            name = "".join(LETTERS[byte % len(LETTERS)] for byte in made[:9])
-        taken.add(name)
-        calls.append({**call, "id": name, **(own["calls"][n] if own else {})})
+        call_id = call["id"]
+        # Nine letters and digits, as Mistral requires.
+        if by != to or not call_id or call_id in taken:
+            made = hashlib.sha256(f"{turn}\n{n}\n{call_id}".encode("utf-8", "replace")).digest()
+            call_id = "".join(LETTERS[byte % len(LETTERS)] for byte in made[:9])
+        taken.add(call_id)
+        calls.append({**call, "id": call_id, **(own["calls"][n] if own else {})})
     return {**plain([message])[0], "tool_calls": calls, **own.get("message", {})}
 
 

@@ -1,13 +1,13 @@
-"""What a model says, apart from the markup of its template that its server left in. Pure (F-020).
+"""A model's text, separated from the special tokens that its server left in. Pure (F-020).
 
-    say ─▶ code        (a fence, or a span in a line: all in there is text)
+    say ─▶ code        (a fence, or a span in a line: all of it is text)
         ─▶ reasoning   (<think>, channels that are not `final`)
-        ─▶ a call      (`call_marks`, a channel that names a function): kept while nothing follows it
-        ─▶ a title     (<recall>: a page that is asked for)
-        ─▶ over        (a token that ends the turn: nothing after it was said to anybody)
+        ─▶ a call      (`call_marks`, a channel that names a function): held while nothing follows it
+        ─▶ a title     (<recall>: a request for a page)
+        ─▶ over        (a token that ends the turn: everything after it is dropped)
 
-What is held back until more has come is bounded, but for what is never said, so that a stream of
-any length takes time in proportion to it.
+The text held back until more has come is bounded, except text that is never shown, so that a stream
+of any length takes time in proportion to it.
 """
 
 import re
@@ -59,7 +59,7 @@ DROPPED = (
 )
 ENDS = {
     **REASONING,
-    "<|channel>": ("<channel|>",),  # Gemma's
+    "<|channel>": ("<channel|>",),  # Gemma
     **{mark: form.ends for mark, form in CALLS.items()},
 }
 CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
@@ -69,11 +69,19 @@ MARKS = tuple(
 LONGEST_MARK = max(map(len, MARKS))
 LONGEST_RUN = 200
 LONGEST_SPAN = 2_000
-"""Characters of code within a line; a backtick that is not closed by then is just one."""
+"""Most characters of code within a line; a backtick that is not closed by then is plain text."""
 LONGEST_HEADER = 500
 LONGEST_TITLE = 1_000
 LONGEST_UNENDED = 255
-"""Characters of a title that nothing follows: some servers stop at its end mark, and drop it."""
+"""Most characters of a title without an end mark: some servers stop at that mark, and drop it."""
+RUNS = (f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
+PERHAPS = re.escape("".join(sorted({mark[0] for mark in MARKS})) + "`~")
+FENCE_ENDS = re.compile(r"\n[ \t]{0,3}`{3,9}[ \t]{0,20}(?=\n|\Z)")
+BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
+"""Beginnings of marks."""
+BEFORE_FENCE = re.compile(r"[ \t>*+\-\d.)]*")
+PERHAPS_FENCE = re.compile(r"\n[ \t>]{0,20}[`~]*[ \t]{0,20}\Z")
+NAMED = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
 def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
@@ -81,25 +89,17 @@ def _any_of(marks: Iterable[str], *more: str) -> re.Pattern[str]:
     return re.compile("|".join([*map(re.escape, longest_first), *more]), re.IGNORECASE)
 
 
-RUNS = (f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
-PERHAPS = re.escape("".join(sorted({mark[0] for mark in MARKS})) + "`~")
 SPECIAL = re.compile(f"(?=[{PERHAPS}])(?:{_any_of(MARKS, *RUNS).pattern})", re.IGNORECASE)
-"""A mark or a run; first one look at the character, for most text has none."""
+"""A mark or a run; the lookahead checks one character first, as most text has none."""
 SPECIAL_OR_BARE = re.compile(f"{_any_of(SPELLED).pattern}|{SPECIAL.pattern}", re.IGNORECASE)
-FENCE_ENDS = re.compile(r"\n[ \t]{0,3}`{3,9}[ \t]{0,20}(?=\n|\Z)")
 MARK = _any_of(MARKS)
-BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
-"""What may become a mark, or a longer one."""
-BEFORE_FENCE = re.compile(r"[ \t>*+\-\d.)]*")
-PERHAPS_FENCE = re.compile(r"\n[ \t>]{0,20}[`~]*[ \t]{0,20}\Z")
-NAMED = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A call as text: what stands between its marks, and `raw` with them.
+    """A call as text: `body` is the text between its marks, and `raw` includes them.
 
-    `quoted`: it stands in a line of a quotation.
+    `quoted`: its line is a quotation.
     """
 
     form: Form
@@ -109,7 +109,7 @@ class Written:
 
 
 def restored(tail: Iterable[Written | str], *, whole: bool = False) -> str:
-    """Return what stays of calls that are none, and of the blanks between; `whole`: all of it."""
+    """Return the text of false calls, and the blanks between them; `whole`: with hidden forms, too."""
     shown = (
         each if isinstance(each, str) else each.raw if whole or each.form.is_text else ""
         for each in tail
@@ -118,11 +118,11 @@ def restored(tail: Iterable[Written | str], *, whole: bool = False) -> str:
 
 
 class Markup:
-    """Takes what a model says piece by piece, and gives what of it a person may read.
+    """Takes a model's output piece by piece, and gives the part that a person may read.
 
-    `aloud`: this model is known to end reasoning that it never began, so that until then nothing
-    can be told apart. `recalls`: it may ask for pages; else such a tag is text. `spells`: bare JSON
-    may be a call. `blocks`: texts of ours, one of which it may repeat before it says anything.
+    `aloud`: this model ends reasoning without a beginning, so that its text is held until then.
+    `recalls`: it may ask for pages; otherwise such a tag is text. `spells`: bare JSON may be a
+    call. `blocks`: our context blocks, one of which it may repeat first.
     """
 
     def __init__(
@@ -134,41 +134,41 @@ class Markup:
         blocks: Collection[str] = (),
     ) -> None:
         self.tail: list[Written | str] = []
-        """Calls, and blanks, that nothing has followed yet."""
+        """Calls and blanks at the end so far."""
         self.titles: list[str] = []
-        """The pages that were asked for."""
+        """Titles of requested pages."""
         self.aloud = False
-        """Whether reasoning ended that had not begun: all before it was reasoning."""
-        self._waits = aloud
+        """True if reasoning ended that had not begun: all text before it was reasoning."""
+        self._holds_text = aloud
         self._recalls = recalls
         self._special = SPECIAL_OR_BARE if spells else SPECIAL
         self._blocks = blocks
         self._rewound = False
         self._state: MarkupState = "say"
-        self._said: list[str] = []
-        self._looked = 0
+        self._output: list[str] = []
+        self._shown_pieces = 0
         self._cut = False
         self._opens_line = True
         self._struck = 0
         self._half, self._rest, self._at = "", "", 0
         self._ends = self._closes = SPECIAL
         self._form, self._opening, self._line = FENCE, "", ""
-        self._kept: list[str] = []
+        self._call_text: list[str] = []
 
     @property
     def text(self) -> str:
-        """All that was said so far."""
-        return "".join(self._said)
+        """All text so far."""
+        return "".join(self._output)
 
     def fresh(self) -> str | None:
-        """What can be read since the last look; None: forget what was read, it was reasoning."""
-        if self._waits:
+        """Return the new text; None: drop the text so far, it was reasoning."""
+        if self._holds_text:
             return ""
         if self._rewound:
-            self._rewound, self._looked = False, 0
+            self._rewound, self._shown_pieces = False, 0
             return None
-        pieces = self._said[self._looked :]
-        self._looked = len(self._said)
+        pieces = self._output[self._shown_pieces :]
+        self._shown_pieces = len(self._output)
         return "".join(pieces)
 
     def feed(self, piece: str) -> None:
@@ -179,30 +179,30 @@ class Markup:
         self._take(text[:-1] if in_two else text, final=False)
 
     def end(self) -> None:
-        """Nothing follows."""
+        """Finish: nothing follows."""
         self._take(self._half, final=True)
         self._half = ""
         if self._state == "call":
-            self._keep()
-        self._waits = False
+            self._end_call()
+        self._holds_text = False
 
     def settle(self, text: str | None = None) -> None:
-        """Say this in place of the calls that end it; None: what is text where it is no call."""
+        """Replace the calls at the end by this text; None: by their text if they are no calls."""
         text = restored(self.tail) if text is None else text
         self.tail.clear()
         if text:
-            self._said.append(text)
+            self._output.append(text)
 
     def withdraw(self) -> None:
-        """All was calls: nothing of it was said."""
+        """Drop all text: it was calls only."""
         self.tail.clear()
-        self._said.clear()
+        self._output.clear()
 
     def _take(self, text: str, *, final: bool) -> None:
         if not text.isascii():
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         self._rest, self._at = self._rest[self._at :] + clean(text), 0
-        goes_on = not self._blocks or self._repeated(final)
+        goes_on = not self._blocks or self._drop_repeated_block(final)
         while goes_on and self._at < len(self._rest):
             match self._state:
                 case "say":
@@ -216,10 +216,10 @@ class Markup:
                 case _:
                     goes_on = self._hidden(final)
 
-    # Each of these takes something from the rest, and is False when it needs more to go on.
+    # Each of these consumes part of the rest, and returns False when it needs more text.
 
-    def _repeated(self, final: bool) -> bool:
-        """A text of ours, word for word, which goes (F-044)."""
+    def _drop_repeated_block(self, final: bool) -> bool:
+        """Drop one of our blocks that the model repeated word for word (F-044)."""
         begun = self._rest.lstrip()
         whole = next((each for each in self._blocks if begun.startswith(each)), "")
         if not (whole or final) and any(each.startswith(begun) for each in self._blocks):
@@ -230,43 +230,43 @@ class Markup:
         return True
 
     def _say(self, final: bool) -> bool:
-        found = self._special.search(self._rest, self._at)
-        start = found.start() if found else len(self._rest)
+        match = self._special.search(self._rest, self._at)
+        start = match.start() if match else len(self._rest)
         if not final:
-            start = min(start, self._perhaps(start))
+            start = min(start, self._partial_mark_at(start))
         self._emit(start)
-        if found is None or start < found.start():
+        if match is None or start < match.start():
             return False
-        mark = found[0].lower()
+        mark = match[0].lower()
         if not final and self._may_grow(mark):
             return False
         is_code = mark[0] in "`~"
-        return self._code(found[0], final) if is_code else self._marked(found, final)
+        return self._code(match[0], final) if is_code else self._marked(match, final)
 
-    def _marked(self, found: re.Match[str], final: bool) -> bool:
-        mark = found[0].lower()
+    def _marked(self, match: re.Match[str], final: bool) -> bool:
+        mark = match[0].lower()
         if mark in (TITLE, TITLE_END) and not self._recalls:
-            self._emit(found.end())
+            self._emit(match.end())
             return True
         if mark == TITLE:
-            return self._title(found.end(), final)
-        self._at = found.end()
+            return self._title(match.end(), final)
+        self._at = match.end()
         if mark in ("<s>", "</s>"):
-            self._strike(found[0])
+            self._strike(match[0])
         else:
-            self._turn(found[0])
+            self._enter(match[0])
         return True
 
     def _title(self, begin: int, final: bool) -> bool:
-        """A page that is asked for; or else words, of which only the mark before them goes."""
+        """Take a requested page's title; if it is none, drop only the mark before it."""
         last = begin + LONGEST_TITLE + len(TITLE_END)
-        found = MARK.search(self._rest, begin, last)
-        if found is None and not final and len(self._rest) < last:
+        match = MARK.search(self._rest, begin, last)
+        if match is None and not final and len(self._rest) < last:
             return False
-        end, mark = (found.start(), found[0].lower()) if found else (len(self._rest), "")
+        end, mark = (match.start(), match[0].lower()) if match else (len(self._rest), "")
         title = self._rest[begin:end].strip()
         is_line = 0 < len(title) <= LONGEST_UNENDED and "\n" not in title
-        is_last = mark in TURN_ENDS or (found is None and len(self._rest) < last)
+        is_last = mark in TURN_ENDS or (match is None and len(self._rest) < last)
         self._cut, self._at = True, begin
         if mark == TITLE_END:
             end += len(TITLE_END)
@@ -275,8 +275,8 @@ class Markup:
             self._at = end
         return True
 
-    def _perhaps(self, before: int) -> int:
-        """Where the rest, as far as it goes, may be the beginning of a mark."""
+    def _partial_mark_at(self, before: int) -> int:
+        """Return the first place at the end that may be the beginning of a mark."""
         first = max(self._at, len(self._rest) - LONGEST_MARK)
         for at in range(first, min(before, len(self._rest))):
             if self._rest[at:].lower() in BEGUN:
@@ -284,14 +284,14 @@ class Markup:
         return len(self._rest)
 
     def _may_grow(self, mark: str) -> bool:
-        """Whether the mark that stands next is perhaps a longer one."""
+        """Return True if the next mark may be a longer one."""
         begun = self._rest[self._at : self._at + LONGEST_MARK + LONGEST_RUN].lower()
         if mark[0] in "`~":
             return begun == mark and len(mark) < LONGEST_RUN
         return begun in BEGUN
 
     def _code(self, run: str, final: bool) -> bool:
-        """A fence, a span within the line, or nothing but backticks."""
+        """Take a fence, a span within the line, or only backticks."""
         at, after = self._at, self._at + len(run)
         if len(run) >= 3 and self._opens_line:
             line_end = self._rest.find("\n", after, after + LONGEST_RUN)
@@ -300,7 +300,7 @@ class Markup:
             info = self._rest[after : line_end if line_end >= 0 else len(self._rest)]
             if line_end >= 0 and run == "```" and info.strip().lower() == "tool_code":
                 self._opening, self._at = f"{run}{info}", line_end
-                self._hide("call", FENCE_ENDS, FENCE)
+                self._begin_hidden("call", FENCE_ENDS, FENCE)
                 return True
             if line_end >= 0 and ("`" not in info or run[0] == "~"):
                 self._emit(line_end)
@@ -322,9 +322,9 @@ class Markup:
         return True
 
     def _in_fence(self, final: bool) -> bool:
-        found = self._closes.search(self._rest, self._at)
-        if found and (final or found.end() < len(self._rest)):
-            self._emit(found.end())
+        match = self._closes.search(self._rest, self._at)
+        if match and (final or match.end() < len(self._rest)):
+            self._emit(match.end())
             self._state = "say"
             return True
         perhaps = PERHAPS_FENCE.search(self._rest, max(self._at, len(self._rest) - LONGEST_RUN))
@@ -341,70 +341,70 @@ class Markup:
         named = NAMED.search(header)
         if named:
             self._opening = ""
-            self._hide("call", _any_of(CHANNEL_ENDS), Form(CHANNEL_ENDS, name=named[1]))
+            self._begin_hidden("call", _any_of(CHANNEL_ENDS), Form(CHANNEL_ENDS, name=named[1]))
         elif channel[:1] in (["final"], ["assistant"]):
             self._state = "say"
         else:
-            self._hide("reason", _any_of(CHANNEL_ENDS))
+            self._begin_hidden("reason", _any_of(CHANNEL_ENDS))
         return True
 
     def _hidden(self, final: bool) -> bool:
-        found = self._ends.search(self._rest, self._at)
-        if found and not final and found.end() == len(self._rest):
+        match = self._ends.search(self._rest, self._at)
+        if match and not final and match.end() == len(self._rest):
             return False
-        end = found.start() if found else len(self._rest)
-        if found is None and not final:
+        end = match.start() if match else len(self._rest)
+        if match is None and not final:
             end = max(self._at, end - LONGEST_MARK)
         if self._state == "call":
-            self._kept.append(self._rest[self._at : end])
+            self._call_text.append(self._rest[self._at : end])
         self._at = end
-        if found is None:
+        if match is None:
             return False
-        self._at = found.end()
-        begins = (mark := found[0].lower()) in ENDS or mark in CHANNEL
+        self._at = match.end()
+        begins = (mark := match[0].lower()) in ENDS or mark in CHANNEL
         if self._state == "call":
-            self._keep("" if begins else found[0])
+            self._end_call("" if begins else match[0])
         self._state = "say"
         if begins:
-            self._turn(found[0])
+            self._enter(match[0])
         return True
 
-    def _turn(self, said: str) -> None:
-        """Go where a mark leads."""
+    def _enter(self, said: str) -> None:
+        """Change the state after a mark."""
         mark = said.lower()
         self._cut = self._cut or mark not in CALLS or not CALLS[mark].is_text
         if mark in CLOSING:
-            self._forget()
+            self._void_text()
         elif mark in TURN_ENDS:
             self._state = "over"
         elif mark in CHANNEL:
             self._state = "header"
         elif mark in CALLS:
             self._opening = said
-            self._hide("call", _any_of(ENDS[mark]), CALLS[mark])
+            self._begin_hidden("call", _any_of(ENDS[mark]), CALLS[mark])
         elif mark in ENDS:
-            self._hide("reason", _any_of(ENDS[mark]))
+            self._begin_hidden("reason", _any_of(ENDS[mark]))
 
-    def _forget(self) -> None:
-        self._rewound = self._rewound or self._looked > 0
-        self.aloud, self._waits = True, False
-        self._said.clear()
+    def _void_text(self) -> None:
+        self._rewound = self._rewound or self._shown_pieces > 0
+        self.aloud, self._holds_text = True, False
+        self._output.clear()
         self.tail.clear()
         self.titles.clear()
-        self._looked, self._opens_line, self._line = 0, True, ""
+        self._shown_pieces, self._opens_line, self._line = 0, True, ""
 
-    def _hide(self, state: MarkupState, ends: re.Pattern[str], form: Form = FENCE) -> None:
+    def _begin_hidden(self, state: MarkupState, ends: re.Pattern[str], form: Form = FENCE) -> None:
         self._state, self._ends, self._form = state, ends, form
 
-    def _keep(self, closing: str = "") -> None:
-        body, form = "".join(self._kept), self._form
+    def _end_call(self, closing: str = "") -> None:
+        body, form = "".join(self._call_text), self._form
         raw = "" if form.name else f"{self._opening}{body}{closing}"
         quoted = self._line.lstrip().startswith(">")
         self.tail.append(Written(form, (raw if form.is_part else body).strip(), raw, quoted))
-        self._kept.clear()
+        self._call_text.clear()
 
     def _strike(self, mark: str) -> None:
-        """HTML's struck text; but the end of one that was not begun ends a turn for some models."""
+        """Keep HTML's struck text; but an end mark without a beginning ends a turn for some models."""
         self._struck += 1 if mark[1] != "/" else -1
         if self._struck < 0:
             self._struck, self._cut = 0, True
@@ -412,7 +412,7 @@ class Markup:
             self._append(mark)
 
     def _emit(self, end: int, from_: int | None = None) -> None:
-        """Say what comes before this place in the rest."""
+        """Add the text before this place to the output."""
         text = self._rest[self._at if from_ is None else from_ : end]
         self._at = max(self._at, end)
         if text and self.tail and text.isspace():
@@ -421,13 +421,13 @@ class Markup:
             self._append(text)
 
     def _append(self, text: str) -> None:
-        """Say it, and before it what was no call after all, for more followed."""
+        """Add text, and before it the held calls: more followed, so they are none."""
         if self.tail:
             text, self.tail = restored(self.tail) + text, []
-        if self._cut and not self._said:
+        if self._cut and not self._output:
             text = text.lstrip()
         if text:
-            self._said.append(text)
+            self._output.append(text)
             _, line_end, line = text.rpartition("\n")
             begins = bool(line_end) or self._opens_line
             self._opens_line = begins and BEFORE_FENCE.fullmatch(line) is not None
@@ -435,7 +435,7 @@ class Markup:
 
 
 def without_recalls(text: str) -> str:
-    """A text without tags that ask for pages; those in code stay."""
+    """Return a text without tags that ask for pages, except those in code."""
     if TITLE not in text.lower() and TITLE_END not in text.lower():
         return text
     markup = Markup(recalls=True)

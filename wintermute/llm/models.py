@@ -1,6 +1,6 @@
-"""Asking a role's models: retries on one backend, then the next one.
+"""Requests to the models of a role: retries on one backend, then the next one.
 
-Of each attempt the cost is reserved before it, and what it cost in the end is recorded.
+The cost of each attempt is reserved before it, and the actual cost is recorded after it.
 """
 
 import asyncio
@@ -66,26 +66,26 @@ log = logging.getLogger(__name__)
 PROBE = Request(({"role": "user", "content": "Reply with: ok"},))
 PROBE_SECONDS = 10.0
 ANSWER_SECONDS = 1.0
-"""How long more a probe is listened to that has begun to answer: it may think for long."""
+"""Seconds that a probe waits for the rest of an answer that has begun."""
 ONCE_EMPTY = "[Your answer was empty. {wish}]"
 OFTEN_EMPTY = "[Your last {n} answers were empty. {wish}]"
-"""What a question ends with after an empty answer: another line each time."""
+"""The last line of a request after empty answers: a different line each time."""
 ANSWER = "Answer now."
 ANSWER_OR_CALL = "Answer now, or call a tool if one is needed."
 CALL = "Answer with a call now."
-"""What is wished for: without tools, with them, or where only a call is an answer."""
+"""The wish in that line: `ANSWER` without tools, `ANSWER_OR_CALL` with tools, `CALL` where only a call counts."""
 LONGEST_TRY = 8.0
-"""Seconds after which a backend that has only failed gives way to the next one of the role.
+"""Seconds of failures after which the next backend of the role is asked.
 
-Fast failures have their retries by then. Slow ones would hold a message until others go first, each
-of which would be asked there anew: nobody would ever get to the backend that answers (F-060).
+Fast failures have had their retries by then. Slow ones would hold the message until others go
+first, and each of these would start at the failing backend again (F-060).
 """
 FRAME = frozenset({"role", "type", KEPT})
-"""Words of the protocol, which stay what they are should one of them be a password."""
+"""Words of the protocol that stay unchanged even if one of them is a password."""
 EMPTY = "empty"
-"""The outcome of an attempt that was answered with neither text nor calls."""
+"""The outcome of an attempt whose answer had neither text nor calls."""
 PERHAPS_BILLED = frozenset({"timeout", "cancelled", EMPTY})
-"""Outcomes without an answer after which the server may have worked on the prompt."""
+"""Outcomes without an answer for which the server may charge the prompt."""
 
 
 UNTRIED = Wait("")
@@ -93,7 +93,7 @@ UNTRIED = Wait("")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, as often as it takes."""
+    """A request with its context, for all its attempts."""
 
     role: str
     request: Request
@@ -103,13 +103,13 @@ class Question:
     began: float
     listener: Listener
     wait: Wait = UNTRIED
-    """Which attempt this is, and why there is another."""
+    """The number of the attempt, and the error of the one before."""
     sources: QuestionSources | None = None
-    """What it is made of, where nobody waits for it; None: it is asked whatever becomes of that."""
+    """The sources of a background request; None: it is sent even if they change."""
 
 
 class _Trial:
-    """One attempt while it is being made."""
+    """One attempt in progress."""
 
     def __init__(self, endpoint: Endpoint, question: Question, number: int, began: float) -> None:
         self.endpoint = endpoint
@@ -125,32 +125,32 @@ class _Trial:
         self._heard = 0
 
     def asked(self) -> None:
-        """An attempt begins."""
+        """Pass on the begin of an attempt."""
         self.question.listener.asked()
 
     def awaits(self, wait: Wait) -> None:
-        """Nothing has come yet: which attempt that is about, only we know."""
+        """Pass on the wait, with the number of the attempt, which the backend does not know."""
         known = self.question.wait
-        told = replace(
+        numbered = replace(
             wait, attempt=self.number, of=max(known.of, self.number), problem=known.problem
         )
-        self.question.listener.awaits(told)
+        self.question.listener.awaits(numbered)
 
     def begun(self) -> None:
-        """Its first token is here."""
+        """Pass on the first token."""
         self.question.listener.begun()
 
     def said(self, piece: str) -> None:
-        """Pass it on, and count it: what was said before a failure has been paid."""
+        """Pass on the text, and count it: text before a failure is billed."""
         self._heard += len(piece.encode("utf-8", "replace"))
         self.question.listener.said(piece)
 
     def was_reasoning(self) -> None:
-        """It is paid all the same."""
+        """Pass on that the text was reasoning; it is billed all the same."""
         self.question.listener.was_reasoning()
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
-        """Whoever tries again tells that."""
+        """Do nothing: `Models` reports failures."""
 
     def ended_by(self, problem: Failed | BudgetSpent) -> None:
         self.detail = str(problem)
@@ -186,7 +186,7 @@ class _Trial:
 
     @property
     def usage(self) -> Usage:
-        """As reported, else estimated: a failure costs what the server may have done by then."""
+        """The reported usage, or an estimate: a failure costs the work done by then."""
         perhaps = self.outcome in PERHAPS_BILLED or self._heard > 0
         if self._usage == NOTHING and self.sent and perhaps:
             heard = -(-self._heard // BYTES_PER_TOKEN)
@@ -195,7 +195,7 @@ class _Trial:
 
 
 class Attempts:
-    """Makes attempts, each within the budget and on record."""
+    """Makes attempts within the budget, and records them."""
 
     def __init__(
         self, calls: ModelCalls, budget: Budget, counts: TokenCounts, clock: Clock
@@ -224,8 +224,8 @@ class Attempts:
             raise
         except (Failed, BudgetSpent) as problem:
             trial.ended_by(problem)
-            told = (endpoint.name, trial.outcome, number, question.cast_id)
-            log.warning("model call failed backend=%s outcome=%s attempt=%d cast=%s", *told)
+            values = (endpoint.name, trial.outcome, number, question.cast_id)
+            log.warning("model call failed backend=%s outcome=%s attempt=%d cast=%s", *values)
             raise
         finally:
             await self._record(trial, planned)
@@ -262,14 +262,14 @@ class Attempts:
 
 
 def _worst(endpoint: Endpoint, question: Question) -> Amount:
-    """The whole prompt at the price of an uncached one, and the longest answer."""
+    """Return the highest cost: the whole prompt uncached, and the longest answer."""
     settings = endpoint.settings
     worst = Usage(endpoint.measure.worst(question.tokens), settings.longest_answer)
     return amount(worst, settings.price)
 
 
 class Models:
-    """All configured models, by the role they are asked in."""
+    """All configured models, by role."""
 
     def __init__(
         self,
@@ -290,13 +290,13 @@ class Models:
         self._redact = redact
         self._chance = chance
         self.standings: dict[str, tuple[str, str]] = {}
-        """Reasons for which backends refused, in a word and in full; or "", and the other way to ask."""
-        self.news = asyncio.Event()  # of these
-        self._answered: dict[str, float] = {}  # when last, by backend
-        self._waited_for = 0  # questions that somebody waits for
-        self._quiet = asyncio.Event()
-        self._quiet.set()
-        self._unasked = asyncio.Lock()
+        """The reason why a backend refuses, in a word and in full; or "", and its changes to requests."""
+        self.news = asyncio.Event()  # set when `standings` change
+        self._answered: dict[str, float] = {}  # time of the last answer, by backend
+        self._waited_for = 0  # requests that a person waits for
+        self._no_chat_waits = asyncio.Event()
+        self._no_chat_waits.set()
+        self._background = asyncio.Lock()
         habit = partial(Habit, database, clock)
         self._endpoints = {
             name: Endpoint(
@@ -311,14 +311,14 @@ class Models:
         }
 
     async def recall(self) -> None:
-        """Count on with what servers have counted before."""
+        """Load the stored token counts of the servers."""
         for each in self._endpoints.values():
             known = await self._counts.known(each.settings.model, each.settings.base_url)
             each.measure.resume(known)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The backends' names."""
+        """The names of the backends."""
         return tuple(self._endpoints)
 
     async def ask(
@@ -330,20 +330,20 @@ class Models:
         cast_id: str | None = None,
         listener: Listener = UNHEARD,
     ) -> Reply:
-        """A usable answer from the first backend of the role that gives one, or from `backend`.
+        """Return a usable answer from `backend`, or from the first backend of the role that gives one.
 
         No secret goes out with the request or comes back (L-089).
 
         Raises: ModelRefused, ContextTooLarge, EmptyReply, ModelUnavailable, BudgetSpent.
         """
         self._waited_for += 1
-        self._quiet.clear()
+        self._no_chat_waits.clear()
         try:
             return await self._ask(role, request, backend, cast_id, listener)
         finally:
             self._waited_for -= 1
             if not self._waited_for:
-                self._quiet.set()
+                self._no_chat_waits.set()
 
     async def ask_unasked(
         self,
@@ -353,23 +353,23 @@ class Models:
         *,
         backend: str | None = None,
     ) -> Reply:
-        """As `ask`, for work that nobody waits for: one question at a time, none beside a chat's.
+        """Ask for background work: one request at a time, and none while a chat waits.
 
-        Whoever is answered meanwhile waits for one of them at most (M-064). Nothing is sent, the
-        first time or again, once its `sources` do not stand any more (F-027).
+        A chat waits for at most one of them (M-064). Nothing is sent, the first time or again, once
+        its `sources` have changed (F-027).
 
-        Raises: QuestionWithdrawn, and what `ask` does.
+        Raises: QuestionWithdrawn, and the errors of `ask`.
         """
-        async with self._unasked:
-            await self._quiet.wait()
+        async with self._background:
+            await self._no_chat_waits.wait()
             return await self._ask(role, request, backend, None, UNHEARD, sources)
 
     def cost(self, reply: Reply) -> Amount:
-        """What an answer cost."""
+        """Return the cost of an answer."""
         return amount(reply.usage, self._endpoints[reply.backend].settings.price)
 
     async def refused(self, role: str, reason: str) -> None:
-        """An answer was of no use: counted, with the reason, which has none of its words."""
+        """Count an unusable answer; the reason has none of its words."""
         await self._calls.refused(role, reason)
 
     async def _ask(
@@ -381,26 +381,26 @@ class Models:
         listener: Listener,
         sources: QuestionSources | None = None,
     ) -> Reply:
-        hidden, began = self._hidden(request), self._clock.monotonic()
+        hidden, began = self._redacted(request), self._clock.monotonic()
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
         refused: dict[str, tuple[str, str]] = {}
         too_large = 0
-        endpoints = self._of(role, backend)
+        endpoints = self._chain(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
             if endpoint.settings.context_tokens <= too_large:
                 continue
-            meant = replace(hidden.of(endpoint.settings.size), small=None)
-            size = tokens.size(endpoint.given(meant))
-            question = Question(role, meant, size, cast_id, began, listener, sources=sources)
+            sized = replace(hidden.of(endpoint.settings.size), small=None)
+            size = tokens.size(endpoint.given(sized))
+            question = Question(role, sized, size, cast_id, began, listener, sources=sources)
             try:
-                reply = await self._persist(endpoint, question, endpoints[n:])
+                reply = await self._ask_with_retries(endpoint, question, endpoints[n:])
             except TooLarge as failure:
                 too_large = endpoint.settings.context_tokens
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
-            except Disallowed as failure:  # nobody else is to see it either (F-038)
+            except Disallowed as failure:  # no other backend may see it either (F-038)
                 self.standings |= refused
                 self.news.set()
                 refusal = ContentRefused(str(failure))
@@ -410,24 +410,25 @@ class Models:
                 failures.append(failure)
                 if isinstance(failure, Refused):
                     refused[endpoint.name] = (failure.outcome, str(failure))
-            except BudgetSpent as problem:  # another one may cost less
+            except BudgetSpent as problem:  # another backend may cost less
                 spent.append(problem)
             else:
                 self.standings |= refused | {endpoint.name: ("", endpoint.learnt)}
                 self.news.set()
                 return reply
-        verdict = refusals[0] if refusals else _verdict(failures, spent)
-        if not isinstance(verdict, ModelRefused):  # which says it all itself
+        error = refusals[0] if refusals else _error_of(failures, spent)
+        if not isinstance(error, ModelRefused):  # its text names all refusals
             self.standings |= refused
             self.news.set()
-        raise verdict
+        raise error
 
     async def answers(self, role: str, since: float, backend: str | None = None) -> bool:
-        """Whether a backend of the role has answered since then, by the steady clock, or does now.
+        """Return True if a backend of the role has answered since then, or does now.
 
-        `backend`: this one instead. All are asked something small then, at once, within 10 seconds (F-021, F-060).
+        `since`: a time of the monotonic clock. `backend`: ask only this one. If none has answered,
+        all get a short question, within 10 seconds (F-021, F-060).
         """
-        endpoints = self._of(role, backend)
+        endpoints = self._chain(role, backend)
         if any(self._answered.get(endpoint.name, since) > since for endpoint in endpoints):
             return True
         return any(await asyncio.gather(*map(self._probed, endpoints)))
@@ -439,7 +440,7 @@ class Models:
             async with limit.scope:
                 await self._attempts.make(endpoint, question, 1)
         except Empty:
-            pass  # a model that thinks first may have used up its tokens
+            pass  # the model's reasoning may have used up its tokens
         except (Failed, BudgetSpent):
             return False
         except TimeoutError:
@@ -449,41 +450,44 @@ class Models:
         return True
 
     async def listens(self, role: str, backend: str | None = None) -> bool:
-        """Whether a backend of the role accepts connections, without asking it anything (F-036)."""
-        return await _listens(self._of(role, backend))
+        """Return True if a backend of the role accepts connections, without a request (F-036)."""
+        return await _listens(self._chain(role, backend))
 
     def window(self, role: str, backend: str | None = None) -> int:
-        """Tokens a request may have, so that an answer of the first backend still fits."""
-        return room(self._of(role, backend)[0].settings)
+        """Return the most tokens of a request, so that an answer of the first backend still fits."""
+        return room(self._chain(role, backend)[0].settings)
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
-        """How many a request has for the first backend, as far as can be told by now."""
-        first = self._of(role, backend)[0]
+        """Estimate the tokens of a request for the first backend."""
+        first = self._chain(role, backend)[0]
         whole = first.given(request.of(first.settings.size))
         return first.measure.corrected(tokens.size(whole))
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
-        """For which sizes of models a request is needed, that of the first backend first."""
-        return tuple(dict.fromkeys(each.settings.size for each in self._of(role, backend)))
+        """Return the model sizes that a request must be built for, the first backend's first."""
+        return tuple(dict.fromkeys(each.settings.size for each in self._chain(role, backend)))
 
     def size_of(self, backend: str) -> Size:
-        """That of one backend."""
+        """Return the size of one backend's model."""
         return self._endpoints[backend].settings.size
 
     async def wants_quiet(self, role: str) -> bool:
-        """Whether a question of this role pushes what a chat has read out of its server's memory.
+        """Return True if a request of this role evicts a chat from its server's prompt cache.
 
-        So it does where both have the same server, and that has one slot.
+        This is so if both use the same server and it has a single slot.
         """
-        mine, chat = self._of(role, None)[0].settings, self._of("base", None)[0].settings
+        mine, chat = (
+            self._chain(role, None)[0].settings,
+            self._chain("base", None)[0].settings,
+        )
         if mine.base_url != chat.base_url or mine.extra.get("id_slot") != chat.extra.get("id_slot"):
             return False
         return await has_one_slot(mine)
 
     def embedder(self, settings: Embeddings) -> BackendEmbedder:
-        """The model that computes meanings, by the backend it names; closed with us.
+        """Return the embedder for the configured backend; `aclose` closes it, too.
 
-        Raises: ConfigurationError where it names none (M-021).
+        Raises: ConfigurationError if no backend is named (M-021).
         """
         endpoint = self._endpoints.get(settings.backend or "")
         if endpoint is None:
@@ -501,12 +505,12 @@ class Models:
         for endpoint in self._endpoints.values():
             await endpoint.aclose()
 
-    def _hidden(self, request: Request) -> Request:
+    def _redacted(self, request: Request) -> Request:
         messages, tools = self._redact.tree([request.messages, request.tools], FRAME)
-        small = self._hidden(request.small) if request.small else None
+        small = self._redacted(request.small) if request.small else None
         return replace(request, messages=tuple(messages), tools=tuple(tools), small=small)
 
-    def _of(self, role: str, backend: str | None) -> list[Endpoint]:
+    def _chain(self, role: str, backend: str | None) -> list[Endpoint]:
         if backend is not None and backend not in self._endpoints:
             known = ", ".join(self._endpoints) or "none"
             raise ModelRefused(f"there is no model {backend}: choose one of llm.backends: {known}")
@@ -519,12 +523,13 @@ class Models:
             )
         return [self._endpoints[name] for name in names]
 
-    async def _persist(
+    async def _ask_with_retries(
         self, endpoint: Endpoint, question: Question, others: Sequence[Endpoint]
     ) -> Reply:
-        """Ask one backend until it answers or its retries are spent (L-033, L-034).
+        """Ask one backend until it answers or its retries are used up (L-033, L-034).
 
-        `others`: who is asked then; where nobody listens, it is told before that (F-036).
+        `others`: the backends to ask next; if none accepts connections, the listener is told
+        (F-036).
         """
         number, of = 1, self._llm.max_retries + 1
         since = self._clock.monotonic()
@@ -543,9 +548,9 @@ class Models:
                         raise Refused("quota", str(failure)) from None
                     raise
                 outcomes.append(failure.outcome)
-                asked = asked_again(plain.request, outcomes)
+                request = asked_again(plain.request, outcomes)
                 wait = Wait(endpoint.name, number + 1, of, str(failure))
-                question = replace(plain, request=asked, wait=wait)
+                question = replace(plain, request=request, wait=wait)
                 question.listener.awaits(wait)
             else:
                 self._answered[endpoint.name] = self._clock.monotonic()
@@ -555,9 +560,9 @@ class Models:
 
 
 def asked_again(request: Request, outcomes: Sequence[str]) -> Request:
-    """A question as it is put after attempts that ended so: after an empty answer with a line.
+    """Return the request after failed attempts: with one more line after an empty answer.
 
-    For that attempt alone: asked the same again, a small model says the same nothing.
+    The line is for that attempt only. Without it, a small model repeats its empty answer.
     """
     *before, last = request.messages
     if outcomes[-1:] != [EMPTY] or not isinstance(last.get("content"), str):
@@ -576,7 +581,7 @@ async def _listens(endpoints: Sequence[Endpoint]) -> bool:
 
 
 class _Limit(Unheard):
-    """How long a probe may take: once it begins to answer, so short an answer ends soon or never."""
+    """The time limit of a probe: once an answer begins, it is short or endless."""
 
     def __init__(self) -> None:
         self.scope = asyncio.timeout(PROBE_SECONDS)
@@ -589,19 +594,19 @@ class _Limit(Unheard):
 
 
 def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
-    """Which number is wrong, or what to do with right ones: shortening may help, waiting will not."""
-    settings, said = endpoint.settings, failure.window
-    advice = too_small(endpoint.name, settings, said)
-    is_wrong = said is not None and said < settings.context_tokens
+    """Return the error with the wrong number, or with advice: shortening may help, waiting will not."""
+    settings, window = endpoint.settings, failure.window
+    advice = too_small(endpoint.name, settings, window)
+    is_wrong = window is not None and window < settings.context_tokens
     return RequestTooLarge(f"{failure}; {advice}", advice if is_wrong else None, endpoint.name)
 
 
-def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
-    """What to tell of a role none of whose backends answered."""
-    told = "; ".join(map(str, [*failures, *spent]))
-    if all(isinstance(failure, Refused) for failure in failures):  # waiting would never end
+def _error_of(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
+    """Return the error for a role with no backend that answered."""
+    reasons = "; ".join(map(str, [*failures, *spent]))
+    if all(isinstance(failure, Refused) for failure in failures):  # waiting would not help
         later = [problem.until for problem in spent if problem.until is not None]
-        return BudgetSpent(told, min(later)) if later else ModelRefused(told)
+        return BudgetSpent(reasons, min(later)) if later else ModelRefused(reasons)
     if not spent and all(isinstance(failure, Empty) for failure in failures):
-        return EmptyReply(told)
-    return ModelSilent(told) if failures[-1].outcome == "timeout" else ModelUnavailable(told)
+        return EmptyReply(reasons)
+    return ModelSilent(reasons) if failures[-1].outcome == "timeout" else ModelUnavailable(reasons)

@@ -1,4 +1,4 @@
-"""Model servers that many people use, as data, and what any of them says of its models."""
+"""Popular model servers, as data, and the list of models that any server offers."""
 
 import asyncio
 import json
@@ -14,11 +14,13 @@ from wintermute.text import no_answer
 
 SECONDS = 10.0
 MOST_BYTES = 8 * 1024 * 1024
+HERE, GOOGLE = "http://127.0.0.1", "https://generativelanguage.googleapis.com"
+GOOD = ("qwen3", "llama3.1", "mistral")
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A model server: how it is started here or where its keys come from; parts of names to suggest."""
+    """A model server: its address, start command or page for keys, and parts of model names to suggest."""
 
     base_url: str
     start: str = ""
@@ -26,8 +28,6 @@ class Provider:
     models: tuple[str, ...] = ()
 
 
-HERE, GOOGLE = "http://127.0.0.1", "https://generativelanguage.googleapis.com"
-GOOD = ("qwen3", "llama3.1", "mistral")
 PROVIDERS: Mapping[str, Provider] = {
     "ollama": Provider(f"{HERE}:11434/v1", "OLLAMA_CONTEXT_LENGTH=16384 ollama serve", "", GOOD),
     "llama.cpp": Provider(f"{HERE}:8080/v1", "llama-server -m MODEL.gguf --jinja -c 16384 -np 1"),
@@ -49,9 +49,9 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 async def list_models(base_url: str, key: str = "") -> tuple[str, tuple[str, ...]]:
-    """The address that lists models, with `/v1` where that was missing, and their names.
+    """Return the address that lists models, with `/v1` added if it was missing, and their names.
 
-    Raises: ModelRefused where the key is wrong or missing, ModelUnavailable; with what to do.
+    Raises: ModelRefused if the key is wrong or missing, ModelUnavailable; both say what to do.
     """
     address = base_url.rstrip("/")
     try:
@@ -73,36 +73,36 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
             httpx2.AsyncClient(verify=not is_plain, trust_env=False) as http,
             http.stream("GET", f"{address}/models", headers=headers) as answer,
         ):
-            async for piece in answer.aiter_bytes():
+            async for chunk in answer.aiter_bytes():
                 if len(content) < MOST_BYTES:
-                    content += piece
-        named = json.loads(content)["data"] if answer.is_success else None
-        models = tuple(str(each["id"]) for each in named) if named is not None else None
+                    content += chunk
+        entries = json.loads(content)["data"] if answer.is_success else None
+        models = tuple(str(each["id"]) for each in entries) if entries is not None else None
     except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, UnicodeError) as error:
         todo = "start the server" if is_plain else "check the address and the network"
         raise ModelUnavailable(f"{no_answer(address, error)}: {todo}") from error
     except (ValueError, TypeError, KeyError, RecursionError):
         models = None
     if answer.status_code in (401, 403):
-        told = "refuses this key: it may be one of another provider" if key else "wants a key"
-        raise ModelRefused(f"{address} {told}")
+        problem = "refuses this key: it may be one of another provider" if key else "wants a key"
+        raise ModelRefused(f"{address} {problem}")
     if models is None:
-        told = f"answers {answer.status_code} without a list of models"
+        problem = f"answers {answer.status_code} without a list of models"
         if answer.is_redirect:
-            told = f"redirects to {answer.headers.get('location', '?')[:200]}"
-        raise ModelUnavailable(f"{address} {told}: check the address")
+            problem = f"redirects to {answer.headers.get('location', '?')[:200]}"
+        raise ModelUnavailable(f"{address} {problem}: check the address")
     return models
 
 
 def matches(name: str, models: Sequence[str]) -> list[str]:
-    """Models that a name means: itself, or those with a tag, or those that contain it."""
+    """Return the models that a name may mean: itself, or those with a tag, or those that contain it."""
     tagged = [each for each in models if each.startswith(f"{name}:")]
     within = [each for each in models if name.lower() in each.lower()]
     return [name] if name in models else tagged or within
 
 
 async def remedy(backend: Backend) -> str:
-    """Say what to write in config.yaml for a model that does not answer; "" if nothing is better."""
+    """Return the change to config.yaml for a model that does not answer; "" if none is known."""
     key = backend.api_key.reveal() if backend.api_key else ""
     if backend.proxy:
         return ""

@@ -1,9 +1,9 @@
-"""The reason for which a server refuses a request, by one table of codes and words. Pure.
+"""The reasons of refused requests, from one table of codes and words. Pure.
 
-    body ─▶ complaint: its words and codes ─▶ first row of `refusals.toml` that fits ─▶ a kind
+    body ─▶ complaint: its words and codes ─▶ first matching row of `refusals.toml` ─▶ a kind
 
-Texts of the request that a server repeats are passed over: nobody may be taken to be out of quota
-because somebody wrote about one. Of a long body only both ends are read, so that it costs nothing.
+Texts of the request that a server repeats are ignored, so that a message about quotas does not look
+like a spent quota. Only both ends of a long body are read, to save time.
 """
 
 import re
@@ -20,15 +20,15 @@ from wintermute.text import clean
 
 LONGEST_PARSED = 32_000
 END = 1_200
-"""Characters that are read of each end of a text: servers quote a template before they complain."""
+"""Characters read at each end of a text: servers quote a template before they complain."""
 MOST_PARTS = 300
 LONGEST_QUOTE = 300
 TOLD = frozenset({"error", "message", "detail", "raw"})
-"""Fields that are written for people; in the last a gateway says what it was told."""
+"""Fields written for people; in the last one a gateway passes on the error that it got."""
 ECHOED = frozenset({"input", "flagged_input", "failed_generation", "prompt", "content", "messages"})
-"""Fields in which servers repeat what they were sent."""
+"""Fields in which servers repeat the request."""
 ECHOES = (("'input':", "'loc':"), ('"input":', '"loc":'), ("input_value=", "input_type="))
-"""Marks around the request's own words in a text of pydantic."""
+"""Marks around the request's own words in an error of pydantic."""
 CODE = re.compile(r'"?\b(?:error_)?(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
 DELAY = re.compile(
     r"(?:(?:retry|again) (?:in|after) |retryDelay\W{1,5})((?:[\d.]{1,12} ?(?:ms|h|m|s)\w{0,11}[ ,]*)+)"
@@ -36,14 +36,14 @@ DELAY = re.compile(
 PART_OF_DELAY = re.compile(r"(\d+(?:\.\d+)?) ?(ms|h|m|s)")
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 MENDABLE = frozenset({"form", "tools", "system", "turns", "gone", "error"})
-"""Kinds after which the request is asked in other words, if there are any (F-042)."""
+"""Kinds after which the request is changed and repeated, if possible (F-042)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """A server's refusal; with `status` 0, in an answer that began as a good one.
+    """A server's refusal; `status` is 0 inside an answer that began well.
 
-    `param`: the field of the request that it names beside its words; `delay`: the seconds.
+    `param`: the request field that it names apart from its words; `delay`: the seconds to wait.
     """
 
     status: int
@@ -54,33 +54,33 @@ class Complaint:
     delay: float | None
 
     def names(self, name: str) -> bool:
-        """Decide if it is about a field of the request; a name that is also a word must be quoted."""
+        """Return True if it is about a request field; a name that is also a word must be quoted."""
         plain = self.text.lower().replace("-", "_").replace(" ", "_")
         quoted = any(f"{sign}{name}{sign}" in self.text for sign in "'\"`")
         return self.param == name or quoted or ("_" in name and name in plain)
 
     def wants(self, remedy: str) -> bool:
-        """Decide if it asks for a remedy of the table."""
+        """Return True if it asks for a remedy of the table."""
         return any(words in self.text.lower() for words in _table()["remedies"][remedy])
 
     @property
     def advice(self) -> str:
-        """The quote and what to do about it, to be put behind the name of the backend."""
+        """The quote and what to do about it, to be put after the name of the backend."""
         quote = self.text[-LONGEST_QUOTE:] if self.kind in ("system", "turns") else self.quote
-        said = ": ".join(filter(None, (str(self.status or ""), quote))) or "without a reason"
-        return str(_table()["advice"][self.kind]).format(said=said)
+        reason = ": ".join(filter(None, (str(self.status or ""), quote))) or "without a reason"
+        return str(_table()["advice"][self.kind]).format(said=reason)
 
 
 def complaint(status: int, body: Any) -> Complaint:
-    """Read an answer, given as a text or as JSON that was parsed already."""
+    """Parse an error body, given as text or as JSON that was parsed already."""
     parts = [(key, _ends(value)) for key, value in _parts(body)]
-    # With the names of fields, of which some say as much as their values.
+    # With field names, because some say as much as their values.
     text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
     text = clean(" ".join(_ends(text).split()))
     codes = frozenset(map(str.lower, CODE.findall(text)))
-    quote = ": ".join(dict.fromkeys(said for key, said in parts if key in TOLD)) or text
-    found = DELAY.search(text)
-    delays = PART_OF_DELAY.findall(found[1]) if found else []
+    quote = ": ".join(dict.fromkeys(value_text for key, value_text in parts if key in TOLD)) or text
+    delay = DELAY.search(text)
+    delays = PART_OF_DELAY.findall(delay[1]) if delay else []
     return Complaint(
         status,
         _kind(status, codes, text.lower()),
@@ -97,30 +97,31 @@ def _table() -> Json:
 
 
 def _kind(status: int, codes: frozenset[str], text: str) -> str:
-    """Return the kind of the first row that fits; the last one fits all."""
+    """Return the kind of the first matching row; the last one always matches."""
     for row in _table()["rows"]:
-        known, words = row.get("codes", ()), row.get("words", ())
+        row_codes, row_words = row.get("codes", ()), row.get("words", ())
         of = row.get("status", (status,))
         if status in of or status // 100 in of:
-            said = not codes.isdisjoint(known) or any(each in text for each in words)
-            if said or not (known or words):
+            matches = not codes.isdisjoint(row_codes) or any(each in text for each in row_words)
+            if matches or not (row_codes or row_words):
                 return str(row.get(f"kind_{status}", row["kind"]))
     raise LookupError(status)
 
 
 def _parts(body: Any) -> Iterator[tuple[str, str]]:
-    """The plain values of a body, by the names of their fields; a list's by that of the list."""
-    left, seen = [("", body)], 0
-    while left and seen < MOST_PARTS:
-        key, value = left.pop(0)
-        seen += 1
+    """Yield the plain values of a body with their field names; a list's items with the list's name."""
+    queue, count = [("", body)], 0
+    while queue and count < MOST_PARTS:
+        key, value = queue.pop(0)
+        count += 1
         if isinstance(value, str) and len(value) <= LONGEST_PARSED:
-            value = json_in(value, value)  # also in a field of a gateway: what it was told itself
+            # A gateway quotes the error that it got, as JSON in a field.
+            value = json_in(value, value)
         if isinstance(value, dict):
             fields = islice(value.items(), MOST_PARTS)
-            left += [(name, "" if name in ECHOED else each) for name, each in fields]
+            queue += [(name, "" if name in ECHOED else each) for name, each in fields]
         elif isinstance(value, list):
-            left += [(key, each) for each in value[:MOST_PARTS]]
+            queue += [(key, each) for each in value[:MOST_PARTS]]
         elif value is not None:
             text = _ends(str(value), LONGEST_PARSED)
             for begins, ends in ECHOES:

@@ -1,4 +1,7 @@
-"""The only module that imports openai. Slow to import, so `backend` loads it with the first call."""
+"""The only module that imports openai.
+
+Slow to import, so `backend` loads it with the first call.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -15,7 +18,7 @@ from wintermute.text import no_answer
 LONGEST_CONNECT = 15.0
 LEFT_ALONE = "x-stainless-raw-response"
 STREAMED: openai.RequestOptions = {"headers": {LEFT_ALONE: "stream"}}
-"""How the library is told to leave an answer alone, and to hand on its bytes as they come."""
+"""The option with which the library passes an answer's bytes on unchanged."""
 OUR_HEADERS = frozenset(
     {
         "accept",
@@ -32,7 +35,7 @@ OUR_HEADERS = frozenset(
 
 
 class Client:
-    """openai's client doing only what it is told: no environment, no retries, no redirects."""
+    """The openai client, restricted: no environment, no retries, no redirects."""
 
     def __init__(self, settings: Backend, key: str, redact: Redaction) -> None:
         self._redact = redact
@@ -53,7 +56,7 @@ class Client:
                     trust_env=False,
                     proxy=proxied(settings),
                     follow_redirects=False,
-                    # The caller keeps the deadlines; this one only finds dead hosts early.
+                    # The caller enforces the deadlines; this one only detects dead hosts early.
                     timeout=httpx2.Timeout(
                         None, connect=min(settings.first_token_s, LONGEST_CONNECT)
                     ),
@@ -67,28 +70,28 @@ class Client:
     async def opened(
         self, body: Json, path: str = "/chat/completions"
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The bytes of one answer as they come. Failures of the library become ours."""
+        """Open one answer's stream of bytes. Failures of the library become ours."""
         host = self._openai.base_url.netloc.decode("ascii", "replace") + self._way
         try:
-            # Not `chat.completions.create`: that takes 1.4 MB, and walking a conversation by its
-            # types takes the library longer than all else together.
+            # Not `chat.completions.create`: it takes 1.4 MB, and checking a conversation against
+            # its types takes longer than all the rest.
             response = await self._openai.post(
                 path, cast_to=httpx2.Response, body=body, options=STREAMED
             )
             async with aclosing(response):
                 yield response.aiter_bytes()
         except openai.APIStatusError as error:
-            # Here, for what is quoted of it is cut, and half a secret would not be recognised.
+            # Before the text is cut for a quote: half a secret would not be recognised.
             text, headers = self._redact(error.response.text), error.response.headers
-            quoted = {name: self._redact(value) for name, value in headers.items()}
-            raise of_status(error.status_code, text, quoted) from None
+            clean_headers = {name: self._redact(value) for name, value in headers.items()}
+            raise of_status(error.status_code, text, clean_headers) from None
         except (openai.APITimeoutError, httpx2.TimeoutException):
             raise Outage("connection", f"does not accept connections at {host}") from None
         except (openai.APIConnectionError, httpx2.RequestError) as error:
             cause = self._redact(no_answer(host, error.__cause__ or error))
-            told = f"is not reachable ({cause[:200]})"
-            kind = Unreachable if isinstance(error.__cause__, httpx2.ConnectError) else Outage
-            raise kind("connection", told) from None
+            reason = f"is not reachable ({cause[:200]})"
+            failure = Unreachable if isinstance(error.__cause__, httpx2.ConnectError) else Outage
+            raise failure("connection", reason) from None
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -96,6 +99,6 @@ class Client:
 
 
 async def _only_ours(request: httpx2.Request) -> None:
-    """The library adds a description of this machine, and whatever OPENAI_* variables hold."""
+    """Remove headers in which the library describes this machine, or sends OPENAI_* variables."""
     for name in [name for name in request.headers if name not in OUR_HEADERS]:
         del request.headers[name]

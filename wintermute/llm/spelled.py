@@ -1,10 +1,10 @@
-"""Calls that a model wrote as its whole answer, as JSON, because its template knows no better.
+"""Calls that a model wrote as JSON text, for templates without tool calls.
 
     {"name": …, "arguments": …}   alone, several, in a list, a fence, <tools> or doubled braces
     <tools><NAME ARGUMENT="…"/></tools>, <tools><function name="…" arguments='{…}'/></tools>
 
-Only for a backend that is known to need it: elsewhere a person who asks to see the JSON of a call
-gets to see it. Pure but for `Habit`, which keeps which backends those are.
+Only for backends that are known to need it: with others, a person who asks for the JSON of a call
+gets to see it. Pure but for `Habit`, which records those backends.
 """
 
 import json
@@ -20,9 +20,9 @@ from wintermute.llm.wording import repaired, unaliased
 from wintermute.messages import Json, mapping
 
 HabitColumn = Literal["text_tool_calls", "thinks_aloud"]
-"""Writes its calls as text · ends reasoning that it never began (F-020)."""
+"""Quirks on record: writes its calls as text · ends reasoning that it never began (F-020)."""
 LONGEST = 200_000
-"""Characters of an answer that may be calls; no call of ours needs as many."""
+"""The most characters of an answer that may be calls; none of ours needs as many."""
 OPEN = r"```[a-z_]*[ \t]*\n?"
 BLOCK = re.compile(
     rf"(?:{OPEN}(.*?)```|<(tools|tool_calls?)>(.*?)(?:</\2>|\Z))\s*", re.DOTALL | re.IGNORECASE
@@ -47,7 +47,7 @@ WORDS = frozenset(
 
 
 def may_be_calls(text: str) -> bool:
-    """Whether what has come so far may become nothing but calls."""
+    """Return True if the text so far may become nothing but calls."""
     if len(text) > LONGEST:
         return False
     begun = text.lstrip().lower()
@@ -56,31 +56,31 @@ def may_be_calls(text: str) -> bool:
 
 
 def spelled_calls(text: str, offered: Mapping[str, Json]) -> list[tuple[str, str]]:
-    """Names and arguments, if all that a text holds is calls of offered tools; else none."""
+    """Return names and arguments if a text is nothing but calls of offered tools; else none."""
     if len(text) > LONGEST:
         return []
     try:
-        found = list(_calls(text))
+        calls = list(_calls(text))
     except (ValueError, RecursionError):
         return []
-    return found if all(name in offered for name, _ in found) else []
+    return calls if all(name in offered for name, _ in calls) else []
 
 
-# All of these raise ValueError where something is no call.
+# All of these raise ValueError if the text is no call.
 
 
 def _calls(text: str) -> Iterator[tuple[str, str]]:
     text = text.strip()
-    while found := BLOCK.match(text):
-        inside = (found[1] if found[1] is not None else found[3]).strip()
-        yield from _elements(inside) if found[2] and inside.startswith("<") else _calls(inside)
-        text = text[found.end() :]
+    while block := BLOCK.match(text):
+        inside = (block[1] if block[1] is not None else block[3]).strip()
+        yield from _element_calls(inside) if block[2] and inside.startswith("<") else _calls(inside)
+        text = text[block.end() :]
     for value in _values(text):
         yield from calls_in(value)
 
 
-def _elements(body: str) -> Iterator[tuple[str, str]]:
-    if "<!" in body:  # what is declared may be unreadable
+def _element_calls(body: str) -> Iterator[tuple[str, str]]:
+    if "<!" in body:  # the parser cannot read declarations
         raise ValueError(body[:20])
     parser = _Elements()
     parser.feed(body)
@@ -90,17 +90,17 @@ def _elements(body: str) -> Iterator[tuple[str, str]]:
 
 
 class _Elements(HTMLParser):
-    """Reads calls that are elements: what they are given stands in their attributes."""
+    """Parses calls that are elements, with their arguments as attributes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[Json] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if len(given) < len(attrs):
+        values = dict(attrs)
+        if len(values) < len(attrs):
             raise ValueError(tag)
-        self.found.append(given if tag == "function" else {"name": tag, "arguments": given})
+        self.found.append(values if tag == "function" else {"name": tag, "arguments": values})
 
     def handle_data(self, data: str) -> None:
         if data.strip():
@@ -108,7 +108,7 @@ class _Elements(HTMLParser):
 
 
 def _values(body: str) -> list[Any]:
-    """The JSON values of which a text consists, also in the doubled braces of a template."""
+    """Return the JSON values that a text consists of, also in the doubled braces of a template."""
     if not body.startswith("{{"):
         return json_values(body)
     for each in (body[1:-1], body[1:], body.replace("{{", "{").replace("}}", "}")):
@@ -120,18 +120,21 @@ def _values(body: str) -> list[Any]:
 
 
 def json_values(body: str) -> list[Any]:
-    """The JSON values of which a text consists. Raises: ValueError."""
-    decoder, at, found = json.JSONDecoder(strict=False), 0, []
+    """Return the JSON values that a text consists of. Raises: ValueError."""
+    decoder, at, values = json.JSONDecoder(strict=False), 0, []
     while at < len(body):
         value, at = decoder.raw_decode(body, at)
-        found.append(value)
+        values.append(value)
         while at < len(body) and (body[at].isspace() or body[at] in ",;"):
             at += 1
-    return found
+    return values
 
 
 def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str]]:
-    """The calls that a JSON value is. `missing`: arguments where it has none. Raises: ValueError."""
+    """Yield the calls in a JSON value.
+
+    `missing`: its arguments if it has none. Raises: ValueError.
+    """
     if isinstance(value, dict) and set(value) == {"tool_calls"}:
         value = value["tool_calls"]
     if isinstance(value, list):
@@ -143,19 +146,19 @@ def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str
     function = value.get("function", value)
     function = function if isinstance(function, dict) else {**value, "name": function}
     if not set(function) <= WORDS or "properties" in mapping(function.get("parameters")):
-        raise ValueError  # the definition of a tool, which somebody wanted to see
+        raise ValueError  # a tool's definition, which a person asked to see
     name = function.get("name", function.get("tool_name"))
     arguments = function.get("arguments", function.get("parameters", missing))
     if isinstance(arguments, dict):
         arguments = json.dumps(arguments, ensure_ascii=False)
     if not (isinstance(name, str) and isinstance(arguments, str)):
-        raise ValueError(name)  # noqa: TRY004  nobody gave us a wrong type: it is no call
+        raise ValueError(name)  # noqa: TRY004  the text is no call; nobody passed a wrong type
     yield unaliased(name, repaired(arguments))
 
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """The record that a model at an address answers in a certain way; `column` says in which."""
+    """The record of a quirk of a model at an address; `column` names the quirk."""
 
     database: Database
     clock: Clock
@@ -164,14 +167,14 @@ class Habit:
     base_url: str
 
     async def known(self) -> bool:
-        """Whether it does."""
+        """Return True if the model has the quirk."""
         query = (
             f"SELECT 1 FROM models WHERE model = ? AND base_url = ? AND {self.column} IS NOT NULL"
         )
         return bool(await self.database.rows(query, (self.model, self.base_url)))
 
     async def found(self, *, has: bool) -> None:
-        """Keep what was found now."""
+        """Record whether the model has it."""
         values = (self.model, self.base_url, stamp(self.clock.now()) if has else None)
         async with self.database.transaction() as tx:
             await tx.execute(

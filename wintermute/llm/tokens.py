@@ -1,4 +1,4 @@
-"""How many tokens something may be, for servers that do not tell."""
+"""Token estimates, corrected by the counts that servers report."""
 
 import json
 import math
@@ -13,36 +13,36 @@ from wintermute.messages import Request, Usage
 
 BYTES_PER_TOKEN = 3
 LEAST, MOST = 0.75, 4.0
-"""Not lower, for some servers report only the part of a prompt that was not in their cache."""
+"""Limits of the correction. Not lower: some servers report only the uncached part of a prompt."""
 MEMORY = 0.8
-"""How much of the earlier calls counts beside a new one."""
+"""The weight of the earlier calls with each new one."""
 ALIKE, APART = 0.01, 1.25
-"""Three requests that are so far apart and are counted so much alike have been cut (F-064)."""
+"""Three requests that differ this much in size, with counts this similar, were cut (F-064)."""
 LEAST_WINDOW = 512
 DOUBT = 1000.0
-"""Tokens that are taken to have been estimated rightly before the first call."""
+"""Tokens that are taken as estimated correctly before the first call."""
 
 
 def estimate(value: Any) -> int:
-    """Tokens of a text or of the JSON of a value: a third of its bytes, rounded up."""
+    """Estimate the tokens of a text, or of a value's JSON: a third of its bytes, rounded up."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
 def size(request: Request) -> int:
-    """The estimate for a whole request."""
+    """Estimate the tokens of a whole request."""
     return estimate([request.messages, request.tools])
 
 
 def said(answer: Answer) -> int:
-    """The estimate for what a model said."""
+    """Estimate the tokens of a model's answer."""
     return estimate(answer.text + "".join(call.name + call.arguments for call in answer.calls))
 
 
 def believed(reported: Usage | None, estimated: Usage, window: int) -> Usage:
-    """What a server reported, and our estimate for each number that is missing or cannot be.
+    """Return the reported usage, with our estimate for each number that is missing or impossible.
 
-    Nothing is larger than the window, unless the window is larger than we were told.
+    A number larger than the window is impossible, unless the window is larger than configured.
     """
     if reported is None:
         return estimated
@@ -56,13 +56,13 @@ def believed(reported: Usage | None, estimated: Usage, window: int) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a server reported, beside our estimates of the same; later requests count more."""
+    """Sums of a server's reported tokens and of our estimates for them; later requests weigh more."""
 
     estimated: float = 0.0
     reported: float = 0.0
 
     def measured(self, estimated: int) -> int | None:
-        """What it would report for something; None: it tells nothing that can be."""
+        """Convert an estimate to the server's count; None if its counts are implausible."""
         can_be = SURE * self.estimated <= self.reported <= MOST * self.estimated
         return math.ceil(estimated * self.reported / self.estimated) if self and can_be else None
 
@@ -71,47 +71,47 @@ class Counted:
 
 
 class Measure:
-    """What one backend reported, beside our estimates: large requests count more than small ones."""
+    """Token counts of one backend and our estimates for them: large requests count more than small ones."""
 
     def __init__(self) -> None:
         self._doubt = DOUBT
         self.counted = Counted()
         self.most = 0
         """Tokens of the longest request."""
-        self._longest: list[int] = []  # our estimates of requests that were counted as that one
+        self._longest: list[int] = []  # estimates of requests with the same count as the longest
 
     def resume(self, counted: Counted) -> None:
-        """Begin with what is known from before."""
+        """Begin with the stored counts."""
         if counted:
             self._doubt, self.counted = 0.0, counted
 
     @property
     def correction(self) -> float:
-        """By how much an estimate is to be multiplied."""
+        """The factor for estimates."""
         reported, estimated = self.counted.reported, self.counted.estimated
         return min(MOST, max(LEAST, (reported + self._doubt) / (estimated + self._doubt)))
 
     @property
     def is_sure(self) -> bool:
-        """Whether enough was counted by now to begin with the next time: a template has its share."""
+        """True if enough was counted to store it: a template has a share of its own."""
         return self.counted.estimated >= DOUBT
 
     def corrected(self, estimated: int) -> int:
-        """An estimate, corrected."""
+        """Return a corrected estimate."""
         return math.ceil(estimated * self.correction)
 
     def worst(self, estimated: int) -> int:
-        """An estimate, corrected upwards only."""
+        """Return an estimate, corrected upwards only."""
         return math.ceil(estimated * max(1.0, self.correction))
 
     @property
     def cut(self) -> int | None:
-        """To how many tokens the server cuts a request, as far as has been seen."""
+        """The tokens to which the server cuts requests; None if it has not been seen to cut."""
         is_cut = len(self._longest) > 2 and self.most >= LEAST_WINDOW
         return self.most if is_cut else None
 
     def learn(self, estimated: int, reported: Usage) -> None:
-        """Take in what a backend reported for a request."""
+        """Add the usage that a backend reported for a request."""
         if reported.tokens_in:
             if reported.tokens_in > self.most * (1 + ALIKE):
                 self.most, self._longest = reported.tokens_in, []
@@ -127,13 +127,13 @@ class Measure:
 
 
 class TokenCounts:
-    """The store of what servers counted, by model and address."""
+    """The store of servers' token counts, by model and address."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def known(self, model: str, base_url: str) -> Counted:
-        """What was counted by now."""
+        """Return the stored counts."""
         row = await self._database.row(
             "SELECT estimated, reported FROM models WHERE model = ? AND base_url = ?",
             (model, base_url),
@@ -141,7 +141,7 @@ class TokenCounts:
         return Counted(row["estimated"], row["reported"]) if row else Counted()
 
     async def found(self, tx: Transaction, model: str, base_url: str, counted: Counted) -> None:
-        """Keep what was counted now."""
+        """Store the counts."""
         statement = insert(
             "models",
             {"model": model, "base_url": base_url, **columns(counted)},

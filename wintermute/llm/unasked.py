@@ -1,10 +1,10 @@
-"""The one way to ask models for work that nobody waits for: in quiet hours, within a limit, with proof.
+"""Background requests to models: in quiet hours, within a budget, with checked answers.
 
-    template ─▶ filled with untagged values ─▶ limit of a night ─▶ model ─▶ read ─▶ value
-                                                  ▲                │ cut off, no JSON, wrong shape, an
-                                                  ╰───── once ─────╯ example: told, then refused
+    template ─▶ filled with untagged values ─▶ budget of a night ─▶ model ─▶ read ─▶ value
+                                                  ▲                │ cut off, no JSON, wrong shape, a
+                                                  ╰───── once ─────╯ copy: model told, then refused
 
-Nothing that is shown can close a block of the template (M-048, M-072).
+No value can close a block of the template (M-048, M-072).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,9 +28,9 @@ from wintermute.templates import fill
 from wintermute.text import shortened, untagged
 
 ATTEMPTS = 2
-"""The question, and once more with what is wrong with its answer (M-072)."""
+"""The request, and once more with the problem of its answer (M-072)."""
 SHOWN = 1_000
-"""Of an answer that was of no use."""
+"""The most characters of an unusable answer to show the model again."""
 AGAIN = "That cannot be used: {error}. Answer once more, with the JSON alone, in the shape that was named."
 USED_UP = "the tokens of this night are used up"
 WHERE = f"{USED_UP} (dreaming.budget_tokens)"
@@ -38,11 +38,11 @@ TOO_SMALL = "one question alone may take {size} tokens: raise dreaming.budget_to
 
 T = TypeVar("T")
 QuietFrom = Callable[[str], Awaitable[datetime | None]]
-"""When a role may be asked; None: now."""
+"""Returns the time from which a role may be asked; None for now."""
 
 
 class UnaskedModels:
-    """The models, asked one question at a time; counted, and up to a limit of tokens if there is one."""
+    """The models for background work: one request at a time, counted, with an optional token budget."""
 
     def __init__(
         self,
@@ -52,30 +52,31 @@ class UnaskedModels:
         most: int | None = None,
         spent: tuple[int, int, float] = (0, 0, 0.0),
     ) -> None:
-        """`most`: tokens of a night. `spent`: what it has cost already, in calls, tokens and USD."""
+        """Take the models. `most`: tokens of a night. `spent`: its calls, tokens and USD so far."""
         self._models = models
-        self._quiet = quiet
+        self._quiet_from = quiet
         self._most = most
-        self._upto = most or 0
+        self._limit = most or 0
         self.calls, self.used, self.usd = spent
-        self._first = self.calls
+        self._calls_before = self.calls
         self.spent = False
-        """Whether something was left out for that."""
+        """True if a request was refused because of the budget."""
         self.away = ""
-        """Why the last question got no answer; "": it got one, or was too large."""
+        """The error of the last request; "" if it was answered, or too large."""
 
     def allow(self, share: float) -> None:
-        """Let no more than this part of what is left be used from now on.
+        """Restrict the coming requests to this share of the remaining tokens.
 
-        But for one question: so whoever waits longest is asked about, however small the part is.
+        One request is always allowed, so that the oldest work gets its turn, however small the
+        share is.
         """
-        self._first, self.spent, self.away = self.calls, False, ""
+        self._calls_before, self.spent, self.away = self.calls, False, ""
         if self._most is not None:
-            self._upto = self.used + int(max(0, self._most - self.used) * share)
+            self._limit = self.used + int(max(0, self._most - self.used) * share)
 
     async def require_quiet(self, role: str) -> None:
-        """Raises: NotQuiet where work of this role has to wait (M-064)."""
-        if self._quiet is not None and (until := await self._quiet(role)) is not None:
+        """Raise NotQuiet if work of this role has to wait (M-064)."""
+        if self._quiet_from is not None and (until := await self._quiet_from(role)) is not None:
             raise NotQuiet(until)
 
     async def ask_unasked(
@@ -86,10 +87,10 @@ class UnaskedModels:
         *,
         backend: str | None = None,
     ) -> Reply:
-        """Raises: BudgetSpent where the limit is reached; ModelError; QuestionWithdrawn."""
+        """Ask within the budget. Raises: BudgetSpent at its end; ModelError; QuestionWithdrawn."""
         if self._most is not None:
             size = self.tokens(role, request, backend)
-            if self.used + size > (self._most if self.calls == self._first else self._upto):
+            if self.used + size > (self._most if self.calls == self._calls_before else self._limit):
                 self.spent, self.away = True, USED_UP
                 alone = size > self._most
                 raise BudgetSpent(TOO_SMALL.format(size=size) if alone else WHERE, None)
@@ -117,7 +118,7 @@ class UnaskedModels:
         cast_id: str | None = None,
         listener: Listener = UNHEARD,
     ) -> Reply:
-        """As `conversation.asking.ModelClient`: a conversation that is folded now waits for nobody."""
+        """Implement `conversation.asking.ModelClient`, to fold conversations in the background."""
         return await self.ask_unasked(role, request, backend=backend)
 
     async def answer_in_json(
@@ -131,12 +132,12 @@ class UnaskedModels:
         sources: QuestionSources | None = None,
         backend: str | None = None,
     ) -> T:
-        """What `read` makes of the object that a model answers with; it is asked at most so often.
+        """Return the result of `read` for the JSON object of an answer, after at most `attempts`.
 
-        `sources`: what the values are made of. Whoever uses what comes of it asks in its transaction
-        whether they stand, for they may have been taken back while the model answered.
+        `sources`: the sources of the values. The caller must check in its own transaction that they
+        are unchanged, as they may have been retracted while the model answered.
 
-        Raises: AnswerUnusable; QuestionWithdrawn; ModelError where no answer came.
+        Raises: AnswerUnusable; QuestionWithdrawn; ModelError if no answer came.
         """
         question = fill(template, {name: untagged(value) for name, value in values.items()})
         return await self.proved_answer(
@@ -157,7 +158,7 @@ class UnaskedModels:
         sources: QuestionSources | None = None,
         backend: str | None = None,
     ) -> T:
-        """What `read` makes of an answer; where it is Unfit, the model is told so by `again`.
+        """Return the result of `read` for an answer; after Unfit, ask again with `again`.
 
         Raises: as `answer_in_json`.
         """
@@ -181,17 +182,17 @@ class UnaskedModels:
         raise AnswerUnusable(f"the model's answer cannot be used: {plain}")
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
-        """How many a request has."""
+        """Estimate the tokens of a request."""
         return self._models.tokens(role, request, backend)
 
     def window(self, role: str, backend: str | None = None) -> int:
-        """Tokens that a request may have."""
+        """Return the most tokens of a request."""
         return self._models.window(role, backend)
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
-        """For which sizes of models a request is needed."""
+        """Return the model sizes that a request must be built for."""
         return self._models.sizes(role, backend)
 
     def size_of(self, backend: str) -> Size:
-        """That of one backend."""
+        """Return the size of one backend's model."""
         return self._models.size_of(backend)

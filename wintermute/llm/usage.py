@@ -1,6 +1,6 @@
-"""Reading what a server says an answer took, and how much of that came from its cache. Pure.
+"""Parses the token usage that servers report, and how much of it came from their cache. Pure.
 
-Everybody counts what was read from a cache among the tokens read, except Anthropic's own words.
+All servers include cached tokens in the prompt's count, except in Anthropic's own fields.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from wintermute.messages import Json, Usage, mapping
 
 MOST_TOKENS = 10**9
-"""A count beyond this is none."""
+"""Counts above this are ignored."""
 CACHED = (
     ("prompt_tokens_details", "cached_tokens"),  # OpenAI, llama.cpp, vLLM, Ollama, Gemini and more
     ("prompt_token_details", "cached_tokens"),  # Mistral
@@ -17,12 +17,12 @@ CACHED = (
     ("num_cached_tokens",),  # Mistral
     ("cached_tokens",),  # Moonshot, Together
 )
-"""Where servers say how much of the prompt they had in their cache."""
+"""Paths of the number of cached prompt tokens."""
 READ, WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"
 
 
 def reported(document: Json) -> Usage | None:
-    """What one part of an answer tells; None: nothing, or nothing that can be true."""
+    """Return the usage in one part of an answer; None if it has none, or it cannot be true."""
     usage = mapping(document.get("usage")) or _of_choice(document.get("choices"))
     tokens_in = count(usage.get("prompt_tokens"))
     tokens_out = count(usage.get("completion_tokens"))
@@ -31,21 +31,20 @@ def reported(document: Json) -> Usage | None:
     cached = max(count(at(usage, *path)) for path in CACHED)
     read, written = count(usage.get(READ)), count(usage.get(WRITTEN))
     if read + written > tokens_in or ("prompt_tokens" not in usage and not cached):
-        tokens_in += read + written  # it was told without them
-    found = Usage(tokens_in, tokens_out, max(cached, read))
-    return _checked(_with_timings(found, mapping(document.get("timings"))))
+        tokens_in += read + written  # the prompt's count is without them
+    counts = Usage(tokens_in, tokens_out, max(cached, read))
+    return _checked(_with_timings(counts, mapping(document.get("timings"))))
 
 
 def _with_timings(usage: Usage, timings: Json) -> Usage:
-    """What llama.cpp says beside the usage, for what that leaves open."""
-    kept, new = count(timings.get("cache_n")), count(timings.get("prompt_n"))
-    tokens_in = usage.tokens_in or kept + new
-    if (
-        "cache_n" not in timings and 0 < new < tokens_in
-    ):  # before September 2025 it told only what was new
-        kept = tokens_in - new
+    """Fill gaps of the usage from llama.cpp's timings."""
+    cached, new = count(timings.get("cache_n")), count(timings.get("prompt_n"))
+    tokens_in = usage.tokens_in or cached + new
+    # Before September 2025 it reported only new tokens.
+    if "cache_n" not in timings and 0 < new < tokens_in:
+        cached = tokens_in - new
     tokens_out = usage.tokens_out or count(timings.get("predicted_n"))
-    return Usage(tokens_in, tokens_out, usage.tokens_cached or kept)
+    return Usage(tokens_in, tokens_out, usage.tokens_cached or cached)
 
 
 def _checked(usage: Usage) -> Usage | None:
@@ -55,18 +54,18 @@ def _checked(usage: Usage) -> Usage | None:
 
 
 def _of_choice(choices: Any) -> Json:
-    """Moonshot tells it within the last choice of a stream."""
+    """Return the usage in the last choice of a stream, where Moonshot has it."""
     first = choices[0] if isinstance(choices, list) and choices else None
     return mapping(at(first, "usage"))
 
 
 def at(document: Any, *names: str) -> Any:
-    """What stands in a document below these names; None: nothing does."""
+    """Return the value at a path of names in a document; None if there is none."""
     for name in names:
         document = document.get(name) if isinstance(document, dict) else None
     return document
 
 
 def count(value: Any) -> int:
-    """A number of tokens that can be one; else none."""
+    """Return a plausible number of tokens, or else 0."""
     return value if type(value) is int and 0 < value <= MOST_TOKENS else 0

@@ -1,4 +1,7 @@
-"""A text's meaning as a vector of length 1, and who computes it. Pure: lists and bytes, no numpy."""
+"""Embedding vectors of length 1, and the interface of embedders.
+
+Pure: lists and bytes, no numpy.
+"""
 
 import math
 import re
@@ -13,16 +16,16 @@ from wintermute.errors import EmbeddingsUnavailable
 from wintermute.text import clean
 
 MOST_DIMENSIONS = 16_384
-"""More than any model has that is of use here; a server that says more says nonsense."""
+"""More than any useful model has; a server that reports more is wrong."""
 LEAST_LENGTH = 1e-9
 EVEN = 1e-6
-"""How far from 1 the length of a vector may be that is taken as it is."""
+"""The largest difference to length 1 for a vector that is not rescaled."""
 FIRST_WORDS = 100
 SIGNS_PER_WORD = 2
-"""Of scripts that set no blanks."""
+"""Characters that count as one word, in scripts without blanks."""
 LONGEST_WORD = 20
-"""Characters: what is longer counts as several words, for addresses and keys have no blanks."""
-# Chinese and Japanese signs, then whatever stands between blanks.
+"""The most characters of one word: longer ones, such as addresses and keys, count as several."""
+# A Chinese or Japanese character, or a run of others without blanks.
 WORD = re.compile(
     "([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
     "|[^\\s\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -31,54 +34,54 @@ WORD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """Its numbers as 32-bit floats, little-endian; their length is 1. `vector` makes one."""
+    """A vector of length 1, as 32-bit floats, little-endian. Made by `vector`."""
 
     values: bytes
 
     @property
     def dimension(self) -> int:
-        """How many numbers it has."""
+        """The dimension."""
         return len(self.values) // 4
 
     @property
     def numbers(self) -> list[float]:
-        """These numbers."""
+        """The numbers as floats."""
         return list(_floats(self.values))
 
 
 class Embedder(Protocol):
-    """Computes vectors: what is searched for, and what is found, may need different words before."""
+    """Computes vectors: queries and documents may need different prefixes."""
 
     @property
     def name(self) -> str:
-        """What stands beside the vectors: those of another name are never compared with them."""
+        """The name stored with vectors: those with different names are never compared."""
         ...
 
     async def warm(self, seconds: float = 0.0) -> None:
-        """Begin to get ready, and wait for that no longer than so. Never fails, embeds nothing."""
+        """Begin to get ready, and wait up to `seconds` for that. Never fails, embeds nothing."""
         ...
 
     async def embed_query(self, texts: Sequence[str]) -> list[Vector | None]:
-        """What is searched for, within seconds; None for a text without a word.
+        """Embed search queries within seconds; None for a text without a word.
 
-        Raises: EmbeddingsUnavailable; the search goes on with words alone.
+        Raises: EmbeddingsUnavailable; the search then uses words alone.
         """
         ...
 
     async def embed_document(self, texts: Sequence[str]) -> list[Vector | None]:
-        """What is to be found, each by its first 100 words; None for a text without a word.
+        """Embed the first 100 words of each text; None for a text without a word.
 
-        Raises: EmbeddingsUnavailable; the texts are owed then.
+        Raises: EmbeddingsUnavailable; the texts are embedded later.
         """
         ...
 
     async def aclose(self) -> None:
-        """Let go of processes and connections."""
+        """Close processes and connections."""
         ...
 
 
 def vector(values: bytes | Iterable[object], dimension: int | None = None) -> Vector:
-    """A vector of these numbers, made 1 long; bytes are 32-bit floats, little-endian.
+    """Return a vector of these numbers, scaled to length 1; bytes are 32-bit floats, little-endian.
 
     Raises: EmbeddingsUnavailable for no numbers, NaN, infinity, a length of zero and for another
     dimension than the one given (M-021, M-071).
@@ -86,8 +89,8 @@ def vector(values: bytes | Iterable[object], dimension: int | None = None) -> Ve
     numbers = _floats(values) if isinstance(values, bytes) else _numbers(values)
     count = len(numbers)
     if not 0 < count <= MOST_DIMENSIONS or (dimension is not None and count != dimension):
-        wanted = f"{dimension}" if dimension else f"1 to {MOST_DIMENSIONS}"
-        raise EmbeddingsUnavailable(f"a vector of {count} numbers where {wanted} are needed")
+        expected = f"{dimension}" if dimension else f"1 to {MOST_DIMENSIONS}"
+        raise EmbeddingsUnavailable(f"a vector of {count} numbers where {expected} are needed")
     length = math.hypot(*numbers)
     if not math.isfinite(length) or length < LEAST_LENGTH:
         raise EmbeddingsUnavailable("a vector that is not finite, or zero")
@@ -99,7 +102,7 @@ def vector(values: bytes | Iterable[object], dimension: int | None = None) -> Ve
 
 
 def likeness(one: Vector, other: Vector) -> float:
-    """The cosine: 1 for the same direction, 0 for nothing in common.
+    """Return the cosine: 1 for the same direction, 0 for nothing in common.
 
     Raises: EmbeddingsUnavailable for vectors of two dimensions.
     """
@@ -112,9 +115,9 @@ def likeness(one: Vector, other: Vector) -> float:
 
 
 def embeddable(text: str) -> str | None:
-    """What of a text is embedded: its first 100 words in one line; None if it has no word.
+    """Return a text's first 100 words in one line; None if it has no word.
 
-    A model gives emoji and an empty text a direction as well, which would be like something.
+    Models embed emoji and empty texts as well, and their vectors would be similar to others.
     """
     text = clean(text)
     if not any(map(str.isalnum, text)):
@@ -123,7 +126,7 @@ def embeddable(text: str) -> str | None:
 
 
 def _end(text: str) -> int:
-    """Where the first 100 words end."""
+    """Return the place where the first 100 words end."""
     room = float(FIRST_WORDS)
     for match in WORD.finditer(text):
         long = math.ceil((match.end() - match.start()) / LONGEST_WORD)

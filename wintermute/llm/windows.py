@@ -1,10 +1,10 @@
-"""How much fits into a model's window: what we are told, what its server says, and what we need.
+"""Context windows of models: the configured size, the server's own, and the size we need.
 
     context_tokens ─┬─ longest answer
                     └─ room for a request ─┬─ fixed part: instructions, core memory, tools
                                            └─ the conversation
 
-Only a server on a private address is asked about itself, and never for long.
+Only a server on a private address is asked for its window, with short timeouts.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from wintermute.llm.usage import at
 from wintermute.messages import mapping
 
 SURE = 0.6
-"""Even the shortest tokens of the models that were measured make this much of our estimates."""
+"""The lowest plausible ratio of a server's tokens to our estimate, for all measured models."""
 ON_TOP = 1.1
 TIGHT = 0.25
-"""Less of the room than this for a conversation is little."""
+"""The share of the room below which a conversation has little space."""
 FEWEST, MOST = 16, 10**9
-"""Tokens that can be a window at all."""
+"""Limits of a plausible window, in tokens."""
 SECONDS = 2.0
-"""For one question to a server about itself."""
+"""Time limit for one request about the server itself."""
 MOST_BYTES = 8 * 1024 * 1024
 PRIVATE = tuple(
     ip_network(net)
@@ -46,53 +46,53 @@ LIMITS = re.compile(
     r"|tokens allowed \(([0-9][0-9,]*)|must be <= ([0-9][0-9,]*)",
     re.IGNORECASE,
 )
-"""How servers name the most they take when they refuse more."""
+"""Patterns in which servers name their limit when they refuse more."""
 
 
 def room(settings: Backend) -> int:
-    """Tokens a request may have, so that an answer still fits; half of the window at least."""
+    """Return the most tokens of a request, so that an answer still fits; at least half of the window."""
     whole = settings.context_tokens
     return max(whole - settings.longest_answer, whole // 2)
 
 
 def limit_in(complaint: str) -> int | None:
-    """The window that a server names when it finds a request too large."""
-    found = LIMITS.search(complaint)
-    return _size(next(filter(None, found.groups())).replace(",", "")) if found else None
+    """Return the window that a server names when it refuses a request as too large."""
+    match = LIMITS.search(complaint)
+    return _token_count(next(filter(None, match.groups())).replace(",", "")) if match else None
 
 
-def too_small(name: str, settings: Backend, said: int | None) -> str:
-    """What to do where a server takes less than a request that cannot be made smaller."""
+def too_small(name: str, settings: Backend, window: int | None) -> str:
+    """Return the advice if a server takes less than a request that cannot be made smaller."""
     whole = f"config.yaml says context_tokens: {settings.context_tokens}"
-    if said is None:
+    if window is None:
         return f"{whole}, and its server takes less: `wintermute check` compares them"
-    if said < settings.context_tokens:
-        return f"its server takes {said} tokens, {whole}: {_right(name, said)}"
+    if window < settings.context_tokens:
+        return f"its server takes {window} tokens, {whole}: {_window_remedy(name, window)}"
     return (
-        f"its server takes {said} tokens, {whole} and leaves {room(settings)} of them for a"
+        f"its server takes {window} tokens, {whole} and leaves {room(settings)} of them for a"
         " request: give the server a larger window and raise context_tokens with it"
     )
 
 
-def cut_words(name: str, said: int) -> str:
-    """Words for a server that cuts a longer prompt without a word of its own (F-064)."""
+def cut_words(name: str, window: int) -> str:
+    """Return the warning about a server that silently cuts long prompts (F-064)."""
     return (
-        f"with prompts that {CUTS}, for it counts {said} tokens however long they are: its context"
-        f" window is {said} -> {_right(name, said)} (Ollama: PARAMETER num_ctx in a Modelfile, or"
-        " OLLAMA_CONTEXT_LENGTH)"
+        f"with prompts that {CUTS}, for it counts {window} tokens however long they are: its context"
+        f" window is {window} -> {_window_remedy(name, window)} (Ollama: PARAMETER num_ctx in a"
+        " Modelfile, or OLLAMA_CONTEXT_LENGTH)"
     )
 
 
-def _right(name: str, said: int) -> str:
+def _window_remedy(name: str, window: int) -> str:
     return (
-        f"set llm.backends.{name}.context_tokens to {said}, or start the server with more (where it"
+        f"set llm.backends.{name}.context_tokens to {window}, or start the server with more (where it"
         " has several slots, each has its share)"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerWindow:
-    """What a server says of its own window. `at_most`: of the model's; it may give less."""
+    """The window that a server reports. `at_most`: the model's limit; the server may give less."""
 
     tokens: int
     at_most: bool = False
@@ -100,9 +100,9 @@ class ServerWindow:
 
 @dataclass(frozen=True, slots=True)
 class FixedPart:
-    """The tokens that every request has: counted by the server, or estimated by the length of the texts.
+    """The tokens of every request's fixed part: counted by the server, or estimated from the texts.
 
-    `small`: with the texts for small models; None: these are it.
+    `small`: with the texts for small models; None if they are the same.
     """
 
     tokens: int
@@ -111,7 +111,7 @@ class FixedPart:
 
     @property
     def needs(self) -> int:
-        """The room it wants, with a tenth on top of an estimate: a count may be more (L-090)."""
+        """The room it needs; an estimate gets a tenth on top, as a count may be higher (L-090)."""
         return math.ceil(self.tokens * ON_TOP) if self.estimated else self.tokens
 
     def __str__(self) -> str:
@@ -122,20 +122,20 @@ class FixedPart:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether a window is large enough, in words that say what to do."""
+    """A judgement if a window is large enough, in words that say what to do."""
 
     state: Literal["ok", "warn", "fail"]
     text: str
 
 
 def judged(name: str, settings: Backend, fixed: FixedPart) -> Judgement:
-    """The fixed part beside the room that it has to fit into."""
+    """Compare the fixed part with the room for a request."""
     whole, longest, left = settings.context_tokens, settings.longest_answer, room(settings)
     sizes = (
         f"instructions and tools take {fixed} of the {left} that context_tokens: {whole} and"
         f" max_output_tokens: {longest} leave for a request"
     )
-    keys = _keys(name, settings, fixed)
+    keys = _remedies(name, settings, fixed)
     if fixed.needs >= left:
         return Judgement("fail", f"{sizes}, so no message fits -> {keys}")
     if left - fixed.tokens < TIGHT * left:
@@ -144,8 +144,8 @@ def judged(name: str, settings: Backend, fixed: FixedPart) -> Judgement:
     return Judgement("ok", sizes)
 
 
-def _keys(name: str, settings: Backend, fixed: FixedPart) -> str:
-    """What can be changed so that more fits."""
+def _remedies(name: str, settings: Backend, fixed: FixedPart) -> str:
+    """Name the settings to change so that more fits."""
     ways = [f"raise llm.backends.{name}.context_tokens to what its server takes"]
     written, unwritten = settings.max_output_tokens, replace(settings, max_output_tokens=None)
     if written is not None and written > unwritten.longest_answer:
@@ -157,50 +157,50 @@ def _keys(name: str, settings: Backend, fixed: FixedPart) -> str:
     return ", or ".join(ways)
 
 
-def compared(name: str, settings: Backend, said: ServerWindow) -> Judgement:
-    """What the configuration says beside what the server says."""
+def compared(name: str, settings: Backend, server: ServerWindow) -> Judgement:
+    """Compare the configured window with the server's."""
     whole = settings.context_tokens
-    if said.tokens >= whole:
-        return Judgement("ok", f"context_tokens: {whole}, its server takes {said.tokens}")
-    if said.at_most:
-        text = (
-            f"the model was made for {said.tokens} tokens, config.yaml says context_tokens: {whole}"
-        )
+    if server.tokens >= whole:
+        return Judgement("ok", f"context_tokens: {whole}, its server takes {server.tokens}")
+    if server.at_most:
+        text = f"the model was made for {server.tokens} tokens, config.yaml says context_tokens: {whole}"
         return Judgement("warn", f"{text} -> see what its server takes, and set it to that")
-    text = f"its server takes {said.tokens} tokens, config.yaml says context_tokens: {whole}"
-    return Judgement("fail", f"{text} -> {_right(name, said.tokens)}")
+    text = f"its server takes {server.tokens} tokens, config.yaml says context_tokens: {whole}"
+    return Judgement("fail", f"{text} -> {_window_remedy(name, server.tokens)}")
 
 
 async def server_window(settings: Backend) -> ServerWindow | None:
-    """What the server of a backend says of its window; None where it is not private, or silent."""
+    """Ask a backend's server for its window; None if it is not private, or does not tell."""
     if not await is_private(settings):
         return None
     server, model = _Server(urlsplit(settings.base_url), settings), settings.model
     bounds: list[int | None] = []
     props = await server.asked("/props")
-    if exact := _size(at(props, "default_generation_settings", "n_ctx")):
+    if exact := _token_count(at(props, "default_generation_settings", "n_ctx")):
         return ServerWindow(exact)
-    listed = _named(await server.asked("/models", below="api"), model)
-    if exact := _size(listed.get("max_model_len")) or _size(at(listed, "meta", "n_ctx")):
+    listed = _model_entry(await server.asked("/models", below="api"), model)
+    if exact := _token_count(listed.get("max_model_len")) or _token_count(
+        at(listed, "meta", "n_ctx")
+    ):
         return ServerWindow(exact)
-    bounds.append(_size(at(listed, "meta", "n_ctx_train")))
-    studio = _named(await server.asked("/api/v0/models"), model)
-    if exact := _size(studio.get("loaded_context_length")):
+    bounds.append(_token_count(at(listed, "meta", "n_ctx_train")))
+    studio = _model_entry(await server.asked("/api/v0/models"), model)
+    if exact := _token_count(studio.get("loaded_context_length")):
         return ServerWindow(exact)
-    bounds.append(_size(studio.get("max_context_length")))
-    running = _named(await server.asked("/api/ps"), model)
+    bounds.append(_token_count(studio.get("max_context_length")))
+    running = _model_entry(await server.asked("/api/ps"), model)
     shown = await server.asked("/api/show", {"model": model})
-    if exact := _size(running.get("context_length")) or _num_ctx(shown):
+    if exact := _token_count(running.get("context_length")) or _num_ctx(shown):
         return ServerWindow(exact)
-    bounds += [_size(value) for value in _lengths(shown)]
+    bounds += [_token_count(value) for value in _lengths(shown)]
     known = [bound for bound in bounds if bound]
     return ServerWindow(min(known), at_most=True) if known else None
 
 
 async def has_one_slot(settings: Backend) -> bool:
-    """Whether the server of a backend remembers the beginning of one conversation only.
+    """Return True if a backend's server caches the prompt of only one conversation.
 
-    As llama.cpp tells it; of whoever does not tell, it is not known, and so not said.
+    Only llama.cpp reports it; for other servers the answer is False.
     """
     if not await is_private(settings):
         return False
@@ -209,7 +209,7 @@ async def has_one_slot(settings: Backend) -> bool:
 
 
 class _Server:
-    """Asked about itself with plain requests; whatever goes wrong, it said nothing."""
+    """Answers requests about itself; any failure counts as no answer."""
 
     def __init__(self, address: SplitResult, settings: Backend) -> None:
         self._host = address.hostname or ""
@@ -226,7 +226,7 @@ class _Server:
         *,
         below: Literal["root", "api"] = "root",
     ) -> Any:
-        """The JSON at a path below the server's root or its API; None: there is none."""
+        """Return the JSON at a path below the server's root or its API; None if there is none."""
         start = self._api if below == "api" else re.sub(r"/v[0-9]+\Z", "", self._api)
         try:
             async with asyncio.timeout(SECONDS):
@@ -238,7 +238,7 @@ class _Server:
 
     async def _fetched(self, path: str, body: Mapping[str, str] | None) -> bytes:
         content = b"" if body is None else json.dumps(body).encode()
-        # HTTP/1.0, so that what comes back comes in one piece and ends with the connection.
+        # HTTP/1.0, so that the answer comes in one piece and ends with the connection.
         lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.0", f"Host: {self._netloc}"]
         lines += ["Accept: application/json", "Connection: close"]
         lines += [f"Authorization: Bearer {self._key}"] if self._key else []
@@ -252,25 +252,25 @@ class _Server:
             writer.write("\r\n".join([*lines, "", ""]).encode("ascii") + content)
             await writer.drain()
             answer = bytearray()
-            while len(answer) < MOST_BYTES and (piece := await reader.read(65536)):
-                answer += piece
+            while len(answer) < MOST_BYTES and (chunk := await reader.read(65536)):
+                answer += chunk
             return bytes(answer)
         finally:
             writer.close()
 
 
 async def is_private(settings: Backend) -> bool:
-    """Decide if a server's name leads only to this machine or network; behind a proxy none does."""
+    """Return True if a server's name resolves only to this machine or network; never behind a proxy."""
     if settings.proxy:
         return False
     loop = asyncio.get_running_loop()
     try:
         address = urlsplit(settings.base_url)
         async with asyncio.timeout(SECONDS):
-            found = await loop.getaddrinfo(address.hostname, address.port or 80)
+            addresses = await loop.getaddrinfo(address.hostname, address.port or 80)
     except (OSError, TimeoutError, ValueError):
         return False
-    return bool(found) and all(_lies_within(str(each[4][0]), PRIVATE) for each in found)
+    return bool(addresses) and all(_lies_within(str(each[4][0]), PRIVATE) for each in addresses)
 
 
 def _lies_within(text: str, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
@@ -280,8 +280,8 @@ def _lies_within(text: str, networks: Iterable[IPv4Network | IPv6Network]) -> bo
     return any(address in network for network in networks)
 
 
-def _named(document: Any, model: str) -> Mapping[str, Any]:
-    """What a list of models says of this one, or of the only one; Ollama adds a tag to names."""
+def _model_entry(document: Any, model: str) -> Mapping[str, Any]:
+    """Return a model's entry in a list, or the only entry; Ollama adds a tag to names."""
     listed = at(document, "data") or at(document, "models")
     entries = (
         [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
@@ -295,18 +295,18 @@ def _named(document: Any, model: str) -> Mapping[str, Any]:
 
 def _num_ctx(shown: Any) -> int | None:
     parameters = at(shown, "parameters")
-    found = NUM_CTX.search(parameters) if isinstance(parameters, str) else None
-    return _size(found[1]) if found else None
+    match = NUM_CTX.search(parameters) if isinstance(parameters, str) else None
+    return _token_count(match[1]) if match else None
 
 
 def _lengths(shown: Any) -> list[Any]:
-    """What Ollama knows of the model itself, under a name that begins with its kind."""
+    """Return the context lengths in Ollama's model info, whose keys begin with the architecture."""
     known = mapping(at(shown, "model_info"))
     return [value for key, value in known.items() if str(key).endswith(".context_length")]
 
 
-def _size(value: Any) -> int | None:
-    """A number of tokens, as far as it can be one."""
+def _token_count(value: Any) -> int | None:
+    """Return a plausible number of tokens, or None."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:12])
     return value if type(value) is int and FEWEST <= value <= MOST else None

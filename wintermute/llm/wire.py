@@ -1,4 +1,4 @@
-"""Reading chat-completions answers, streamed or whole, however badly formed. Pure."""
+"""Parses chat-completions answers, streamed or whole, however badly formed. Pure."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ from wintermute.text import clean, is_blank
 
 NOTHING_SEEN = CallContext()
 MOST_BYTES = 32 * 1024 * 1024
-"""Of one answer on the wire. Streams spend some 250 bytes on a token."""
+"""Limit of one answer on the wire. Streams need some 250 bytes per token."""
 LONGEST_NAME = 200
 STREAM_FIELDS = (b":", b"event:", b"id:", b"retry:")
 BROKE_DOWN = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
-"""What servers say of an answer that they could not end."""
+"""Finish reasons of answers that a server could not complete."""
 FINISH = {
     **dict.fromkeys(
         ("max_tokens", "max_output_tokens", "max_length", "model_length", "token_limit"), "length"
@@ -33,15 +33,15 @@ FINISH = {
         ("prohibited_content", "content-filter", "guardrail_intervened"), "content_filter"
     ),
 }
-"""Other words for how an answer ended; ours are those of the API that all of them speak."""
+"""Other words for finish reasons, and the API's word for each."""
 
 
 def ending(finish: str, *, told: bool, named: bool, used: int, allowed: int) -> str:
-    """The reason for which an answer ended; one of `BROKEN_OFF` while its end is in doubt (F-071).
+    """Return the reason why an answer ended; one of `BROKEN_OFF` while its end is in doubt (F-071).
 
-    `finish`: the server's reason, "" for none. `told`: it gave one or said [DONE]. `named`: so it
-    did for an earlier answer. `used`: tokens of the answer, 0 if it counts none. More of them than
-    it was allowed did not end at that limit, which its server does not keep.
+    `finish`: the server's reason, "" for none. `told`: it gave one or said [DONE]. `named`: it did
+    so for an earlier answer. `used`: tokens of the answer, 0 if it counts none. If they are more
+    than `allowed`, the server does not obey that limit, and the answer did not end at it.
     """
     if finish in BROKE_DOWN or finish in BROKEN_OFF:
         return finish
@@ -74,7 +74,7 @@ class _Call:
         self.fields: Json = {}
 
     def extend(self, delta: Json) -> bool:
-        """Take one more part; returns whether there is anything in it."""
+        """Take one more part; return True if it had any content."""
         known = len(self.id), len(self.name), len(self.arguments)
         gather(self.fields, delta, OF_CALL)
         self.id = self.id or _string(delta.get("id"))
@@ -87,31 +87,31 @@ class _Call:
         return known != (len(self.id), len(self.name), len(self.arguments))
 
     def is_followed_by(self, delta: Json) -> bool:
-        """Whether a part with this call's index is another call: some servers number all of them 0."""
-        given, function = _string(delta.get("id")), mapping(delta.get("function"))
-        if given and self.id:  # some servers give each part an id of its own, but no name again
-            return given != self.id and bool(_string(function.get("name")))
-        # Nor do some give ids: where these arguments are whole, others can only be of another call.
-        # Those servers send each call in one part, so it is enough to look at the first.
+        """Return True if a part with this call's index is another call: some servers number all of them 0."""
+        call_id, function = _string(delta.get("id")), mapping(delta.get("function"))
+        if call_id and self.id:  # some servers give each part an id of its own, but no name again
+            return call_id != self.id and bool(_string(function.get("name")))
+        # Others give no ids: after complete arguments, more can only be those of another call.
+        # These servers send each call in one part, so only the first is checked.
         begins = bool(_string(function.get("name"))) and _arguments_of(function)[:1] == "{"
         return begins and len(self.arguments) == 1 and self.is_whole
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arguments are all there; none may be about to come."""
+        """True if its arguments are complete."""
         text = "".join(self.arguments)
         return bool(text.strip()) and parsed(repaired(text)) is not None
 
 
 class Gathering:
-    """Collects the bytes of one answer; tells streams from whole bodies by what they contain.
+    """Collects the bytes of one answer; recognises streams and whole bodies by their content.
 
-    `offered`: the parameters of the tools that may be called, by name; without any a text is only
-    read, so that nothing in it is a tag. `aloud`: see `Markup`.
-    `spells`: this model writes calls as its text, see `spelled`; such a text is held back until it
-    is known to be none. `view`: what a call in a text may have been copied from.
+    `offered`: the parameters of the tools that may be called, by name; without tools no tag is
+    interpreted. `aloud`: see `Markup`. `spells`: this model writes calls as text, see `spelled`;
+    such a text is held back until it cannot be one. `view`: texts that a call may have been copied
+    from.
 
-    Raises: Failed, from `feed` and `answer`, when no usable answer can come of it.
+    Raises: Failed, from `feed` and `answer`, when there can be no usable answer.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Gathering:
         view: CallContext = NOTHING_SEEN,
     ) -> None:
         self._redact = redact
-        self._is_held = spells
+        self._holds_back = spells
         self._offered = offered or {}
         self._view = view
         self._markup = Markup(
@@ -134,13 +134,13 @@ class Gathering:
             blocks=view.blocks,
         )
         self.begun = False
-        """The first token is here: text, reasoning or part of a call (F-017)."""
+        """True after the first token: text, reasoning or part of a call (F-017)."""
         self.ended = False
-        """The stream said its last word."""
+        """True after [DONE]."""
         self.heard = 0
-        """The number of events with a token, the reason of the end or the last word; no empty one."""
+        """The number of events with a token, a finish reason or [DONE]; empty ones do not count."""
         self.progress: tuple[int, int] | None = None
-        """Of how many tokens of the question the server has read how many, if it tells: no token."""
+        """Tokens of the request that the server has read, and their total, if it reports them."""
         self._size = 0
         self._line = bytearray()
         self._body: list[bytes] = []
@@ -156,19 +156,19 @@ class Gathering:
 
     @property
     def aloud(self) -> bool:
-        """True once reasoning ended in this answer that never began."""
+        """True if reasoning without a beginning ended in this answer."""
         return self._markup.aloud
 
     def fresh(self) -> str | None:
-        """What the model said since the last look; None: forget what it said before, see `Markup`."""
-        if self._is_held and may_be_calls(self._markup.text):
+        """Return the new text; None: drop the text so far, see `Markup`."""
+        if self._holds_back and may_be_calls(self._markup.text):
             return ""
-        self._is_held = False
+        self._holds_back = False
         return self._markup.fresh()
 
     @property
     def complete(self) -> bool:
-        """The stream said that the answer is whole; a connection lost now costs nothing."""
+        """True if the stream said that the answer is whole; a connection lost now does no harm."""
         return self.ended or bool(self._finish)
 
     def feed(self, chunk: bytes) -> None:
@@ -184,7 +184,7 @@ class Gathering:
                 self._take_line(bytes(line))
 
     def answer(self, new_id: NewId, allowed: int = 0, *, named: bool = False) -> Answer:
-        """The answer, once all bytes are in. `allowed`, `named`: see `ending`."""
+        """Return the answer, once all bytes are in. `allowed`, `named`: see `ending`."""
         self._take_line(bytes(self._line))
         self._line.clear()
         if not self._streamed:
@@ -192,12 +192,12 @@ class Gathering:
         if not self._chose:
             raise Outage("garbage", "sent an answer without choices")
         self._markup.end()
-        finish = self._how_it_ended(allowed, named=named)
+        finish = self._finish_reason(allowed, named=named)
         calls = self._all_calls(new_id, is_whole=finish not in (*BROKEN_OFF, ENDLESS))
-        said, self._is_held = self._markup.text, False
+        text_so_far, self._holds_back = self._markup.text, False
         if self._markup.titles:
-            said, calls = said.rstrip(), (*calls, *self._recalls(new_id))
-        text = self._redact(clean("".join(self._refusal)) if is_blank(said) else said)
+            text_so_far, calls = text_so_far.rstrip(), (*calls, *self._recalls(new_id))
+        text = self._redact(clean("".join(self._refusal)) if is_blank(text_so_far) else text_so_far)
         if finish in BROKE_DOWN:
             raise Outage("connection", f"broke off its answer ({finish})")
         if finish in (ENDLESS, CUT) and not self._may_be_all(text, calls):
@@ -209,56 +209,56 @@ class Gathering:
                 usage=self._usage or NOTHING,
             )
         model = _name(self._redact(self._model))
-        return Answer(text, calls, finish, self._usage, model, self._kept())
+        return Answer(text, calls, finish, self._usage, model, self._provider_fields())
 
-    def _kept(self) -> str:
-        """Fields that go back with the calls; those that stood in the text are told without (F-040)."""
+    def _provider_fields(self) -> str:
+        """Return the provider fields of the calls; calls written as text have none (F-040)."""
         fields = [call.fields for call in self._calls if call.name.strip()]
         return as_kept(self._fields, fields, self._redact) if fields else ""
 
     def _all_calls(self, new_id: NewId, *, is_whole: bool) -> tuple[Call, ...]:
         """Return the model's calls; if there are none, those at the end of its text (F-020, F-044)."""
         calls = [_finished(call, new_id) for call in self._calls if call.name.strip()]
-        written = [] if calls else self._written(is_whole=is_whole)
-        self._markup.settle()  # where it was not said what is to stay
+        written = [] if calls else self._calls_in_text(is_whole=is_whole)
+        self._markup.settle()  # unless `_calls_in_text` has done so
         calls += [
             Call(new_id("call"), name, _arguments(arguments), "tag") for name, arguments in written
         ]
-        return tuple(_hidden(_meant(call, self._offered), self._redact) for call in calls)
+        return tuple(_redacted(_corrected(call, self._offered), self._redact) for call in calls)
 
-    def _written(self, *, is_whole: bool) -> Sequence[tuple[str, str]]:
+    def _calls_in_text(self, *, is_whole: bool) -> Sequence[tuple[str, str]]:
         markup, view = self._markup, self._view
-        if self._is_held:
+        if self._holds_back:
             text = markup.text + restored(markup.tail, whole=True)
-            spelled = spelled_calls(text, self._offered)
-            if spelled and not view.holds(spelled):
+            bare_calls = spelled_calls(text, self._offered)
+            if bare_calls and not view.holds(bare_calls):
                 markup.withdraw()
-                return spelled
+                return bare_calls
         stays, calls = settled(markup.tail, markup.text, self._offered, view, is_whole=is_whole)
         markup.settle(stays)
         return calls
 
     def _recalls(self, new_id: NewId) -> Iterator[Call]:
-        """The pages that a text asks for, whether or not that is offered (W-035)."""
+        """Yield the pages that a text asks for, even if that tool is not offered (W-035)."""
         for title in self._markup.titles:
             arguments = json.dumps({"title": title}, ensure_ascii=False)
-            yield _hidden(Call(new_id("call"), "recall", arguments, "tag"), self._redact)
+            yield _redacted(Call(new_id("call"), "recall", arguments, "tag"), self._redact)
 
     @property
     def _reason(self) -> str:
-        """The server's reason for the end, in our word."""
+        """The server's finish reason, in the API's word."""
         if self._refusal and not self._markup.text.strip():
             return "refusal"
-        given = _name(self._redact(self._finish))
-        return FINISH.get(given.lower(), given)
+        reason = _name(self._redact(self._finish))
+        return FINISH.get(reason.lower(), reason)
 
-    def _how_it_ended(self, allowed: int, *, named: bool) -> str:
+    def _finish_reason(self, allowed: int, *, named: bool) -> str:
         told = self.complete or not self._streamed
         used = self._usage.tokens_out if self._usage else 0
         return ending(self._reason, told=told, named=named, used=used, allowed=allowed)
 
     def _may_be_all(self, text: str, calls: Sequence[Call]) -> bool:
-        """Whether what came before a stream simply ended can be an answer (F-018)."""
+        """Return True if a stream without a finish reason may be a whole answer (F-018)."""
         whole = all(call.is_whole for call in self._calls)
         return whole and bool(text.strip() or calls or self._calls)
 
@@ -272,7 +272,7 @@ class Gathering:
                 self.ended = True
             elif event and not self.ended:
                 self._take_document(event, "delta")
-        elif line.startswith(b"error:"):  # llama.cpp's of 2025
+        elif line.startswith(b"error:"):  # llama.cpp of 2025
             self._take_document(b'{"error": %b}' % line[6:], "delta")
         elif line and not line.startswith(STREAM_FIELDS):
             self._body.append(line)
@@ -280,12 +280,12 @@ class Gathering:
     def _take_document(self, raw: bytes, part: str) -> None:
         try:
             document = mapping(json.loads(raw.decode("utf-8", "replace")))
-            told = document if document.get("object") == "error" else document.get("error")
-            error = self._redact.tree(told)
+            error_field = document if document.get("object") == "error" else document.get("error")
+            error = self._redact.tree(error_field)
         except (ValueError, RecursionError):
-            kind = "a web page" if raw.startswith(b"<") else "something that is not JSON"
+            description = "a web page" if raw.startswith(b"<") else "something that is not JSON"
             raise Outage(
-                "garbage", f"answered with {kind}: check that its base_url is right"
+                "garbage", f"answered with {description}: check that its base_url is right"
             ) from None
         if error:
             raise of_error(error)
@@ -303,15 +303,15 @@ class Gathering:
         known, self._finish = self._finish, _string(choice.get("finish_reason")) or self._finish
         self.heard += self._finish != known
         message = mapping(choice.get(part) or choice.get("message"))
-        said, refusal = _texts(message.get("content")), _texts(message.get("refusal"))
-        for text in said:
+        texts, refusal = _texts(message.get("content")), _texts(message.get("refusal"))
+        for text in texts:
             self._markup.feed(text)
         self._refusal.extend(refusal)
-        gather(self._fields, message, OF_MESSAGE)  # among them what a model thinks: never shown
-        if said or refusal or any(message[key] for key in message.keys() - OF_MESSAGE):
+        gather(self._fields, message, OF_MESSAGE)  # including reasoning, which is never shown
+        if texts or refusal or any(message[key] for key in message.keys() - OF_MESSAGE):
             self.begun, self.heard = True, self.heard + 1
         self._take_calls(message.get("tool_calls"))
-        if message.get("function_call"):  # the shape before tools
+        if message.get("function_call"):  # the API's older form
             self._take_calls([{"index": 0, "function": message["function_call"]}])
 
     def _take_calls(self, deltas: Any) -> None:
@@ -335,18 +335,19 @@ def _arguments_of(function: Json) -> str:
 
 
 def _finished(call: _Call, new_id: NewId) -> Call:
-    written = repaired("".join(call.arguments))  # first, or it would bring hidden secrets to light
+    # Before secrets are hidden: a repair can reveal more of them.
+    written = repaired("".join(call.arguments))
     name, arguments = unaliased(_name(call.name), _arguments(written))
     return Call(clean(call.id).strip() or new_id("call"), name, arguments)
 
 
-def _meant(call: Call, offered: Mapping[str, Json]) -> Call:
+def _corrected(call: Call, offered: Mapping[str, Json]) -> Call:
     name = known_name(call.name, offered)
     return replace(call, name=name, arguments=typed(name, call.arguments, offered))
 
 
-def _hidden(call: Call, redact: Redaction) -> Call:
-    """The call without secrets, even if the model wrote them with escapes of its own."""
+def _redacted(call: Call, redact: Redaction) -> Call:
+    """Return the call without secrets, even if the model wrote them with escapes."""
     arguments = redact(call.arguments)
     if "\\" in arguments:
         try:
@@ -359,8 +360,8 @@ def _hidden(call: Call, redact: Redaction) -> Call:
 
 
 def _arguments(text: str) -> str:
-    """JSON text as the model wrote it, except that nothing means no arguments."""
-    if "\\ud" in text.lower():  # may hide half a character, which only shows once decoded
+    """Return the JSON text as the model wrote it; "{}" if it is empty."""
+    if "\\ud" in text.lower():  # an escaped lone surrogate: visible only once decoded
         try:
             text = json.dumps(json.loads(text), ensure_ascii=False)
         except (ValueError, RecursionError):
@@ -369,7 +370,7 @@ def _arguments(text: str) -> str:
 
 
 def _whole(parts: Iterable[str]) -> str:
-    """Text of its parts; a character that was cut in two halves is one again."""
+    """Join the parts of a text; a character that was cut in two halves is whole again."""
     joined = "".join(parts).encode("utf-16", "surrogatepass")
     return clean(joined.decode("utf-16", "replace"))
 
@@ -380,14 +381,14 @@ def _texts(content: Any) -> list[str]:
     return [text for text in texts if isinstance(text, str) and text]
 
 
-def _progress(told: Any) -> tuple[int, int] | None:
-    progress = mapping(told)
+def _progress(document: Any) -> tuple[int, int] | None:
+    progress = mapping(document)
     total = count(progress.get("total"))
     return (min(count(progress.get("processed")), total), total) if total else None
 
 
-def _name(given: str) -> str:
-    return clean(given[:LONGEST_NAME]).strip()
+def _name(text: str) -> str:
+    return clean(text[:LONGEST_NAME]).strip()
 
 
 def _string(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a model wrote as the name or the arguments of a call, as what it must have meant. Pure."""
+"""Repairs the names and arguments of calls where their meaning is clear. Pure."""
 
 import json
 import re
@@ -9,28 +9,28 @@ from wintermute.messages import Json, json_in
 ALIASES = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
 FENCE = re.compile(r"\A```(?:json)?[ \t]*\n(.*)```\Z", re.DOTALL | re.IGNORECASE)
 COMMA = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\\?\Z))|,(?=\s*[}\]])', re.DOTALL)
-"""A string, which stays as it is, also one that never ends; or a comma after the last item."""
+"""A string, which stays unchanged, even an endless one; or a comma after the last item."""
 
 
 def repaired(arguments: str) -> str:
-    """Arguments as one JSON object where there is only one way to read them; else as they came.
+    """Return arguments as one JSON object if they can be read in one way only; else unchanged.
 
-    A fence around them, a comma after the last item, line ends inside strings, an object that
-    was written as a string, and nothing at all for no arguments.
+    Repairs a fence around them, a comma after the last item, line ends inside strings, an object
+    that was written as a string, and empty arguments.
     """
     if not arguments.strip():
         return "{}"
-    found = parsed(arguments)
-    if found is not None and arguments.lstrip()[0] == "{":
+    value = parsed(arguments)
+    if value is not None and arguments.lstrip()[0] == "{":
         return arguments
     fenced = FENCE.match(arguments.strip())
     text = COMMA.sub(lambda match: match[1] or "", fenced[1] if fenced else arguments)
-    found = parsed(text, strict=False)
-    return arguments if found is None else json.dumps(found, ensure_ascii=False)
+    value = parsed(text, strict=False)
+    return arguments if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def parsed(text: str, *, strict: bool = True) -> Json | None:
-    """The object that a text, or a string in it, is; None when it is none."""
+    """Return the object in a text, or in a JSON string in it; None if there is none."""
     try:
         value: Any = json.loads(text, strict=strict)
         if isinstance(value, str):
@@ -41,12 +41,12 @@ def parsed(text: str, *, strict: bool = True) -> Json | None:
 
 
 def unaliased(name: str, arguments: str) -> tuple[str, str]:
-    """Names from the loop's older vocabulary become ours (L-004, L-010)."""
+    """Replace names of the loop's older vocabulary by ours (L-004, L-010)."""
     if name != "submit_answer":
         return ALIASES.get(name, name), arguments
-    given = json_in(arguments, {})
-    if isinstance(given, dict) and (not given or "answer" in given):
+    answer = json_in(arguments, {})
+    if isinstance(answer, dict) and (not answer or "answer" in answer):
         return "done", arguments
-    if isinstance(given, dict) and len(given) == 1:
-        (given,) = given.values()
-    return "done", json.dumps({"answer": given}, ensure_ascii=False)
+    if isinstance(answer, dict) and len(answer) == 1:
+        (answer,) = answer.values()
+    return "done", json.dumps({"answer": answer}, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""Calls that a model wrote as text: which they are, and whether they count. Pure (F-044).
+"""Calls that a model wrote as text: parsing them, and deciding if they count. Pure (F-044).
 
-What ends an answer is its calls if all of it can be read so. It is text where somebody else may
-have put it there: quoted, standing in view already, or behind something in a tainted cast.
+The end of an answer is its calls, if all of it can be parsed as calls. It stays text if somebody
+else may have written it: if it is quoted, in view already, or after a text in a tainted cast.
 """
 
 import html
@@ -19,14 +19,14 @@ from wintermute.messages import CLOSED, OPENED, UNREADABLE, Json, Request, json_
 
 MOST_CALLS = 100
 MOST_WRITTEN = 1_000_000
-"""Characters of calls written as text; no call of ours needs as many."""
+"""The most characters of calls written as text; none of ours needs as many."""
 WORD = re.compile(r"\w+")
 ESCAPE = re.compile(r'\[CALL_ID\]\w+|:\d+(?=\s*<)| string=\\*"\w+|\\[nrt]')
 FILLER = re.compile(
     r"name|arguments|parameters?|args?|functions?|tool(_name)?|default_api|invoke|call|string"
     r"|arg_(key|value)|escape|json|sep|tool_calls?_\w+|constrain|message|dsml|minimax|type"
 )
-"""Words of the forms, in which two writings of one call differ."""
+"""Words of the forms, which are ignored when two spellings of one call are compared."""
 KINDS: dict[type, set[str]] = {
     **{bool: {"boolean"}, int: {"integer", "number"}, float: {"number"}, str: {"string"}},
     **{dict: {"object"}, list: {"array"}, type(None): {"null"}},
@@ -34,14 +34,14 @@ KINDS: dict[type, set[str]] = {
 SCALARS = {"boolean", "integer", "number"}
 CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 NamedCall = tuple[str, str]
-"""A name and arguments."""
+"""A call's name and arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The texts in view that the model did not write, and whether its cast is tainted.
+    """The texts in view that the model did not write, and the taint of its cast.
 
-    `told`: it was told in this cast already that a mark of its led to no call.
+    `told`: the model was told in this cast already that it wrote an unreadable call.
     """
 
     texts: tuple[str, ...] = ()
@@ -51,34 +51,37 @@ class CallContext:
     @property
     def blocks(self) -> tuple[str, ...]:
         """Our own context blocks in the messages, which some models repeat."""
-        found = (text[text.rfind(OPENED) :] for text in self.texts if OPENED in text)
-        return tuple(text[: text.find(CLOSED) + len(CLOSED)] for text in found if CLOSED in text)
+        tails = (text[text.rfind(OPENED) :] for text in self.texts if OPENED in text)
+        return tuple(text[: text.find(CLOSED) + len(CLOSED)] for text in tails if CLOSED in text)
 
     def holds(self, calls: Collection[NamedCall]) -> bool:
-        """Decide if one of the texts holds one of the calls, in whatever form."""
+        """Return True if one of the texts contains one of the calls, in any form."""
         for text in self.texts:
             near = [call for call in calls if call[0] in text]
-            words = _words(text) if near else ""
-            if any(_stands(name, parsed(arguments) or {}, text, words) for name, arguments in near):
+            words = _content_words(text) if near else ""
+            if any(
+                _is_copied(name, parsed(arguments) or {}, text, words) for name, arguments in near
+            ):
                 return True
         return False
 
 
-def _stands(name: str, arguments: Json, text: str, words: str) -> bool:
+def _is_copied(name: str, arguments: Json, text: str, words: str) -> bool:
     pairs = [
-        _words(f"{key} {value if isinstance(value, str) else json.dumps(value)}")
+        _content_words(f"{key} {value if isinstance(value, str) else json.dumps(value)}")
         for key, value in arguments.items()
     ]
     if not pairs:
         return re.search(rf'[>"=:.]\s*{re.escape(name)}[\s\\]*["<>({{]', text) is not None
     called = (
-        _words(name) + pair[1:] in words or pair + _words(name)[1:] in words for pair in pairs
+        _content_words(name) + pair[1:] in words or pair + _content_words(name)[1:] in words
+        for pair in pairs
     )
     return all(pair in words for pair in pairs) and any(called)
 
 
 def context_of(request: Request) -> CallContext:
-    """All that decides what a call in the answer to a question is."""
+    """Return the context that decides if a call in the answer counts."""
     messages = request.messages
     texts = (str(each.get("content") or "") for each in messages if each["role"] != "assistant")
     last = max((n for n, each in enumerate(messages) if each["role"] == "user"), default=0)
@@ -87,9 +90,9 @@ def context_of(request: Request) -> CallContext:
     return CallContext(tuple(texts), request.tainted, told)
 
 
-def _words(text: str) -> str:
-    found = WORD.findall(ESCAPE.sub(" ", html.unescape(text)).casefold())
-    return f" {' '.join(word for word in found if not FILLER.fullmatch(word))} "
+def _content_words(text: str) -> str:
+    words = WORD.findall(ESCAPE.sub(" ", html.unescape(text)).casefold())
+    return f" {' '.join(word for word in words if not FILLER.fullmatch(word))} "
 
 
 def settled(
@@ -100,10 +103,10 @@ def settled(
     *,
     is_whole: bool,
 ) -> tuple[str, list[NamedCall]]:
-    """The text that stays of what ends an answer, and the calls in it.
+    """Return the text that remains of an answer's end, and the calls in it.
 
-    `before`: what the answer said. A mark that leads to no call is one that the model is told of,
-    if its answer is whole.
+    `before`: the answer's text. An unreadable call is reported to the model, if its answer is
+    whole.
     """
     first, found, broken = 0, list[NamedCall](), list[Written]()
     for n, piece in enumerate(tail if offered else ()):
@@ -126,7 +129,7 @@ def settled(
 
 
 def written_calls(written: Written, offered: Mapping[str, Json]) -> list[NamedCall]:
-    """Names and arguments of what a model wrote as text, if all of it is calls of offered tools.
+    """Return names and arguments if a text is nothing but calls of offered tools.
 
     `offered`: the parameters of each tool, as JSON schema, by its name.
     """
@@ -135,15 +138,15 @@ def written_calls(written: Written, offered: Mapping[str, Json]) -> list[NamedCa
     if written.form is marks.BARE:
         return spelled_calls(written.body, offered)
     try:
-        found = [unaliased(*each) for each in _read(written, offered)]
-        named = [(known_name(name, offered), arguments) for name, arguments in found]
+        calls = [unaliased(*each) for each in _parsed_calls(written, offered)]
+        named = [(known_name(name, offered), arguments) for name, arguments in calls]
     except (ValueError, TypeError, RecursionError):
         return []
     return named if all(name in offered for name, _ in named) else []
 
 
 def known_name(name: str, offered: Mapping[str, Json]) -> str:
-    """The tool that a name with a prefix or a leaked token means; else the name as it is."""
+    """Return the tool for a name with a prefix or a leaked token; else the name unchanged."""
     if name in offered:
         return name
     bare = marks.LEAKED.sub("", name).strip()
@@ -152,26 +155,26 @@ def known_name(name: str, offered: Mapping[str, Json]) -> str:
 
 
 def typed(name: str, arguments: str, offered: Mapping[str, Json]) -> str:
-    """Arguments in which a number or a truth value that came as text is one where it must be."""
-    given, meant = parsed(arguments) or {}, dict[str, Any]()
-    for key, value in given.items():
+    """Convert arguments that came as text to numbers or truth values where the schema requires it."""
+    values, converted = parsed(arguments) or {}, dict[str, Any]()
+    for key, value in values.items():
         types = _types(name, key, offered)
         if isinstance(value, str) and "string" not in types and types & SCALARS:
-            found = _bare(value.strip().lower(), types & SCALARS)
-            meant |= {} if isinstance(found, str) else {key: found}
-    return json.dumps(given | meant, ensure_ascii=False) if meant else arguments
+            scalar = _typed_value(value.strip().lower(), types & SCALARS)
+            converted |= {} if isinstance(scalar, str) else {key: scalar}
+    return json.dumps(values | converted, ensure_ascii=False) if converted else arguments
 
 
 def _types(name: str, key: str, offered: Mapping[str, Json]) -> set[str]:
-    wanted = offered.get(name, {}).get("properties", {}).get(key, {})
-    kinds = [each.get("type", ()) for each in (wanted, *wanted.get("anyOf", ()))]
-    return {one for kind in kinds for one in ([kind] if isinstance(kind, str) else kind)}
+    schema = offered.get(name, {}).get("properties", {}).get(key, {})
+    types = [each.get("type", ()) for each in (schema, *schema.get("anyOf", ()))]
+    return {one for listed in types for one in ([listed] if isinstance(listed, str) else listed)}
 
 
-# All of these raise ValueError, or what parsers raise, where something is no call.
+# All of these raise ValueError, or a parser's error, if the text is no call.
 
 
-def _read(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
+def _parsed_calls(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
     body = written.body
     for part in marks.UNWANTED:
         body = body.replace(part, "")
@@ -179,13 +182,13 @@ def _read(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
         body = body.removesuffix(end).rstrip()
     if written.form.name:
         yield written.form.name, _object(body)
-    elif named := next(filter(None, (_all(each, body) for each in marks.NAMED)), None):
+    elif named := next(filter(None, (_filling_matches(each, body) for each in marks.NAMED)), None):
         yield from ((name, _object(arguments)) for name, arguments in named)
-    elif elements := _all(marks.ELEMENT, body) or (
-        _all(marks.GLM, body) if "<arg_key>" in body else []
+    elif elements := _filling_matches(marks.ELEMENT, body) or (
+        _filling_matches(marks.GLM, body) if "<arg_key>" in body else []
     ):
         for name, inside in elements:
-            yield name, _given(known_name(name, offered), inside, offered)
+            yield name, _single_arguments(known_name(name, offered), inside, offered)
     else:
         yield from [(body, "{}")] if body in offered else _listed(body, offered)
 
@@ -193,7 +196,8 @@ def _read(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
 def _listed(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
     if body.startswith("call:"):
         yield from (
-            (name, _object(marks.GEMMA.sub(_piece, rest))) for name, rest in _all(marks.CALL, body)
+            (name, _object(marks.GEMMA.sub(_gemma_json, rest)))
+            for name, rest in _filling_matches(marks.CALL, body)
         )
         return
     if not body.lstrip("[ \n").startswith("{"):
@@ -201,14 +205,14 @@ def _listed(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
     for value in json_values(body):
         for each in value if isinstance(value, list) else [value]:
             name = next(iter(each), "")
-            is_named = name in offered  # as Apertus does
+            is_named = name in offered  # Apertus: {"tool": {arguments}}
             meant = {"name": name, "arguments": each[name]} if is_named else each
             yield from calls_in(meant, missing={})
 
 
-def _json_of(found: re.Match[str]) -> str:
-    """A part of a call as Python has it, in JSON."""
-    text, name, mark, end, constant = found.groups()
+def _json_of(match: re.Match[str]) -> str:
+    """Convert a part of a call from Python to JSON."""
+    text, name, mark, end, constant = match.groups()
     if text:
         return f'"{marks.QUOTE.sub(_quote, text[1:-1])}"'
     if name:
@@ -216,24 +220,24 @@ def _json_of(found: re.Match[str]) -> str:
     return "}}" if end else CONSTANTS[constant]
 
 
-def _quote(found: re.Match[str]) -> str:
-    return {"\\'": "'", '"': '\\"'}.get(found[0], found[0])
+def _quote(match: re.Match[str]) -> str:
+    return {"\\'": "'", '"': '\\"'}.get(match[0], match[0])
 
 
-def _all(pattern: re.Pattern[str], body: str) -> list[NamedCall]:
+def _filling_matches(pattern: re.Pattern[str], body: str) -> list[NamedCall]:
     """Return the matches of a pattern one after another, if they fill the body."""
-    found, at = list[NamedCall](), 0
+    matches, at = list[NamedCall](), 0
     while at < len(body):
         match = pattern.match(body, at)
         if match is None:
             return []
-        found.append((match[1], match[2]))
+        matches.append((match[1], match[2]))
         at = match.end()
-    return found
+    return matches
 
 
-def _piece(found: re.Match[str]) -> str:
-    return json.dumps(found[1]) if found[3] is None else f'{found[2] or ","}"{found[3]}":'
+def _gemma_json(match: re.Match[str]) -> str:
+    return json.dumps(match[1]) if match[3] is None else f'{match[2] or ","}"{match[3]}":'
 
 
 def _object(arguments: str) -> str:
@@ -243,18 +247,18 @@ def _object(arguments: str) -> str:
     return text
 
 
-def _given(name: str, inside: str, offered: Mapping[str, Json]) -> str:
-    """Arguments that stand one by one, without quotation marks, as the tool wants them."""
+def _single_arguments(name: str, inside: str, offered: Mapping[str, Json]) -> str:
+    """Parse single arguments without quotation marks, with the tool's types."""
     inside = inside.strip()
     if inside[:1] in ("", "{"):
         return _object(inside)
-    pairs = next(filter(None, (_all(each, inside) for each in marks.VALUES)), None)
+    pairs = next(filter(None, (_filling_matches(each, inside) for each in marks.VALUES)), None)
     if pairs is None:
         raise ValueError(inside[:20])
-    given = {key: _bare(value, _types(name, key, offered)) for key, value in pairs}
-    return json.dumps(given, ensure_ascii=False)
+    arguments = {key: _typed_value(value, _types(name, key, offered)) for key, value in pairs}
+    return json.dumps(arguments, ensure_ascii=False)
 
 
-def _bare(value: str, types: set[str]) -> Any:
-    found = json_in(value, value)
-    return found if not types or KINDS[type(found)] & types else value
+def _typed_value(value: str, types: set[str]) -> Any:
+    decoded = json_in(value, value)
+    return decoded if not types or KINDS[type(decoded)] & types else value

@@ -1,9 +1,8 @@
-"""Casts, turns and observations: written as they happen, never changed afterwards (L-045, L-048).
+"""The store of casts, turns and observations: written as they happen, never changed afterwards (L-045, L-048).
 
-`PATH` begins a statement that names `:branch`; its table `path` has a row for each branch and
-`until`, the place of the last turn that belongs to the path. Places grow along a path.
-
-The path of a branch: the branches it was forked from, each up to its fork, then itself.
+The path of a branch: the branches it was forked from, each up to its fork, then itself. `PATH`
+begins a statement that names `:branch`; its table `path` has a row for each branch and `until`, the
+place of the last turn that belongs to the path. Places grow along a path.
 """
 
 import hashlib
@@ -38,7 +37,7 @@ PATH = (
     " UNION ALL SELECT c.branch_id, t.seq FROM path p JOIN branches b ON b.id = p.branch_id"
     " JOIN turns t ON t.id = b.forked_from JOIN casts c ON c.id = t.cast_id)"
 )
-_OF_EVENTS = (  # and what was handed out for them
+_OF_EVENTS = (  # casts of events, and of their sub-sessions
     "IN (WITH RECURSIVE told (id) AS (SELECT id FROM casts WHERE event_id IN"
     "  (SELECT value FROM json_each(:events)) UNION SELECT k.id FROM told"
     "  JOIN conversations v ON v.parent_cast = told.id JOIN branches o ON o.conversation_id = v.id"
@@ -47,16 +46,16 @@ _OF_EVENTS = (  # and what was handed out for them
 _BEGUN = "started_at >= :since"
 _CASTS = f"+branch_id IN {OF_BRANCHES}"
 _TURNS = f"(SELECT c.branch_id FROM casts c WHERE c.id = turns.cast_id) IN {OF_BRANCHES}"
-_SEEN = (
+_OBSERVED = (
     "(SELECT c.branch_id FROM turns t JOIN casts c ON c.id = t.cast_id"
     f" WHERE t.id = observations.turn_id) IN {OF_BRANCHES}"
 )
-_BY_US = (  # what we handed out, and what was told of it
+_BY_US = (  # intents of sub-sessions, and events with their results
     f"{_BEGUN} AND (event_id IS NULL OR EXISTS"
     " (SELECT 1 FROM inbox i WHERE i.event_id = casts.event_id AND i.kind = 'event'))"
 )
 _RUNS = "SELECT coalesce(c.event_id, c.id) FROM casts c WHERE c.state = 'running' AND c.id"
-_SUMMED = (  # the casts with what is summed up: one without a turn with the turns that follow
+_SUMMED = (  # erased casts with their last turn, in their conversation and room
     "(SELECT o.id AS conversation_id, c.seq,"
     "  (SELECT max(t.seq) FROM turns t WHERE t.cast_id = c.id) AS last_turn FROM casts c"
     " JOIN branches b ON b.id = c.branch_id JOIN conversations v ON v.id = b.conversation_id"
@@ -98,20 +97,20 @@ TURNS = Kept(
     hangs=(
         "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN"
         f" (SELECT id FROM turns WHERE seq {GONE})",
-        "UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND"  # seen since (F-040)
+        "UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND"  # made with the text in view (F-040)
         f" {OURS_SINCE} AND cast_id IN (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
     ),
 )
 OBSERVATIONS = Kept(
     *("observations", ("args", "result")),
-    of=_SEEN,
+    of=_OBSERVED,
     ours=_BEGUN,
     came=f"turn_id IN (SELECT id FROM turns WHERE cast_id {OF_CASTS})",
     waits=f"({_RUNS} = (SELECT cast_id FROM turns WHERE id = turn_id))",
     empties=("args = NULL", "result = ''"),
 )
-# What it sums up is said there in other words; and where the prompts of its conversation repeat it,
-# in the fields made since (F-040), and in the other conversations of its room, which go on from it.
+# A summary repeats erased text in other words. So do prompts of its conversation, provider fields
+# made since (F-040), and the other conversations of its room, which continue from it.
 FOLDS = Kept(
     *("folds", ("summary",)),
     fixed=True,
@@ -140,7 +139,7 @@ BLOCKS = (
     Kept("casts", ("context_block",), where="context_block <> ''", of=_CASTS, ours=_BEGUN),
     Kept("turns", ("context_block",), where="context_block <> ''", of=_TURNS, ours=OURS_SINCE),
 )
-PROMPTS = (  # of the first each may be of several scopes
+PROMPTS = (  # a prompt part may belong to several scopes
     Kept("prompt_parts", ("text",), "hash", ours="TRUE"),
     *BLOCKS,
 )
@@ -150,12 +149,15 @@ _cast = reader(Cast, "turns")
 
 
 class Casts:
-    """The store of casts and what was said and done in them."""
+    """The store of casts with their turns and observations."""
 
     def __init__(
         self, database: Database, clock: Clock, new_id: NewId, redact: Redaction = UNHIDDEN
     ) -> None:
-        """`redact` hides our own secrets, should a prompt file have one (L-089)."""
+        """Take the database.
+
+        `redact` hides our own secrets, should a prompt file have one (L-089).
+        """
         self._database = database
         self._clock = clock
         self._new_id = new_id
@@ -173,7 +175,7 @@ class Casts:
         taint: bool = False,
         bare: bool = False,
     ) -> Cast:
-        """Record that work on an intent begins. `taint`: what others said stands in it."""
+        """Record the start of a cast. `taint`: its intent contains text of other people."""
         cast = Cast(
             id=self._new_id("cast"),
             branch_id=branch_id,
@@ -195,7 +197,7 @@ class Casts:
     async def end(
         self, tx: Transaction, cast_id: str, state: CastStatus, reason: str, result: str
     ) -> bool:
-        """Record how a running cast ended; False when it had an end before.
+        """Record the end of a running cast; False if it had ended before.
 
         The sub-sessions that it waits for end with it (L-062).
         """
@@ -220,13 +222,13 @@ class Casts:
     async def prompted(
         self, tx: Transaction, cast_id: str, pieces: Sequence[tuple[str, str]]
     ) -> str:
-        """Record the system prompt of the newest request; its hash.
+        """Record the system prompt of the newest request; return its hash.
 
         `pieces` are names and texts that make the prompt when joined; each is stored once.
         """
-        shown = [(self._redact(name), self._redact(text)) for name, text in pieces]
-        hashed = [(name, _digest(text), text) for name, text in shown]
-        whole = _digest("".join(text for _, text in shown))
+        redacted = [(self._redact(name), self._redact(text)) for name, text in pieces]
+        hashed = [(name, _digest(text), text) for name, text in redacted]
+        whole = _digest("".join(text for _, text in redacted))
         if await tx.execute(
             "INSERT INTO prompts (hash, parts) VALUES (?, ?) ON CONFLICT DO NOTHING",
             (whole, json.dumps([(name, digest) for name, digest, _ in hashed])),
@@ -242,12 +244,12 @@ class Casts:
         return whole
 
     async def tell(self, tx: Transaction, cast_id: str, turn_id: str | None, block: str) -> str:
-        """Keep what is told behind the intent of a running cast, or behind a turn of it.
+        """Store the context block behind the intent of a running cast, or behind one of its turns.
 
-        Returns it as it was kept. Of a cast that was ended meanwhile nothing is.
+        Returns the stored text. If the cast was ended meanwhile, nothing is stored.
         """
         kept = self._redact(block)
-        given = {"block": kept, "cast": cast_id, "turn": turn_id}
+        values = {"block": kept, "cast": cast_id, "turn": turn_id}
         if turn_id is None:
             change = (
                 "UPDATE casts SET context_block = :block WHERE id = :cast AND state = 'running'"
@@ -257,23 +259,23 @@ class Casts:
                 "UPDATE turns SET context_block = :block WHERE id = :turn AND context_block <> :block"
                 " AND EXISTS (SELECT 1 FROM casts WHERE id = :cast AND state = 'running')"
             )
-        tx.later(change, given)
+        tx.later(change, values)
         return kept
 
     async def strip(self, tx: Transaction, cast_id: str) -> None:
-        """Show the message of a running cast without what came before it from now on (F-038)."""
+        """Show a running cast's message without the parts before it from now on (F-038)."""
         query = "UPDATE casts SET bare = 1 WHERE id = ? AND state = 'running'"
         await tx.execute(query, (cast_id,))
 
     async def refuse_fold(self, tx: Transaction, cast_id: str, turns: int) -> None:
-        """Note that a summary of so many turns, asked for in a running cast, was of no use."""
+        """Record that a summary of `turns` turns, asked for in a running cast, was unusable."""
         await tx.execute(
             "UPDATE casts SET fold_refused = ? WHERE id = ? AND state = 'running'",
             (turns, cast_id),
         )
 
     async def prompt(self, digest: str) -> tuple[tuple[str, str], ...]:
-        """The named pieces of a system prompt."""
+        """Return the named pieces of a system prompt."""
         row = await self._database.row("SELECT parts FROM prompts WHERE hash = ?", (digest,))
         if row is None:
             raise LookupError(digest)
@@ -294,9 +296,9 @@ class Casts:
         error: str | None,
         prompt_hash: str | None = None,
     ) -> Turn:
-        """Record an utterance before anything is done about it.
+        """Record an utterance before its calls are run.
 
-        `prompt_hash` None: it was asked for without a system prompt.
+        `prompt_hash` None: the request had no system prompt.
         """
         turn = Turn(
             id=self._new_id("turn"),
@@ -338,7 +340,7 @@ class Casts:
         await tx.execute(*insert("observations", values))
 
     async def results(self, cast_id: str, gate: str) -> list[Any]:
-        """What the calls of one gate have given in a cast so far, in order, errors as well."""
+        """Return all results of one gate in a cast so far, in order, errors included."""
         rows = await self._database.rows(
             "SELECT o.result FROM turns t JOIN observations o ON o.turn_id = t.id"
             " WHERE t.cast_id = ? AND o.gate = ? AND o.state = 'completed' ORDER BY t.seq, o.n",
@@ -349,7 +351,7 @@ class Casts:
     async def complete_observation(
         self, tx: Transaction, turn_id: str, n: int, result: Any, is_error: bool
     ) -> None:
-        """Record what a started gate gave."""
+        """Record the result of a started gate."""
         await tx.execute(
             "UPDATE observations SET result = ?, is_error = ?, state = 'completed',"
             " completed_at = ? WHERE turn_id = ? AND n = ? AND state = 'started'",
@@ -357,7 +359,7 @@ class Casts:
         )
 
     async def taint(self, tx: Transaction, turn_id: str) -> None:
-        """The cast of a turn has seen text from outside, and so have those that wait for it."""
+        """Taint a turn's cast, which got untrusted text, and the casts that wait for it."""
         await tx.execute(
             "WITH RECURSIVE above (id) AS (SELECT cast_id FROM turns WHERE id = ? UNION"
             " SELECT v.parent_cast FROM above JOIN casts k ON k.id = above.id"
@@ -369,7 +371,7 @@ class Casts:
         )
 
     async def inherit_taint(self, tx: Transaction, cast_id: str, turn_id: str) -> None:
-        """A cast is told what came of a turn's sub-sessions, which may have seen such text."""
+        """Taint a cast that gets the results of a turn's sub-sessions, if one of these is tainted."""
         await tx.execute(
             "UPDATE casts SET taint = 1 WHERE id = ? AND EXISTS (SELECT 1 FROM conversations v"
             " JOIN branches b ON b.conversation_id = v.id JOIN casts k ON k.branch_id = b.id"
@@ -378,7 +380,7 @@ class Casts:
         )
 
     async def is_tainted(self, tx: Transaction, cast_id: str) -> bool:
-        """Whether a cast has seen text from outside."""
+        """Return True if a cast has seen untrusted text."""
         return await tx.exists("SELECT 1 FROM casts WHERE id = ? AND taint", (cast_id,))
 
     async def came_of(self, tx: Transaction, events: Collection[str]) -> Came:
@@ -386,7 +388,7 @@ class Casts:
         return Came(events, await self.of_events(tx, events))
 
     async def unsay(self, tx: Transaction, cast_id: str) -> None:
-        """Blank what an ended cast said, and summaries of it: its answer was taken back."""
+        """Blank the texts of an ended cast, and summaries of it: its answer was retracted."""
         await erase(tx, [RESULTS, TURNS, OBSERVATIONS], came=Came(casts=[cast_id]))
         events = await tx.scalars("SELECT event_id FROM casts WHERE id = ?", (cast_id,))
         await erase(tx, [FOLDS], came=await self.came_of(tx, events))
@@ -394,7 +396,7 @@ class Casts:
     async def in_groups(
         self, tx: Transaction, conversation_id: str, sender: str
     ) -> list[tuple[str, str | None, str]]:
-        """Casts of a conversation that were told what was said before, by this person too.
+        """Return the casts of a conversation whose context lines include this person's.
 
         Each with its event and its intent.
         """
@@ -409,7 +411,7 @@ class Casts:
     async def quoting(
         self, tx: Transaction, room_id: str, events: Collection[str]
     ) -> list[tuple[str, str, str]]:
-        """Casts whose message replies to one of these of a room: conversation, id and intent."""
+        """Return the casts whose message replies to one of these events in a room: conversation, id and intent."""
         rows = await tx.rows(
             "SELECT b.conversation_id, c.id, c.intent FROM inbox i JOIN casts c ON c.event_id = i.event_id"
             " JOIN branches b ON b.id = c.branch_id WHERE i.replies_to IN"
@@ -419,8 +421,8 @@ class Casts:
         return [(row["conversation_id"], row["id"], row["intent"]) for row in rows]
 
     async def cut(self, tx: Transaction, cast_id: str, intent: str) -> None:
-        """Show a cast less of what was said before its message, and blank summaries of all that."""
-        events = await tx.scalars(  # the database allows nothing else
+        """Replace a cast's intent by one with less context, and blank the summaries that include it."""
+        events = await tx.scalars(  # a trigger allows only to cut its context
             "UPDATE casts SET intent = ? WHERE id = ? RETURNING event_id", (intent, cast_id)
         )
         await erase(tx, [FOLDS], came=await self.came_of(tx, events))
@@ -428,9 +430,9 @@ class Casts:
     async def from_first(
         self, tx: Transaction, conversation_id: str, casts: Sequence[str], among: Sequence[str]
     ) -> list[str]:
-        """Those of the casts `among` that may have seen one of `casts`: from the first of them on.
+        """Return the casts `among` that may have seen one of `casts`: from the first of them on.
 
-        In this conversation, and in the others of its room, where a thread may have it in view.
+        In this conversation, and in the others of its room, because a thread may have it in view.
         """
         return await tx.scalars(
             "SELECT c.id FROM json_each(:among) a CROSS JOIN casts c ON c.id = a.value"
@@ -446,22 +448,22 @@ class Casts:
         )
 
     async def of_events(self, tx: Transaction, events: Collection[str]) -> list[str]:
-        """The ids of the casts for these events."""
-        asked = {"events": json.dumps(list(events))}
-        return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", asked)
+        """Return the ids of the casts for these events."""
+        parameters = {"events": json.dumps(list(events))}
+        return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", parameters)
 
     async def saying(self, traces: Traces, events: Sequence[str]) -> int:
-        """Count the casts, but for these events, with one of the `traces` in our words or deeds."""
-        asked = {"events": json.dumps(list(events))} | traces.asked(TURNS, OBSERVATIONS)
+        """Count other casts whose turns or calls contain one of the `traces`."""
+        parameters = {"events": json.dumps(list(events))} | traces.asked(TURNS, OBSERVATIONS)
         (count,) = await self._database.scalars(
             f"SELECT count(DISTINCT cast_id) FROM turns WHERE ({TURNS.rows()} OR id IN (SELECT turn_id"
             f" FROM observations WHERE {OBSERVATIONS.rows()})) AND cast_id NOT {_OF_EVENTS}",
-            asked,
+            parameters,
         )
         return int(count)
 
     async def reasons(self, tx: Transaction, events: Sequence[str]) -> list[str]:
-        """Why the newest cast of each of these events has ended, where there is one."""
+        """Return the end reasons of the newest ended cast for each of these events."""
         return await tx.scalars(
             "SELECT reason FROM casts WHERE seq IN (SELECT max(seq) FROM casts"
             " WHERE event_id IN (SELECT value FROM json_each(?)) GROUP BY event_id)"
@@ -470,35 +472,35 @@ class Casts:
         )
 
     async def last_begun(self, tx: Transaction, event_id: str) -> datetime | None:
-        """When the newest cast for this event began; None: there is none."""
+        """Return the start of the newest cast for this event; None if there is none."""
         query = "SELECT max(started_at) FROM casts WHERE event_id = ?"
         (begun,) = await tx.scalars(query, (event_id,))
         return moment(begun) if begun else None
 
     async def turns_of(self, tx: Transaction, events: Sequence[str]) -> list[str]:
-        """The ids of the turns for these events."""
-        asked = {"events": json.dumps(list(events))}
-        return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", asked)
+        """Return the ids of the turns for these events."""
+        parameters = {"events": json.dumps(list(events))}
+        return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", parameters)
 
     async def running(self, event_id: str) -> Cast | None:
-        """The cast for this event that has begun and not ended, if any."""
+        """Return the running cast for this event, if any."""
         query = "SELECT * FROM casts WHERE event_id = ? AND state = 'running'"
-        found = await self._with_turns(await self._database.rows(query, (event_id,)))
-        return found[0] if found else None
+        casts = await self._with_turns(await self._database.rows(query, (event_id,)))
+        return casts[0] if casts else None
 
     async def get(self, cast_id: str) -> Cast:
-        """One cast with its turns."""
+        """Return one cast with its turns."""
         rows = await self._database.rows("SELECT * FROM casts WHERE id = ?", (cast_id,))
-        (found,) = await self._with_turns(rows)
-        return found
+        (cast,) = await self._with_turns(rows)
+        return cast
 
     async def of_branch(self, branch_id: str) -> tuple[Cast, ...]:
-        """All casts that began in a branch, oldest first, with their turns."""
+        """Return all casts that began in a branch, oldest first, with their turns."""
         query = "SELECT * FROM casts WHERE branch_id = ? ORDER BY seq"
         return await self._with_turns(await self._database.rows(query, (branch_id,)))
 
     async def past(self, branch_id: str, fold: Fold | None) -> BranchView:
-        """The path of a branch as the model sees it after this fold; None: all of it (L-052)."""
+        """Return the path of a branch as the model sees it after this fold; None: all of it (L-052)."""
         rows = await self._database.rows(
             f"{PATH} SELECT c.*, p.until FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             " AND c.seq >= :from ORDER BY c.seq",
@@ -509,42 +511,42 @@ class Casts:
         casts = []
         for cast in await self._with_turns(rows):
             turns = tuple(turn for turn in cast.turns if after < turn.seq <= until[cast.id])
-            gone = cast.turns and not turns and cast.state != "running"
-            if (until[cast.id] == LAST or turns) and not gone:
+            folded_away = cast.turns and not turns and cast.state != "running"
+            if (until[cast.id] == LAST or turns) and not folded_away:
                 casts.append(cast if len(turns) == len(cast.turns) else replace(cast, turns=turns))
         return BranchView(fold, tuple(casts))
 
     async def told_before(self, cast_id: str) -> list[str]:
-        """The casts whose blocks were in view as a cast began, newest first.
+        """Return the casts whose context blocks were in view when a cast began, newest first.
 
-        None where all stands in the system message, which is made anew for each.
+        None in the layout `system`, where the system message has everything.
         """
         row = await self._database.row(
             "SELECT branch_id, seq, started_at FROM casts WHERE id = ?", (cast_id,)
         )
         if row is None:
             return []
-        asked = {"branch": row["branch_id"], "cast": row["seq"], "begun": row["started_at"]}
+        parameters = {"branch": row["branch_id"], "cast": row["seq"], "begun": row["started_at"]}
         (folded,) = await self._database.scalars(
             f"{PATH} SELECT max(t.seq) FROM path p JOIN folds f ON f.branch_id = p.branch_id"
             " AND f.created_at < :begun AND f.summary <> ''"
             " JOIN turns t ON t.id = f.to_turn AND t.seq <= p.until",
-            asked,
+            parameters,
         )
         return await self._database.scalars(
             f"{PATH} SELECT c.id FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             f" AND c.seq < :cast AND c.context_block <> '' AND (p.until = {LAST} OR EXISTS (SELECT 1"
             "  FROM turns t WHERE t.cast_id = c.id AND t.seq <= p.until)) AND NOT EXISTS (SELECT 1 FROM turns t"
             "   WHERE t.cast_id = c.id AND t.seq <= :folded) ORDER BY c.seq DESC",
-            asked | {"folded": folded or 0},
+            parameters | {"folded": folded or 0},
         )
 
     async def since(
         self, tx: Transaction, branch_id: str, events: Sequence[str]
     ) -> tuple[Cast, ...]:
-        """All casts from the first one for these events on, edits of this branch included.
+        """Return all casts from the first one for these events on, also in branches begun by an edit.
 
-        None of what another branch has left behind: `/new`, or somebody who came in (L-074, M-010).
+        Casts of branches before `/new`, or before people joined, are left out (L-074, M-010).
         """
         rows = await tx.rows(
             "WITH history (id) AS (SELECT b.id FROM branches b JOIN branches o"
@@ -559,7 +561,7 @@ class Casts:
         return await self._with_turns(rows)
 
     async def goes_on(self, cast_id: str) -> tuple[bool, bool]:
-        """Whether nothing has ended a cast from outside, and `in_scope` of its branch."""
+        """Return whether a cast is still running, and `in_scope` of its branch."""
         row = await self._database.row(
             "SELECT c.state = 'running' AS runs, EXISTS (SELECT 1 FROM branches b JOIN branches n"
             " ON n.conversation_id = b.conversation_id AND n.seq > b.seq AND n.reason = 'scope'"
@@ -569,9 +571,10 @@ class Casts:
         return (bool(row["runs"]), not row["has_moved"]) if row else (False, True)
 
     async def in_scope(self, source: Transaction | Database, branch_id: str) -> bool:
-        """Whether nobody came or went, since a branch began, for whom its memory is or is not (F-004).
+        """Return True if the scope has not changed since a branch began (F-004).
 
-        Who was there for a moment only counts as well: what is said now goes on in another branch.
+        A person who joined and left again counts as a change: the conversation continues in a new
+        branch.
         """
         return not await source.exists(
             "SELECT 1 FROM branches b JOIN branches n ON n.conversation_id = b.conversation_id"
@@ -582,7 +585,7 @@ class Casts:
     async def turn_before(
         self, tx: Transaction, branch_id: str, cast: Cast
     ) -> tuple[str, int] | None:
-        """Id and place of the last turn in view of a branch before a cast; None: there is none."""
+        """Return id and place of the last turn in view before a cast; None if there is none."""
         row = await tx.row(
             f"{PATH} SELECT t.id, t.seq FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             " JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until"
@@ -592,7 +595,7 @@ class Casts:
         return (row["id"], row["seq"]) if row else None
 
     async def addressed(self, tx: Transaction, branch_id: str) -> bool:
-        """Whether a person has said anything that is in view of this branch."""
+        """Return True if a person's message is in view of this branch."""
         return await tx.exists(
             f"{PATH} SELECT 1 FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             " WHERE c.origin IN ('owner', 'other') AND EXISTS"
@@ -602,9 +605,9 @@ class Casts:
         )
 
     async def last_turn(self, tx: Transaction, cast_id: str) -> tuple[bool, str | None]:
-        """Whether nothing has ended a cast from outside, and the parent of its next turn.
+        """Return whether a cast is still running, and the parent of its next turn.
 
-        That is the newest turn of its branch, or the one the branch comes from.
+        The parent is the newest turn of its branch, or the one the branch was forked from.
         """
         row = await tx.row(
             "SELECT k.state = 'running' AS runs, coalesce((SELECT t.id FROM casts c JOIN turns t ON t.cast_id = c.id"
@@ -631,14 +634,14 @@ class Casts:
             " WHERE t.cast_id IN (SELECT value FROM json_each(?)) ORDER BY o.turn_id, o.n",
             (ids,),
         )
-        seen: dict[str, list[Observation]] = {}
+        observations_by_turn: dict[str, list[Observation]] = {}
         for row in observations:
-            seen.setdefault(row["turn_id"], []).append(_observation(row))
-        said: dict[str, list[Turn]] = {}
+            observations_by_turn.setdefault(row["turn_id"], []).append(_observation(row))
+        turns_by_cast: dict[str, list[Turn]] = {}
         for row in turns:
-            turn = _turn(row, observations=tuple(seen.get(row["id"], ())))
-            said.setdefault(row["cast_id"], []).append(turn)
-        return tuple(_cast(row, turns=tuple(said.get(row["id"], ()))) for row in rows)
+            turn = _turn(row, observations=tuple(observations_by_turn.get(row["id"], ())))
+            turns_by_cast.setdefault(row["cast_id"], []).append(turn)
+        return tuple(_cast(row, turns=tuple(turns_by_cast.get(row["id"], ()))) for row in rows)
 
 
 def _digest(text: str) -> str:

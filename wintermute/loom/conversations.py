@@ -1,8 +1,8 @@
-"""Conversations and their branches. The newest branch of a conversation is the current one.
+"""The store of conversations and their branches. The newest branch of a conversation is the current one.
 
-Edits that are noted and not answered, of older messages and into or of commands (L-054), and what
-people thought of an answer, for the turn that gave it (X-026), are kept beside them. A cast can be
-copied into a database of its own, as it was when it began.
+Beside them: edits that are recorded but not answered (of older messages, and into or of commands,
+L-054), and rewards, the reactions to an answer, for the turn that gave it (X-026). A cast can be
+copied into a database of its own, in the state of its beginning.
 """
 
 import json
@@ -24,29 +24,37 @@ from wintermute.secret_shapes import without_secrets
 
 ConversationKind = Literal["room", "terminal", "job"]
 IN_BETWEEN = ""
-"""The room of a conversation while two change places."""
+"""The temporary room of a conversation while two swap their rooms."""
 OVER = "over "
 """Prefix of the root of a thread whose room has moved; event ids begin with `$`."""
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """Where something is said, and whose memory it touches."""
-
-    id: str
-    room_id: str
-    scope: str
-
-
 EDITS = Kept(
     *("edits", ("text",)),
     fixed=True,
     of=OF_TALKS,
     came=f"event_id {OF_EVENTS} OR edited {OF_EVENTS}",
 )
-_conversation = reader(Conversation)
 _fold = reader(Fold)
+Reward = Literal[-1, 1]
+BEGUN: dict[str, Any] = {
+    "state": "running",
+    "reason": None,
+    "result": None,
+    "ended_at": None,
+    "fold_refused": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation: its room and its scope."""
+
+    id: str
+    room_id: str
+    scope: str
+
+
+_conversation = reader(Conversation)
 
 
 class Conversations:
@@ -60,32 +68,32 @@ class Conversations:
     async def in_room(
         self, tx: Transaction, room_id: str, scope: str, kind: ConversationKind = "room"
     ) -> str:
-        """The id of the room's conversation, made when it is new.
+        """Return the id of the room's conversation; create it if it is new.
 
-        When the scope changed (a third person came, or left) a new branch begins, so that
-        nothing said before is carried over (DESIGN §6); what was said with a person alone goes on
-        when they are alone again (F-001).
+        When the scope changed (a third person came, or left) a new branch begins, so that nothing
+        said before is carried over (DESIGN §6). A private conversation continues when the person is
+        alone again (F-001).
         """
         rows = await tx.rows(
             "SELECT id, thread_id, scope FROM conversations WHERE room_id = ?"
             " AND (thread_id = '' OR scope <> ?)",
             (room_id, scope),
         )
-        for row in rows:  # nobody may speak in a thread of it as if nobody had come
+        for row in rows:  # threads change with their room
             if row["scope"] != scope:
                 await self._rescope(tx, row["id"], scope)
-        held = next((row["id"] for row in rows if row["thread_id"] == ""), None)
-        return held or (await self.begin_talk(tx, kind, scope, room_id=room_id))[0]
+        known_id = next((row["id"] for row in rows if row["thread_id"] == ""), None)
+        return known_id or (await self.begin_talk(tx, kind, scope, room_id=room_id))[0]
 
     async def _rescope(self, tx: Transaction, conversation_id: str, scope: str) -> None:
         query = "UPDATE conversations SET scope = ? WHERE id = ?"
         await tx.execute(query, (scope, conversation_id))
         alone = scope.startswith(PERSON)
-        left_at = await self._left_at(tx, conversation_id, scope) if alone else None
+        left_at = await self._last_turn(tx, conversation_id, scope) if alone else None
         await self.branch(tx, conversation_id, "scope", forked_from=left_at)
 
-    async def _left_at(self, tx: Transaction, conversation_id: str, scope: str) -> str | None:
-        """The last turn that is in view of the newest branch of a scope, if it has one."""
+    async def _last_turn(self, tx: Transaction, conversation_id: str, scope: str) -> str | None:
+        """Return the last turn in view of the newest branch of a scope, if it has one."""
         row = await tx.row(
             "SELECT coalesce((SELECT t.id FROM turns t JOIN casts c ON c.id = t.cast_id"
             "  WHERE c.branch_id = b.id ORDER BY t.seq DESC LIMIT 1), b.forked_from) AS turn"
@@ -95,15 +103,15 @@ class Conversations:
         return row["turn"] if row else None
 
     async def rescope(self, tx: Transaction, room_id: str, scope: str) -> list[str]:
-        """Who can read in a room is known anew; those that go on in another scope, threads too."""
-        held = await self.held_in(tx, room_id)
-        changed = [each.id for each in held if each.scope != scope]
+        """Set a room's scope after its members changed; return the conversations with a new scope, threads too."""
+        conversations = await self.held_in(tx, room_id)
+        changed = [each.id for each in conversations if each.scope != scope]
         for conversation_id in changed:
             await self._rescope(tx, conversation_id, scope)
         return changed
 
     async def was_private(self, tx: Transaction, conversation_id: str) -> str | None:
-        """The scope that the chat of one person had, if its current branch began as that ended."""
+        """Return the scope of a private chat, if the current branch began when it became a group."""
         row = await tx.row(
             "SELECT o.scope FROM branches b JOIN branches o ON o.seq = (SELECT max(seq) FROM branches"
             "  WHERE conversation_id = :id AND seq < b.seq)"
@@ -115,11 +123,11 @@ class Conversations:
         return row["scope"] if row else None
 
     async def move(self, tx: Transaction, old: str, new: str) -> list[str]:
-        """What was held in a room goes on in another (F-013).
+        """Move the conversations of a room to its successor room (F-013).
 
-        Who spoke there before has a conversation of their own, which ends in the old room: what
-        it still has to say goes where that has gone. Threads of the old room come along and are
-        over, for their roots do not: their ids.
+        A conversation that the new room had before moves to the old room, so its pending messages
+        follow the room's successor. Threads of the old room move along and are closed, because
+        their roots stay behind; returns their ids.
         """
         if await self.of_room(tx, old) is None:
             return []
@@ -130,26 +138,27 @@ class Conversations:
             (new, old),
         )
         query = "UPDATE conversations SET room_id = ? WHERE room_id = ? AND thread_id = ''"
-        for step in ((IN_BETWEEN, new), (new, old), (old, IN_BETWEEN)):  # a room has just one
+        # A room has only one conversation of its own.
+        for step in ((IN_BETWEEN, new), (new, old), (old, IN_BETWEEN)):
             await tx.execute(query, step)
         return over
 
     async def rename(self, tx: Transaction, was: str, scope: str) -> None:
-        """A scope has another name by now; what was said in it stays in view."""
+        """Rename a scope; the messages in it stay in view."""
         query = "SELECT id FROM conversations WHERE scope = ? AND kind = 'room'"
         for held in await tx.scalars(query, (was,)):
-            left_at = await self._left_at(tx, held, was)
+            left_at = await self._last_turn(tx, held, was)
             await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, held))
             await self.branch(tx, held, "scope", forked_from=left_at)
 
     async def scopes_of(
         self, source: Transaction | Database, events: Collection[str], scopes: Collection[str] = ()
     ) -> list[str]:
-        """In whose chat these events were, as their casts had it; and these scopes.
+        """Return the scopes in which these events were, by their casts, and these scopes.
 
-        What a room was called before is its name, too.
+        Earlier names of a room's scope are included.
         """
-        found = await source.rows(
+        rows = await source.rows(
             "WITH named (scope) AS (SELECT value FROM json_each(:scopes) UNION"
             " SELECT coalesce(b.scope, (SELECT n.scope FROM branches n"
             "   WHERE n.conversation_id = i.conversation_id AND n.created_at <= i.received_at"
@@ -162,7 +171,7 @@ class Conversations:
             "  WHERE m.scope IN (SELECT scope FROM named) AND m.scope LIKE 'room:%')",
             {"events": json.dumps(sorted(events)), "scopes": json.dumps(sorted(scopes))},
         )
-        return [row["scope"] for row in found]
+        return [row["scope"] for row in rows]
 
     async def begin_talk(
         self,
@@ -173,7 +182,7 @@ class Conversations:
         forked_from: str | None = None,
         **more: object,
     ) -> tuple[str, str]:
-        """A new conversation: its id and that of its first branch."""
+        """Create a conversation; return its id and that of its first branch."""
         conversation_id = self._new_id("conv")
         values = {"id": conversation_id, "kind": kind, "scope": scope} | more
         await tx.execute(*insert("conversations", values | {"created_at": self._clock.now()}))
@@ -190,10 +199,10 @@ class Conversations:
         asked_at: datetime | None = None,
         forked_from: str | None = None,
     ) -> str:
-        """Begin a new branch; it is the current one from now on.
+        """Begin a new branch, which is the current one from now on.
 
-        `asked_at`: when a person asked for it, which may be a while ago. `forked_from`: the last
-        turn that stays in view (L-052).
+        `asked_at`: the time of a person's request, which may be a while ago. `forked_from`: the
+        last turn that stays in view (L-052).
         """
         branch_id = self._new_id("branch")
         await tx.execute(
@@ -206,7 +215,7 @@ class Conversations:
     async def open_below(
         self, tx: Transaction, cast_id: str, turn_id: str, scope: str, depth: int, *, outlives: bool
     ) -> tuple[str, str]:
-        """A conversation for a sub-session that a turn asked for; its id and that of its branch.
+        """Create a conversation for a turn's sub-session; return its id and that of its branch.
 
         `outlives`: it goes on when the cast of that turn ends (L-062).
         """
@@ -216,19 +225,19 @@ class Conversations:
         )
 
     async def current_branch(self, tx: Transaction, conversation_id: str) -> str:
-        """The branch that the next cast belongs to."""
+        """Return the branch of the next cast."""
         return str((await self._current(tx, conversation_id))["id"])
 
     async def open_run(self, tx: Transaction, scope: str, depth: int) -> str:
-        """A conversation of its own for work that nobody talks with; its branch."""
+        """Create a conversation for work without a person; return its branch."""
         return (await self.begin_talk(tx, "job", scope, depth=depth))[1]
 
     async def homes(
         self, tx: Transaction, scope: str, made_in: str | None = None
     ) -> list[Conversation]:
-        """Where something of a scope may be said: first where it was made, then where we talked last.
+        """Return the conversations for messages of a scope: that of origin first, then the last active.
 
-        Only what was made in a thread is said there, else in the room itself.
+        A thread is used only if the message originates in it; else the room itself.
         """
         rows = await tx.rows(
             "SELECT id, room_id, scope FROM conversations o WHERE scope = :scope"
@@ -241,18 +250,18 @@ class Conversations:
         return [_conversation(row) for row in rows]
 
     async def scopes(self) -> list[str]:
-        """Of whom or of which rooms there are conversations with people."""
+        """Return the scopes of all conversations with people."""
         return await self._database.scalars(
             "SELECT DISTINCT scope FROM conversations WHERE kind IN ('room', 'terminal')"
             " AND scope <> '' ORDER BY scope"
         )
 
     async def of_room(self, tx: Transaction, room_id: str) -> Conversation | None:
-        """The conversation of a room itself, whatever its scope is by now."""
+        """Return the conversation of a room itself, in any scope."""
         return next(iter(await self.held_in(tx, room_id)), None)
 
     async def held_in(self, tx: Transaction, room_id: str) -> list[Conversation]:
-        """List what is held in a room: its own conversation first, then its threads."""
+        """List the conversations of a room: its own first, then its threads."""
         rows = await tx.rows(
             "SELECT id, room_id, scope FROM conversations WHERE room_id = ? ORDER BY thread_id",
             (room_id,),
@@ -260,7 +269,7 @@ class Conversations:
         return [_conversation(row) for row in rows]
 
     async def scope_of_turn(self, turn_id: str) -> str:
-        """Whose memory the branch of a turn may touch."""
+        """Return the scope of a turn's branch."""
         row = await self._database.row(
             "SELECT c.branch_id FROM turns t JOIN casts c ON c.id = t.cast_id WHERE t.id = ?",
             (turn_id,),
@@ -270,7 +279,7 @@ class Conversations:
         return await self.scope_of(row["branch_id"])
 
     async def is_over(self, tx: Transaction, turn_id: str) -> bool:
-        """Whether those who could read a turn began anew after it, or an edit has cut it out."""
+        """Return True if the people of a turn's scope began anew after it, or an edit has cut it out."""
         return await tx.exists(
             "SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id JOIN branches b ON b.id = c.branch_id"
             " JOIN branches n ON n.conversation_id = b.conversation_id AND n.seq > b.seq"
@@ -282,7 +291,7 @@ class Conversations:
         )
 
     async def in_view(self, tx: Transaction, conversation_id: str, turn_id: str) -> bool:
-        """Whether a turn belongs to the path of the current branch."""
+        """Return True if a turn belongs to the path of the current branch."""
         return await tx.exists(
             f"{PATH} SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id"
             " JOIN path p ON p.branch_id = c.branch_id AND t.seq <= p.until WHERE t.id = :turn",
@@ -290,18 +299,18 @@ class Conversations:
         )
 
     async def first(self, tx: Transaction) -> datetime | None:
-        """When the first of all was begun; None: nobody has spoken yet."""
+        """Return the time of the first conversation; None if there is none."""
         (at,) = await tx.scalars("SELECT min(created_at) FROM conversations")
         return moment(at) if at else None
 
     async def began(self, tx: Transaction, conversation_id: str) -> datetime:
-        """When the current branch began: nothing from before is in view."""
+        """Return the start of the current branch: nothing from before is in view."""
         return moment((await self._current(tx, conversation_id))["created_at"])
 
     async def scoped_since(self, tx: Transaction, conversation_id: str) -> datetime | None:
-        """Since when a conversation has its scope without a break; None: it never had another."""
+        """Return the time since which a conversation has its scope; None if it never had another."""
         (since,) = await tx.scalars(
-            "SELECT min(b.created_at) FROM conversations c JOIN branches b"  # of its room, too
+            "SELECT min(b.created_at) FROM conversations c JOIN branches b"  # its room's branches count, too
             "  ON b.conversation_id IN (SELECT :id UNION SELECT m.id FROM conversations m"
             "   WHERE m.room_id = c.room_id AND m.thread_id = '') WHERE c.id = :id AND b.seq >"
             "  (SELECT max(o.seq) FROM branches o WHERE o.conversation_id IN (SELECT :id UNION"
@@ -312,13 +321,13 @@ class Conversations:
         return moment(since) if since else None
 
     async def scope_of(self, branch_id: str) -> str:
-        """Whose memory a branch may touch; that of its conversation may have changed since."""
-        found = await self._database.scalars(
+        """Return the scope of a branch; that of its conversation may have changed since."""
+        scopes = await self._database.scalars(
             "SELECT scope FROM branches WHERE id = ?", (branch_id,)
         )
-        if not found:
+        if not scopes:
             raise LookupError(branch_id)
-        return str(found[0])
+        return str(scopes[0])
 
     async def _current(self, tx: Transaction, conversation_id: str) -> Row:
         row = await tx.row(
@@ -331,19 +340,19 @@ class Conversations:
         return row
 
     async def backend(self, conversation_id: str) -> str | None:
-        """The model that was chosen for a conversation; None: it has those of its role (X-048)."""
+        """Return the model chosen for a conversation; None for those of its role (X-048)."""
         row = await self._database.row(
             "SELECT backend FROM conversations WHERE id = ?", (conversation_id,)
         )
         return row["backend"] if row else None
 
     async def choose(self, tx: Transaction, conversation_id: str, backend: str | None) -> None:
-        """Have the next casts of a conversation ask this model alone; None: those of its role."""
+        """Choose the only model for the next casts of a conversation; None for those of its role."""
         query = "UPDATE conversations SET backend = ? WHERE id = ?"
         await tx.execute(query, (backend, conversation_id))
 
     async def get(self, conversation_id: str) -> Conversation:
-        """One conversation by its id."""
+        """Return one conversation by its id."""
         row = await self._database.row(
             "SELECT id, room_id, scope FROM conversations WHERE id = ?", (conversation_id,)
         )
@@ -353,10 +362,10 @@ class Conversations:
 
 
 class Edits:
-    """The store of noted edits. An edit that is answered is an inbox row of its own."""
+    """The store of recorded edits. An edit that is answered is an inbox row of its own."""
 
     def __init__(self, database: Database, clock: Clock, redact: Redaction = UNHIDDEN) -> None:
-        """`redact` hides our own secrets, should somebody post one (L-089)."""
+        """Take the database. `redact` hides our own secrets, should somebody post one (L-089)."""
         self._database = database
         self._redact = redact
         self._clock = clock
@@ -370,21 +379,22 @@ class Edits:
         sender: str,
         text: str,
     ) -> bool:
-        """Keep what somebody changed the message `edited` to; False when it was noted before."""
+        """Record an edit of the message `edited`; False if it was recorded before."""
         values = {"event_id": event_id, "edited": edited, "conversation_id": conversation_id}
         values |= {"sender": sender, "text": self._redact(text)}
         values |= {"created_at": stamp(self._clock.now())}
         return await tx.execute(*insert("edits", values, "ON CONFLICT (event_id) DO NOTHING")) == 1
 
     async def last(self, tx: Transaction, edited: str) -> str:
-        """Find the newest wording that an edit gave a message; "": no edit of it is noted."""
+        """Return the newest wording that an edit gave a message; "" if no edit is recorded."""
         query = "SELECT text FROM edits WHERE edited = ? AND text <> '' ORDER BY seq DESC LIMIT 1"
         return next(iter(await tx.scalars(query, (edited,))), "")
 
     async def since(self, tx: Transaction, conversation_id: str) -> datetime:
-        """Since when a message may be the newest one: what came before is another history.
+        """Return the time from which messages count as current: older ones are another history.
 
-        A branch that an edit began goes on with the same message, which may be edited again.
+        A branch begun by an edit does not count: it has the same message, which may be edited
+        again.
         """
         (since,) = await tx.scalars(
             "SELECT created_at FROM branches WHERE conversation_id = ? AND reason <> 'edit'"
@@ -396,7 +406,7 @@ class Edits:
     async def wordings(
         self, tx: Transaction, events: Collection[str]
     ) -> dict[str, tuple[str, str]]:
-        """For each of these events that is a noted edit, its message, and what it says; "": blank."""
+        """Return the message and the text of each of these events that is a recorded edit; "" if blanked."""
         rows = await tx.rows(
             "SELECT event_id, edited, text FROM edits"
             " WHERE event_id IN (SELECT value FROM json_each(?))",
@@ -405,7 +415,7 @@ class Edits:
         return {row["event_id"]: (row["edited"], row["text"]) for row in rows}
 
     async def saying(self, traces: Traces) -> list[Row]:
-        """The noted edits that hold one of the `traces`, as `Inbox.saying` has messages."""
+        """Return the recorded edits that contain one of the `traces`, in the form of `Inbox.saying`."""
         return await self._database.rows(
             "SELECT i.seq, e.event_id, e.edited AS message, e.sender, i.direct, e.text AS body"
             " FROM edits e JOIN inbox i ON i.event_id = e.edited"
@@ -416,23 +426,20 @@ class Edits:
     async def take_back(
         self, tx: Transaction, room_id: str, events: Collection[str]
     ) -> dict[str, str]:
-        """Blank these edits, and those of these messages, in a room (F-027); what they said."""
-        asked = {"room": room_id, "events": json.dumps(sorted(events))}
-        meant = (
+        """Blank these edits, and those of these messages, in a room (F-027); return their texts."""
+        parameters = {"room": room_id, "events": json.dumps(sorted(events))}
+        matching = (
             "text <> '' AND (event_id IN (SELECT value FROM json_each(:events))"
             " OR edited IN (SELECT value FROM json_each(:events))) AND EXISTS"
             " (SELECT 1 FROM inbox i WHERE i.event_id = edits.edited AND i.room_id = :room)"
         )
-        said = await tx.rows(f"SELECT event_id, text FROM edits WHERE {meant}", asked)
-        await tx.execute(f"UPDATE edits SET text = '' WHERE {meant}", asked)
-        return {row["event_id"]: row["text"] for row in said}
-
-
-Reward = Literal[-1, 1]
+        rows = await tx.rows(f"SELECT event_id, text FROM edits WHERE {matching}", parameters)
+        await tx.execute(f"UPDATE edits SET text = '' WHERE {matching}", parameters)
+        return {row["event_id"]: row["text"] for row in rows}
 
 
 class Rewards:
-    """The store of rewards. One is added later than its turn, and stays (L-048)."""
+    """The store of rewards. They come after their turns, and are never removed (L-048)."""
 
     def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
         self._database = database
@@ -442,7 +449,7 @@ class Rewards:
     async def add(
         self, tx: Transaction, cast_id: str, value: Reward, sender: str, event_id: str
     ) -> bool:
-        """Reward the last turn of a cast; False when it has none, or the event was stored before."""
+        """Reward the last turn of a cast; False if it has none, or the event was stored before."""
         added = await tx.execute(
             "INSERT INTO rewards (id, turn_id, value, sender, event_id, created_at)"
             " SELECT ?, id, ?, ?, ?, ? FROM turns WHERE cast_id = ? ORDER BY seq DESC LIMIT 1"
@@ -452,30 +459,21 @@ class Rewards:
         return added == 1
 
 
-BEGUN: dict[str, Any] = {
-    "state": "running",
-    "reason": None,
-    "result": None,
-    "ended_at": None,
-    "fold_refused": 0,
-}
-
-
 async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
-    """Copy into an empty loom what a cast had in view, and the cast without its turns."""
+    """Copy a cast's view at its beginning into an empty loom, and the cast without its turns."""
     await tx.execute("PRAGMA defer_foreign_keys = ON")
-    asked = {"branch": cast.branch_id, "cast": cast.id, "begun": stamp(cast.started_at)}
+    parameters = {"branch": cast.branch_id, "cast": cast.id, "begun": stamp(cast.started_at)}
     fold = await source.row(
         f"{PATH} SELECT f.*, c.seq AS last_cast FROM path p"
         " JOIN folds f ON f.branch_id = p.branch_id AND f.created_at < :begun"
         " JOIN turns t ON t.id = f.to_turn JOIN casts c ON c.id = t.cast_id"
         " WHERE t.seq <= p.until AND f.summary <> '' ORDER BY t.seq DESC, f.seq DESC LIMIT 1",
-        asked,
+        parameters,
     )
     casts = await source.rows(
         f"{PATH} SELECT c.* FROM path p JOIN casts c ON c.branch_id = p.branch_id"
         " WHERE c.seq BETWEEN :from AND (SELECT seq FROM casts WHERE id = :cast) ORDER BY c.seq",
-        {**asked, "from": fold["last_cast"] if fold else 0},
+        {**parameters, "from": fold["last_cast"] if fold else 0},
     )
     earlier = json.dumps([row["id"] for row in casts if row["id"] != cast.id])
     turns = await source.rows(
@@ -487,7 +485,7 @@ async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
         " WHERE t.cast_id IN (SELECT value FROM json_each(?)) ORDER BY o.seq",
         (earlier,),
     )
-    await _branches(source, tx, asked, {row["id"] for row in turns})
+    await _branches(source, tx, parameters, {row["id"] for row in turns})
     for row in casts:
         begun = BEGUN if row["id"] == cast.id else {}
         await _insert(tx, "casts", row, prompt_hash=None, **begun)
@@ -501,21 +499,22 @@ async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
 
 
 async def _branches(
-    source: Database, tx: Transaction, asked: dict[str, Any], turns: set[str]
+    source: Database, tx: Transaction, parameters: dict[str, Any], turns: set[str]
 ) -> None:
     conversation = await source.row(
         "SELECT c.* FROM conversations c JOIN branches b ON b.conversation_id = c.id"
         " WHERE b.id = :branch",
-        asked,
+        parameters,
     )
     if conversation is None:
-        raise LookupError(asked["branch"])
+        raise LookupError(parameters["branch"])
     await _insert(tx, "conversations", conversation, parent_cast=None, parent_turn=None)
     for row in await source.rows(
         f"{PATH} SELECT b.* FROM path p JOIN branches b ON b.id = p.branch_id ORDER BY b.seq",
-        asked,
+        parameters,
     ):
-        fork = row["forked_from"] if row["forked_from"] in turns else None  # else it was folded
+        # Otherwise it was folded.
+        fork = row["forked_from"] if row["forked_from"] in turns else None
         await _insert(tx, "branches", row, forked_from=fork)
 
 
@@ -535,7 +534,7 @@ class Folds:
         self._new_id = new_id
 
     async def newest(self, branch_id: str) -> Fold | None:
-        """The fold that reaches furthest into the path of a branch; None while all is in view."""
+        """Return the fold that covers most of a branch's path; None if there is none."""
         row = await self._database.row(
             f"{PATH} SELECT f.summary, f.turns, f.made_at, t.seq AS last_turn, c.seq AS last_cast"
             " FROM path p JOIN folds f ON f.branch_id = p.branch_id"
@@ -559,10 +558,9 @@ class Folds:
         tokens_after: int,
         night: str = "",
     ) -> int:
-        """Store a summary of all turns up to `to_turn`, of which `after` was the one before it.
+        """Store a summary of all turns up to `to_turn`; `after` is the fold before it.
 
-        No secret that was told stands in it (M-083).
-        Returns how many turns it covers.
+        Secrets in it are masked (M-083). Returns the number of turns that it covers.
         """
         (more,) = await tx.scalars(
             f"{PATH} SELECT count(*) FROM path p JOIN casts c ON c.branch_id = p.branch_id"
@@ -599,7 +597,7 @@ class Folds:
         return turns
 
     async def of_night(self, night: str, scope: str) -> list[str]:
-        """The branches of a scope that a night summed up."""
+        """Return the branches of a scope that a night folded."""
         return await self._database.scalars(
             "SELECT DISTINCT f.branch_id FROM folds f JOIN branches b ON b.id = f.branch_id"
             " JOIN conversations c ON c.id = b.conversation_id WHERE f.night = ? AND f.night <> ''"

@@ -1,4 +1,4 @@
-"""The loom as somebody reads it: lists of branches, and the whole story of one, as JSON."""
+"""Reads the loom for people: lists of branches, and the full record of one, as JSON."""
 
 import json
 from collections.abc import Collection, Iterable
@@ -34,7 +34,7 @@ _BRANCHES = (
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A turn that something may be forked from, and how its conversation is now."""
+    """A turn that can be forked, with its conversation's present state."""
 
     turn_id: str
     branch_id: str
@@ -50,13 +50,13 @@ _spot = reader(Spot)
 
 
 class LoomReader:
-    """Questions of the command line and of pages; nothing here changes anything."""
+    """Queries for the command line and for pages; it never changes anything."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def branches(self, limit: int) -> list[Json]:
-        """The branches in which something was said last, newest first, with sums."""
+        """Return the branches, most recently active first, with sums."""
         rows = await self._database.rows(
             f"WITH newest AS ({_BRANCHES} ORDER BY coalesce((SELECT k.started_at FROM casts k"
             "  WHERE k.branch_id = b.id ORDER BY k.seq DESC LIMIT 1), b.created_at) DESC,"
@@ -71,10 +71,10 @@ class LoomReader:
             {"limit": limit},
         )
         names = f"{_BRANCH} casts turns tokens last"
-        return [{**_named(row, names), "running": bool(row["running"])} for row in rows]
+        return [{**_selected(row, names), "running": bool(row["running"])} for row in rows]
 
     async def find(self, name: str) -> str:
-        """The branch of this id, or the newest one of the conversation or room of this id.
+        """Return the branch of this id, or the newest one of the conversation or room of this id.
 
         Raises: WintermuteError when there is none.
         """
@@ -89,7 +89,7 @@ class LoomReader:
         return str(row["id"])
 
     async def spot(self, turn_id: str) -> Spot:
-        """Where a turn stands. Raises: WintermuteError when there is none of this id."""
+        """Return a turn's place. Raises: WintermuteError when there is no turn with this id."""
         row = await self._database.row(
             "SELECT t.id AS turn_id, b.id AS branch_id, v.id AS conversation_id, v.room_id,"
             " v.parent_turn, b.scope,"
@@ -103,7 +103,7 @@ class LoomReader:
         return _spot(row)
 
     async def story(self, branch_id: str) -> Json:
-        """A branch and all that is on its path, oldest first: casts, their turns, folds, edits."""
+        """Return a branch with its whole path, oldest first: casts, their turns, folds, edits."""
         rows = await self._database.rows(
             f"{PATH} SELECT c.*, c.context_block AS block, p.until FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             " ORDER BY c.seq",
@@ -128,25 +128,25 @@ class LoomReader:
                 for row in rows
                 if row["until"] == LAST or turns.get(row["id"])
             ],
-            "folds": [_named(row, _FOLD) for row in folds],
-            "edits": [_named(row, "event_id edited sender text created_at") for row in edits],
+            "folds": [_selected(row, _FOLD) for row in folds],
+            "edits": [_selected(row, "event_id edited sender text created_at") for row in edits],
         }
 
     async def prompts(self, hashes: Collection[str]) -> dict[str, list[Json]]:
-        """The system prompts of these hashes, each as its named pieces."""
+        """Return the system prompts of these hashes, each as its named pieces."""
         rows = await self._database.rows(
             "SELECT p.hash, part.value ->> 0 AS name, x.text"
             " FROM prompts p JOIN json_each(p.parts) part JOIN prompt_parts x ON x.hash = part.value ->> 1"
             " WHERE p.hash IN (SELECT value FROM json_each(?)) ORDER BY p.hash, part.key",
             (json.dumps(sorted(hashes)),),
         )
-        found: dict[str, list[Json]] = {}
+        prompts: dict[str, list[Json]] = {}
         for row in rows:
-            found.setdefault(row["hash"], []).append({"name": row["name"], "text": row["text"]})
-        return found
+            prompts.setdefault(row["hash"], []).append({"name": row["name"], "text": row["text"]})
+        return prompts
 
     async def recalled(self, casts: Collection[str]) -> dict[str, list[tuple[str, str]]]:
-        """Find the pages that these casts were given: the path and the title of each, by cast."""
+        """Return the wiki pages that these casts read: the path and the title of each, by cast."""
         rows = await self._database.rows(
             "SELECT t.cast_id, o.result ->> '$.path' AS path, o.result ->> '$.title' AS title"
             " FROM json_each(?) c JOIN turns t ON t.cast_id = c.value"
@@ -155,13 +155,13 @@ class LoomReader:
             " AND json_type(o.result, '$.path') = 'text' ORDER BY t.seq, o.n",
             (json.dumps(sorted(casts)),),
         )
-        found: dict[str, list[tuple[str, str]]] = {}
+        pages: dict[str, list[tuple[str, str]]] = {}
         for row in rows:
-            found.setdefault(row["cast_id"], []).append((row["path"], row["title"] or row["path"]))
-        return found
+            pages.setdefault(row["cast_id"], []).append((row["path"], row["title"] or row["path"]))
+        return pages
 
     async def casts_of(self, room_id: str, results: Collection[str]) -> dict[str, str]:
-        """Find the newest cast in a room that ended with each of these texts, by the text."""
+        """Return the newest cast in a room that ended with each of these texts, by the text."""
         rows = await self._database.rows(
             "SELECT rtrim(k.result, char(10)) AS result, k.id FROM conversations v"
             " JOIN branches b ON b.conversation_id = v.id JOIN casts k ON k.branch_id = b.id"
@@ -172,54 +172,54 @@ class LoomReader:
         return {row["result"]: row["id"] for row in rows}
 
     async def branch(self, branch_id: str) -> Json:
-        """What is known of one branch."""
+        """Return one branch."""
         row = await self._database.row(f"{_BRANCHES} WHERE b.id = ?", (branch_id,))
         if row is None:
             raise LookupError(branch_id)
-        return _named(row, _BRANCH)
+        return _selected(row, _BRANCH)
 
     async def _turns(self, until: dict[str, int]) -> dict[str, list[Json]]:
-        """The turns of these casts, each cast's up to a place, by cast."""
-        asked = (json.dumps(list(until)),)
+        """Return the turns of these casts, each cast's up to a place, by cast."""
+        parameters = (json.dumps(list(until)),)
         of_casts = "t.cast_id IN (SELECT value FROM json_each(?))"
         rows = await self._database.rows(
             f"SELECT t.*, t.context_block AS block, t.seq = (SELECT max(x.seq) FROM turns x WHERE x.cast_id = t.cast_id)"
             f" AS last FROM turns t WHERE {of_casts} ORDER BY t.seq",
-            asked,
+            parameters,
         )
         observations = await self._database.rows(
             "SELECT o.* FROM observations o JOIN turns t ON t.id = o.turn_id"
             f" WHERE {of_casts} ORDER BY o.turn_id, o.n",
-            asked,
+            parameters,
         )
         rewards = await self._database.rows(
             "SELECT r.* FROM rewards r JOIN turns t ON t.id = r.turn_id"
             f" WHERE {of_casts} ORDER BY r.created_at",
-            asked,
+            parameters,
         )
         children = await self._database.rows(
             "SELECT b.id AS branch, v.parent_turn AS turn_id, (SELECT k.state FROM casts k"
             "  WHERE k.branch_id = b.id ORDER BY k.seq DESC LIMIT 1) AS state FROM turns t"
             " JOIN conversations v ON v.parent_turn = t.id"
             f" JOIN branches b ON b.conversation_id = v.id WHERE {of_casts} ORDER BY b.seq",
-            asked,
+            parameters,
         )
         below = (_by_turn(observations), _by_turn(rewards), _by_turn(children))
-        found: dict[str, list[Json]] = {}
+        turns: dict[str, list[Json]] = {}
         for row in rows:
             if row["seq"] <= until[row["cast_id"]]:
                 lists = (each.get(row["id"], ()) for each in below)
-                found.setdefault(row["cast_id"], []).append(_turn(row, *lists))
-        return found
+                turns.setdefault(row["cast_id"], []).append(_turn(row, *lists))
+        return turns
 
 
 def lines(story: Json) -> list[Json]:
-    """A story as one object for each turn, from the first to the last (L-049)."""
+    """Return a record as one object for each turn, from the first to the last (L-049)."""
     return [_line(cast, turn) for cast in story["casts"] for turn in cast["turns"]]
 
 
 def _line(cast: Json, turn: Json) -> Json:
-    found = {
+    line = {
         "id": turn["id"],
         "parent_id": turn["parent_id"],
         "cast": cast["id"],
@@ -227,22 +227,22 @@ def _line(cast: Json, turn: Json) -> Json:
         "thread": cast["branch_id"],
     }
     if turn is cast["turns"][0]:
-        found |= {"intent": cast["intent"], "intent_block": cast["block"]}
-    found |= {key: turn[key] for key in turn if key not in ("children", "last")}
+        line |= {"intent": cast["intent"], "intent_block": cast["block"]}
+    line |= {key: turn[key] for key in turn if key not in ("children", "last")}
     if turn["last"]:
-        found |= {key: cast[key] for key in ("state", "reason", "result")}
-    return found
+        line |= {key: cast[key] for key in ("state", "reason", "result")}
+    return line
 
 
 def sums(turns: Iterable[Json]) -> dict[str, int]:
-    """Tokens and time of turns (L-047)."""
+    """Add up the tokens and the time of turns (L-047)."""
     listed = list(turns)
     return {key: sum(turn[key] for turn in listed) for key in SUMS}
 
 
 def _cast(row: Row, turns: Iterable[Json]) -> Json:
     listed = list(turns)
-    named = _named(row, _CAST)
+    named = _selected(row, _CAST)
     return {**named, "wards": json.loads(row["wards"]), "turns": listed, "sums": sums(listed)}
 
 
@@ -250,17 +250,17 @@ def _turn(
     row: Row, observations: Iterable[Row], rewards: Iterable[Row], children: Iterable[Row]
 ) -> Json:
     return {
-        **_named(row, _TURN),
+        **_selected(row, _TURN),
         "calls": json.loads(row["calls"]),
         "observations": [_observation(each) for each in observations],
-        "rewards": [_named(each, "value sender created_at") for each in rewards],
-        "children": [_named(each, "branch state") for each in children],
+        "rewards": [_selected(each, "value sender created_at") for each in rewards],
+        "children": [_selected(each, "branch state") for each in children],
         "last": bool(row["last"]),
     }
 
 
 def _observation(row: Row) -> Json:
-    """In the canonical shape (L-027). `result` is null for a gate that only started."""
+    """Return the canonical shape (L-027). `result` is null for a gate that only started."""
     return {
         "gate": row["gate"],
         "args": json.loads(row["args"]) if row["args"] else None,
@@ -271,11 +271,11 @@ def _observation(row: Row) -> Json:
 
 
 def _by_turn(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    grouped: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row["turn_id"], []).append(row)
-    return found
+        grouped.setdefault(row["turn_id"], []).append(row)
+    return grouped
 
 
-def _named(row: Row, names: str) -> dict[str, Any]:
+def _selected(row: Row, names: str) -> dict[str, Any]:
     return {name: row[name] for name in names.split()}

@@ -1,4 +1,4 @@
-"""What the loom holds, as values."""
+"""Values of the loom: casts, turns, observations, folds, and limits."""
 
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -12,7 +12,7 @@ CastStatus = Literal["running", "terminated", "truncated"]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one gate call led to (L-027). `result` is None while the gate has only started."""
+    """One gate call with its result (L-027). `result` is None while the gate has only started."""
 
     n: int
     gate: str
@@ -38,23 +38,23 @@ class Turn:
     tokens: int
     ms: int
     waited_ms: int = 0
-    """How much of `ms` nothing had come yet of what was asked (F-017)."""
+    """The part of `ms` before the first token (F-017)."""
     error: str | None = None
     observations: tuple[Observation, ...] = ()
     backend: str = ""
-    """Whose model said it; "": nobody answered."""
+    """The backend that answered; "" if none did."""
     seq: int = 0
     """Its place among all turns."""
     context_block: str = ""
-    """What changed by other hands until its calls had run; it stands behind their results."""
+    """Changes made by others until its calls had run; shown behind their results."""
     sender: str = ""
-    """Backend and model that made its calls and are given back what is `provider_fields`; see `llm.kept`."""
+    """The backend and model that made its calls, and get `provider_fields` back; see `llm.kept`."""
     provider_fields: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """One run of the loop for one intent."""
+    """One run of the loop for one intent: a message, a due task or an objective."""
 
     id: str
     branch_id: str
@@ -69,13 +69,13 @@ class Cast:
     started_at: datetime
     turns: tuple[Turn, ...] = field(default=())
     context_block: str = ""
-    """What the prompt brought with the intent, which it stands behind."""
+    """The context block behind the intent."""
     fold_refused: int = 0
-    """Of how many turns a summary was asked for that was of no use (L-042)."""
+    """The number of turns for which a summary was unusable (L-042)."""
     bare: bool = False
-    """Its message is shown without what came between the last answer and it (F-038)."""
+    """True if its message is shown without the parts between the last answer and it (F-038)."""
     taint: bool = False
-    """Text from outside is in it, or was in what it came from (L-037)."""
+    """True if it contains untrusted text, or its source did (L-037)."""
 
     @property
     def key(self) -> str:
@@ -84,9 +84,9 @@ class Cast:
 
     @property
     def last_words(self) -> str:
-        """What the model said last: all there is to show when the cast is cut short."""
-        said = [turn.utterance.strip() for turn in self.turns if turn.utterance.strip()]
-        return said[-1] if said else ""
+        """The model's last text: all there is to show when the cast is cut short."""
+        texts = [turn.utterance.strip() for turn in self.turns if turn.utterance.strip()]
+        return texts[-1] if texts else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class BranchView:
-    """What a branch has in view: the casts with their turns after the fold, oldest first.
+    """The view of a branch: its casts with their turns after the fold, oldest first.
 
-    A cast of which only the beginning was folded is there with the rest of its turns.
+    A partly folded cast is there with the rest of its turns.
     """
 
     fold: Fold | None
@@ -126,15 +126,15 @@ class Wards:
 
     @classmethod
     def of(cls, loop: LoopSettings) -> "Wards":
-        """The limits of a chat cast, from the configuration."""
+        """Return the limits of a chat cast, from the configuration."""
         return cls(loop.max_turns, loop.max_seconds, loop.max_tokens, loop.require_done_tool)
 
     def record(self) -> Json:
-        """As the loom stores it."""
+        """Return the limits in the form of the loom."""
         return asdict(self)
 
     def within(self, parent: "Wards") -> "Wards":
-        """These limits inside a parent's: the smaller numbers, restrictions by OR (L-024)."""
+        """Return these limits inside a parent's: the smaller numbers, restrictions by OR (L-024)."""
         return Wards(
             min(self.max_turns, parent.max_turns),
             min(self.max_seconds, parent.max_seconds),
@@ -143,7 +143,7 @@ class Wards:
         )
 
     def less(self, turns: int, seconds: float, tokens: int) -> "Wards":
-        """What is left of these limits when so much is used."""
+        """Return the rest of these limits after this usage."""
         return replace(
             self,
             max_turns=self.max_turns - turns,
@@ -152,7 +152,7 @@ class Wards:
         )
 
     def breached(self, turns: int, seconds: float, tokens: int) -> str | None:
-        """The first limit that is used up, by its name; None while all hold."""
+        """Return the name of the first limit that is used up; None while all hold."""
         if turns >= self.max_turns:
             return "max_turns"
         if seconds >= self.max_seconds:

@@ -1,7 +1,6 @@
-"""Sub-sessions, and what they depend on.
+"""The store of sub-sessions and their dependencies.
 
-A sub-session can only depend on those that are there before it, so there is no cycle but the one
-of a sub-session that names itself.
+A sub-session can depend only on existing ones, so the only possible cycle is one that names itself.
 """
 
 import json
@@ -23,7 +22,7 @@ from wintermute.text import one_line
 SubSessionState = Literal[
     "waiting", "running", "collecting", "done", "failed", "timed_out", "ended"
 ]
-"""`collecting`: its own work is over, that of those it spawned is not. `ended`: from outside."""
+"""`collecting`: it is done, but sub-sessions that it spawned are not. `ended`: from outside."""
 
 ABANDONED = "parent_terminated"
 STOPPED = "stopped"
@@ -35,11 +34,25 @@ OUTCOMES: dict[str, SubSessionState] = {
     ABANDONED: "ended",
     STOPPED: "ended",
 }
+SPAWN = "spawn_sub_session"
+FAILED = "dependency failed: {label}"
+Spawns = Mapping[int, tuple[str, list[str]]]
+OPEN = "state IN ('waiting', 'running', 'collecting')"
+ID_LENGTH = len("sub_") + 8
+_LISTED = "(SELECT value FROM json_each(:ids))"
+SESSIONS = Kept(
+    *("sub_sessions", ("name", "objective", "context", "result")),
+    of=f"scope IN {SCOPES}",
+    ours=OURS_SINCE,
+    came=f"root_event {OF_EVENTS}",
+    waits=f"iif({OPEN}, coalesce(cast_id, id), NULL)",
+    empties=("objective = ''", "context = ''", "result = ''", "name = NULL"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a parent asks for; `timeout_s`, `max_depth` None: as the configuration has it."""
+    """A parent's order for a sub-session; `timeout_s`, `max_depth` None: as configured."""
 
     objective: str
     context: str = ""
@@ -55,7 +68,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Spawner:
-    """The call that a sub-session hangs below: the `n`-th of a turn, for whom and in which cast."""
+    """The call that spawns a sub-session: the `n`-th of a turn, with its cast and scope."""
 
     conversation_id: str
     cast_id: str
@@ -68,7 +81,7 @@ class Spawner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSettings:
-    """What a sub-session may use."""
+    """The tools, model and limits of a sub-session."""
 
     tools: tuple[str, ...]
     role: str
@@ -79,10 +92,10 @@ class WorkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubSession:
-    """One sub-session. `room` is the conversation that its report goes to.
+    """One sub-session. `room` is the conversation that gets its report.
 
-    `parent` is the sub-session that spawned or called it, `room_turn` the turn of the room below
-    which it hangs, `root_event` what the room's cast answers.
+    `parent` is the sub-session that spawned or called it, `room_turn` the room's turn above it,
+    `root_event` the event that the room's cast answers.
     """
 
     id: str
@@ -108,31 +121,26 @@ class SubSession:
 
     @property
     def label(self) -> str:
-        """What its parent calls it."""
+        """The name that its parent gave it, or its id."""
         return self.name or self.id
 
     @property
     def is_open(self) -> bool:
-        """Whether something is still to be expected of it."""
+        """True until it has ended, with all it spawned."""
         return self.state in ("waiting", "running", "collecting")
 
 
 def state_of(reason: str) -> SubSessionState:
-    """The state that a sub-session has after a cast that ended so."""
+    """Return the state of a sub-session whose cast ended for this reason."""
     return OUTCOMES.get(reason, "failed")
-
-
-SPAWN = "spawn_sub_session"
-FAILED = "dependency failed: {label}"
-Spawns = Mapping[int, tuple[str, list[str]]]
 
 
 def resolved(
     asked: Sequence[str], name: str | None, known: Mapping[str, SubSession]
 ) -> tuple[SubSession, ...]:
-    """The sub-sessions of these ids or names, each once.
+    """Return the sub-sessions of these ids or names, each once.
 
-    `known` are those that may be named, by what they are called; `name` is that of the new one.
+    `known` are those that may be named, by id or name; `name` is that of the new one.
 
     Raises: ToolFailed for an unknown one, for a cycle (L-065), and for one that has failed (L-064).
     """
@@ -144,79 +152,68 @@ def resolved(
             f"unknown dependency: {', '.join(unknown)}; nothing was started. Spawn it first;"
             " names hold for one answer, ids for the whole conversation"
         )
-    found = tuple(dict.fromkeys(known[word] for word in asked))
-    for each in found:
+    dependencies = tuple(dict.fromkeys(known[word] for word in asked))
+    for each in dependencies:
         if each.state != "done" and not each.is_open:
             raise ToolFailed(f"{FAILED.format(label=each.label)}; nothing was started")
-    return found
+    return dependencies
 
 
 def joined(own: str, dependencies: Sequence[SubSession]) -> tuple[str, tuple[str, ...]]:
-    """The workflow of a new sub-session, and those workflows that become one with it (L-067)."""
+    """Return the workflow of a new sub-session, and the workflows to merge into it (L-067)."""
     workflows = list(dict.fromkeys(each.workflow for each in dependencies)) or [own]
     return workflows[0], tuple(workflows[1:])
 
 
 def spawns_of(calls: Sequence[Json]) -> Spawns:
-    """What a turn spawns: by place its name and what it depends on."""
-    return {n: _words(call) for n, call in enumerate(calls) if call["name"] == SPAWN}
+    """Return the name and the dependencies of each spawn in a turn, by its place."""
+    return {n: _name_and_needs(call) for n, call in enumerate(calls) if call["name"] == SPAWN}
 
 
 def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
-    """The names on which spawns of a turn depend, however indirectly, that have no result yet.
+    """Return the names on which unfinished spawns of a turn depend, directly or not.
 
-    Until then those who bear them do not start: one that fails or answers at once would else be
-    told alone, before what depends on it is known.
+    Sub-sessions with these names are held back: one that ends at once would otherwise be reported
+    before its dependents exist.
     """
     needs = {name: depends_on for name, depends_on in spawns.values() if name}
-    found: set[str] = set()
+    names: set[str] = set()
     ahead = [word for n, (_, words) in spawns.items() if n not in seen for word in words]
     while ahead:
         word = ahead.pop()
-        if word not in found:
-            found.add(word)
+        if word not in names:
+            names.add(word)
             ahead += needs.get(word, ())
-    return found
+    return names
 
 
-def _words(call: Json) -> tuple[str, list[str]]:
-    """The name in a call's arguments and what it depends on, whatever stands there."""
+def _name_and_needs(call: Json) -> tuple[str, list[str]]:
+    """Return the name and the dependencies in a call's arguments, however malformed."""
     args = mapping(json_in(call["arguments"]))
     depends_on = args.get("depends_on")
     words = depends_on if isinstance(depends_on, list) else []
     return one_line(str(args.get("name") or "")), [word for word in words if isinstance(word, str)]
 
 
-OPEN = "state IN ('waiting', 'running', 'collecting')"
-ID_LENGTH = len("sub_") + 8
-_LISTED = "(SELECT value FROM json_each(:ids))"
-SESSIONS = Kept(
-    *("sub_sessions", ("name", "objective", "context", "result")),
-    of=f"scope IN {SCOPES}",
-    ours=OURS_SINCE,
-    came=f"root_event {OF_EVENTS}",
-    waits=f"iif({OPEN}, coalesce(cast_id, id), NULL)",
-    empties=("objective = ''", "context = ''", "result = ''", "name = NULL"),
-)
 _settings = reader(WorkSettings)
 _node = reader(SubSession, "settings")
 
 
 class SubSessions:
-    """The store of sub-sessions. A state changes once, with all that follows from it."""
+    """The store of sub-sessions. A change of state is stored together with its consequences."""
 
     def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
         self._database = database
         self._clock = clock
         self._new_id = new_id
-        self._read: tuple[str, Spawns] = ("", {})
+        self._parsed_spawns: tuple[str, Spawns] = ("", {})
 
     async def fresh_id(self, tx: Transaction) -> str:
-        """An id that nobody has."""
+        """Return an unused id."""
         while True:
-            found = self._new_id("sub")[:ID_LENGTH]
-            if not await tx.exists("SELECT 1 FROM sub_sessions WHERE id = ?", (found,)):
-                return found
+            sub_id = self._new_id("sub")[:ID_LENGTH]
+            if not await tx.exists("SELECT 1 FROM sub_sessions WHERE id = ?", (sub_id,)):
+                return sub_id
 
     async def add(
         self,
@@ -233,7 +230,7 @@ class SubSessions:
         workflow: str,
         dependencies: Sequence[SubSession] = (),
     ) -> SubSession:
-        """Keep a new one; it waits. `conversation` is its own, with its branch."""
+        """Store a new one in the state waiting. `conversation` is its own, with its branch."""
         values = columns(order, "tools", "model", "depends_on", "timeout_s", "max_depth")
         values |= columns(settings) | {
             "id": sub_id,
@@ -261,10 +258,10 @@ class SubSessions:
             "INSERT INTO sub_session_edges (depends_on, node) VALUES (?, ?)",
             [(each.id, sub_id) for each in dependencies],
         )
-        return _found(row, sub_id)
+        return _existing(row, sub_id)
 
     async def merge(self, tx: Transaction, into: str, others: Sequence[str]) -> None:
-        """Make several workflows one."""
+        """Merge workflows."""
         if others:
             await tx.execute(
                 f"UPDATE sub_sessions SET workflow = :into WHERE workflow IN {_LISTED}",
@@ -272,16 +269,16 @@ class SubSessions:
             )
 
     async def get(self, tx: Transaction, sub_id: str) -> SubSession:
-        """One sub-session."""
-        return _found(await tx.row("SELECT * FROM sub_sessions WHERE id = ?", (sub_id,)), sub_id)
+        """Return one sub-session."""
+        return _existing(await tx.row("SELECT * FROM sub_sessions WHERE id = ?", (sub_id,)), sub_id)
 
     async def of_cast(self, tx: Transaction, cast_id: str) -> SubSession | None:
-        """The sub-session whose cast this is; None for the cast of a room."""
+        """Return the sub-session of a cast; None for the cast of a room."""
         row = await tx.row("SELECT * FROM sub_sessions WHERE cast_id = ?", (cast_id,))
         return _sub_session(row) if row else None
 
     async def of_call(self, tx: Transaction, turn_id: str, n: int, item: int) -> SubSession | None:
-        """What a call has begun before a crash interrupted it (L-051)."""
+        """Return the sub-session that a call began before a crash interrupted it (L-051)."""
         row = await tx.row(
             "SELECT * FROM sub_sessions WHERE parent_turn = ? AND n = ? AND item = ?",
             (turn_id, n, item),
@@ -289,7 +286,7 @@ class SubSessions:
         return _sub_session(row) if row else None
 
     async def check_name(self, tx: Transaction, cast_id: str, name: str | None) -> None:
-        """Raises: ToolFailed when a spawn of the same cast has this name."""
+        """Raise ToolFailed if a spawn of the same cast has this name."""
         row = await tx.row(
             "SELECT id FROM sub_sessions WHERE parent_cast = ? AND name = ?", (cast_id, name)
         )
@@ -299,7 +296,7 @@ class SubSessions:
     async def known(
         self, tx: Transaction, spawner: Spawner, parent: SubSession | None, words: Sequence[str]
     ) -> dict[str, SubSession]:
-        """Which of these ids, and names of spawns of the same cast, there are beside a new one."""
+        """Return the existing siblings with these ids, or names given in the same cast."""
         rows = await tx.rows(
             "SELECT w.value AS word, s.* FROM json_each(:words) w JOIN sub_sessions s"
             " ON s.id = w.value OR (s.parent_cast = :cast AND s.name = w.value)"
@@ -316,7 +313,7 @@ class SubSessions:
         return {row["word"]: _sub_session(row) for row in rows}
 
     async def needs(self, tx: Transaction, sub_id: str) -> tuple[SubSession, ...]:
-        """What a sub-session depends on, oldest first."""
+        """Return the dependencies of a sub-session, oldest first."""
         rows = await tx.rows(
             "SELECT s.* FROM sub_session_edges e JOIN sub_sessions s ON s.id = e.depends_on"
             " WHERE e.node = ? ORDER BY s.seq",
@@ -325,7 +322,7 @@ class SubSessions:
         return tuple(map(_sub_session, rows))
 
     async def open_rooms(self, tx: Transaction) -> list[tuple[str, str]]:
-        """Conversations that something is still to come for, each with its room."""
+        """Return the conversations with open sub-sessions, each with its room."""
         rows = await tx.rows(
             "SELECT c.id, c.room_id FROM conversations c WHERE c.id IN"
             f" (SELECT DISTINCT room FROM sub_sessions WHERE {OPEN})"
@@ -333,7 +330,7 @@ class SubSessions:
         return [(row["id"], row["room_id"] or "") for row in rows]
 
     async def release_held(self, tx: Transaction, rooms: Collection[str]) -> bool:
-        """Release what no further call of its turn can depend on; whether all are released."""
+        """Release those that no further call of their turn can depend on; True if none is left."""
         kept = False
         turns = await tx.rows(
             "SELECT t.id, t.calls, c.state, (SELECT json_group_array(n) FROM observations o"
@@ -344,9 +341,10 @@ class SubSessions:
             {"ids": json.dumps([*rooms])},
         )
         for turn in turns:
-            if self._read[0] != turn["id"]:  # once: it may spawn much, and is looked at after each
-                self._read = (turn["id"], spawns_of(json.loads(turn["calls"])))
-            spawns = self._read[1] if turn["state"] == "running" else {}
+            # Parsed once: a turn may have many spawns, and this runs after each.
+            if self._parsed_spawns[0] != turn["id"]:
+                self._parsed_spawns = (turn["id"], spawns_of(json.loads(turn["calls"])))
+            spawns = self._parsed_spawns[1] if turn["state"] == "running" else {}
             names = sorted(to_be_named(spawns, set(json.loads(turn["seen"]))))
             await tx.execute(
                 "UPDATE sub_sessions SET held = 0 WHERE held = 1 AND parent_turn = :turn"
@@ -357,7 +355,7 @@ class SubSessions:
         return not kept
 
     async def more_to_come(self, tx: Transaction, turn_id: str, n: int) -> bool:
-        """Whether a turn spawns something after its n-th call as well."""
+        """Return True if a turn has another spawn after its n-th call."""
         return await tx.exists(
             "SELECT 1 FROM turns t JOIN json_each(t.calls) c WHERE t.id = ? AND c.key > ?"
             " AND c.value ->> 'name' = ? LIMIT 1",
@@ -367,7 +365,7 @@ class SubSessions:
     async def ready(
         self, tx: Transaction, rooms: Collection[str], most: int
     ) -> tuple[SubSession, ...]:
-        """What may start now for these rooms: all it depends on is done, and it is time (L-066)."""
+        """Return those that may start now: all dependencies are done, and it is time (L-066)."""
         rows = await tx.rows(
             "SELECT * FROM sub_sessions WHERE state = 'waiting' AND missing = 0 AND held = 0"
             f" AND (not_before IS NULL OR not_before <= :now) AND room IN {_LISTED}"
@@ -377,7 +375,7 @@ class SubSessions:
         return tuple(map(_sub_session, rows))
 
     async def next_due(self, tx: Transaction, rooms: Collection[str]) -> datetime | None:
-        """When the next one's time comes that waits for nothing else."""
+        """Return the next start time of those that wait for nothing else."""
         (due,) = await tx.scalars(
             "SELECT min(not_before) FROM sub_sessions WHERE state = 'waiting'"
             " AND missing = 0 AND not_before IS NOT NULL AND not_before > :now"
@@ -387,18 +385,18 @@ class SubSessions:
         return moment(due) if due else None
 
     async def start(self, tx: Transaction, sub_id: str, cast_id: str, context: str) -> SubSession:
-        """It runs; `context` is now complete."""
+        """Start one; `context` is now complete."""
         row = await tx.row(
             "UPDATE sub_sessions SET state = 'running', cast_id = ?, context = ?, started_at = ?"
             " WHERE id = ? AND state = 'waiting' RETURNING *",
             (cast_id, context, stamp(self._clock.now()), sub_id),
         )
-        return _found(row, sub_id)
+        return _existing(row, sub_id)
 
     async def interrupted(
         self, tx: Transaction, rooms: Collection[str]
     ) -> list[tuple[SubSession, int]]:
-        """What ran when an earlier run ended, and how often that has happened to it (L-068)."""
+        """Return those that ran when the process ended, and their number of interruptions (L-068)."""
         rows = await tx.rows(
             "UPDATE sub_sessions SET interruptions = interruptions + 1 WHERE state = 'running'"
             f" AND NOT blocking AND room IN {_LISTED} RETURNING *",
@@ -407,7 +405,7 @@ class SubSessions:
         return [(_sub_session(row), row["interruptions"]) for row in rows]
 
     async def parked(self, tx: Transaction, ids: Sequence[str]) -> None:
-        """What runs of these is left in order: to find it so is no interruption."""
+        """Undo the next interruption count of these: they are suspended in an orderly stop."""
         await tx.execute(
             "UPDATE sub_sessions SET interruptions = interruptions - 1 WHERE state = 'running'"
             f" AND id IN {_LISTED}",
@@ -415,14 +413,14 @@ class SubSessions:
         )
 
     async def collect(self, tx: Transaction, sub_id: str, reason: str, result: str) -> None:
-        """Its own work is over, and how; what it spawned is not."""
+        """Store the result of one whose own spawns are still open."""
         await tx.execute(
             "UPDATE sub_sessions SET state = 'collecting', reason = ?, result = ? WHERE id = ?",
             (reason, result, sub_id),
         )
 
     async def gathered(self, tx: Transaction, rooms: Collection[str]) -> tuple[SubSession, ...]:
-        """What is over with all below it and is not closed, newest first: it was lifted."""
+        """Return those whose spawns have all ended after they were lifted, newest first."""
         rows = await tx.rows(
             f"SELECT * FROM sub_sessions s WHERE s.{OPEN} AND state = 'collecting' AND NOT blocking"
             f" AND room IN {_LISTED} AND NOT EXISTS (SELECT 1 FROM sub_sessions c"
@@ -433,18 +431,18 @@ class SubSessions:
         return tuple(map(_sub_session, rows))
 
     async def still_open(self, tx: Transaction, ids: Collection[str]) -> set[str]:
-        """Those of these that are not over."""
+        """Return those of these that have not ended."""
         query = f"SELECT id FROM sub_sessions WHERE {OPEN} AND id IN {_LISTED}"
         return set(await tx.scalars(query, {"ids": json.dumps([*ids])}))
 
     async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> SubSession:
-        """All of it is over."""
+        """Store the end of one, with all it spawned."""
         row = await tx.row(
             f"UPDATE sub_sessions SET state = ?, reason = ?, result = ?, ended_at = ?"
             f" WHERE id = ? AND {OPEN} RETURNING *",
             (state_of(reason), reason, result, stamp(self._clock.now()), sub_id),
         )
-        return _found(row, sub_id)
+        return _existing(row, sub_id)
 
     async def end_all(self, tx: Transaction, ids: Sequence[str]) -> None:
         """End these from outside."""
@@ -455,7 +453,7 @@ class SubSessions:
         )
 
     async def release(self, tx: Transaction, sub_id: str) -> None:
-        """It is done: what depends on it waits for one less."""
+        """Count one dependency less for each dependent of a finished sub-session."""
         await tx.execute(
             "UPDATE sub_sessions SET missing = missing - 1 WHERE id IN"
             " (SELECT node FROM sub_session_edges WHERE depends_on = ?)",
@@ -463,7 +461,7 @@ class SubSessions:
         )
 
     async def fail_dependents(self, tx: Transaction, failed: SubSession) -> None:
-        """Whatever waits for it, however indirectly, fails once (L-064)."""
+        """Fail all direct and indirect dependents that still wait (L-064)."""
         await tx.execute(
             "WITH RECURSIVE doomed (id) AS (SELECT :id UNION SELECT e.node FROM doomed d"
             " JOIN sub_session_edges e ON e.depends_on = d.id)"
@@ -477,7 +475,7 @@ class SubSessions:
         )
 
     async def part(self, tx: Transaction, room: str, after: int) -> None:
-        """Take what turns of a room after this place began out of the workflows it joined."""
+        """Give the sub-sessions of a room's turns after this place a workflow of their own."""
         await tx.execute(
             "UPDATE sub_sessions SET workflow = id WHERE room = ?"
             " AND (SELECT seq FROM turns WHERE id = room_turn) > ?",
@@ -485,14 +483,14 @@ class SubSessions:
         )
 
     async def has_open_below(self, tx: Transaction, sub_id: str) -> bool:
-        """Whether something that it spawned is not over."""
+        """Return True if one of its spawns has not ended."""
         return await tx.exists(
             f"SELECT 1 FROM sub_sessions WHERE parent = ? AND {OPEN} AND NOT blocking LIMIT 1",
             (sub_id,),
         )
 
     async def spawned_by(self, tx: Transaction, sub_id: str) -> tuple[SubSession, ...]:
-        """What it spawned and was not taken from it, oldest first."""
+        """Return its spawns, without abandoned ones, oldest first."""
         rows = await tx.rows(
             "SELECT * FROM sub_sessions WHERE parent = ? AND NOT blocking"
             " AND reason IS NOT ? ORDER BY seq",
@@ -501,13 +499,13 @@ class SubSessions:
         return tuple(map(_sub_session, rows))
 
     async def workflow_is_open(self, tx: Transaction, workflow: str) -> bool:
-        """Whether something of a workflow is not over."""
+        """Return True if a sub-session of the workflow has not ended."""
         return await tx.exists(
             f"SELECT 1 FROM sub_sessions WHERE workflow = ? AND {OPEN} LIMIT 1", (workflow,)
         )
 
     async def of_workflow(self, tx: Transaction, workflow: str) -> tuple[SubSession, ...]:
-        """All of a workflow but what was abandoned, oldest first."""
+        """Return the sub-sessions of a workflow, without abandoned ones, oldest first."""
         rows = await tx.rows(
             "SELECT * FROM sub_sessions WHERE workflow = ? AND reason IS NOT ? ORDER BY seq",
             (workflow, ABANDONED),
@@ -515,7 +513,7 @@ class SubSessions:
         return tuple(map(_sub_session, rows))
 
     async def open_in(self, tx: Transaction, room: str, after: int = 0) -> tuple[SubSession, ...]:
-        """What is not over of that which turns of a room after this place began."""
+        """Return the open sub-sessions that turns of a room after this place began."""
         rows = await tx.rows(
             f"SELECT s.* FROM sub_sessions s WHERE s.room = ? AND s.{OPEN}"
             " AND (SELECT seq FROM turns WHERE id = s.room_turn) > ? ORDER BY s.seq",
@@ -524,7 +522,7 @@ class SubSessions:
         return tuple(map(_sub_session, rows))
 
     async def open_below(self, tx: Transaction, sub_id: str) -> tuple[SubSession, ...]:
-        """What is not over of that which hangs below a sub-session, on all levels."""
+        """Return the open sub-sessions below another one, on all levels."""
         rows = await tx.rows(
             "WITH RECURSIVE below (id) AS (SELECT id FROM sub_sessions WHERE parent = :id"
             " UNION SELECT s.id FROM below b JOIN sub_sessions s ON s.parent = b.id)"
@@ -535,7 +533,7 @@ class SubSessions:
 
 
 async def sweep(tx: Transaction, now: datetime) -> None:
-    """Close what a cast waited for that has ended; whatever that spawned goes up."""
+    """End the blocking sub-sessions of casts that have ended; lift the ones they spawned."""
     rows = await tx.rows(
         "UPDATE sub_sessions SET state = 'ended', reason = :reason, ended_at = :now"
         f" WHERE blocking = 1 AND {OPEN} AND parent_cast NOT IN"
@@ -547,9 +545,9 @@ async def sweep(tx: Transaction, now: datetime) -> None:
 
 
 async def lift(tx: Transaction, lost: Sequence[str] = ()) -> None:
-    """What was spawned by one that was waited for, and is over now, goes to who waited.
+    """Move the spawns of ended blocking sub-sessions up to the parents of these.
 
-    What the `lost` ones had gathered before is gathered anew there.
+    Those of the `lost` ones that were collected before are collected again there.
     """
     while await tx.execute(
         f"UPDATE sub_sessions SET state = iif({OPEN}, state, 'collecting'),"
@@ -561,7 +559,7 @@ async def lift(tx: Transaction, lost: Sequence[str] = ()) -> None:
         pass
 
 
-def _found(row: Row | None, sub_id: str) -> SubSession:
+def _existing(row: Row | None, sub_id: str) -> SubSession:
     if row is None:
         raise LookupError(sub_id)
     return _sub_session(row)

@@ -1,1 +1,1 @@
-"""What the model reads before the conversation."""
+"""The prompt: everything that the model reads before the conversation."""

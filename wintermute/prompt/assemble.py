@@ -1,7 +1,7 @@
-"""The system prompt, put together from its parts. Pure.
+"""The system prompt, assembled from its parts. Pure.
 
-BASE_PROMPT.txt has sections, of which a set of tools needs some. Data stays data, whatever it
-contains (P-016). A recorded prompt can be put together again with the instructions of now.
+BASE_PROMPT.txt has sections, chosen by the available tools. Data stays data, whatever it contains
+(P-016). A recorded prompt can be assembled again with the present instructions.
 """
 
 import re
@@ -21,29 +21,51 @@ from wintermute.wiki.pages import MOST_INDEX_LINES, without_matter
 FORM = "write `<!-- section: NAME requires: always -->`, or tools with commas for `always`"
 ALONE = "a section marker is a comment on a line of its own"
 MARKER = re.compile(r"\s*<!--(.*)-->\s*")
-# Generous, because a mistyped marker must never become text that is always sent (P-030).
+# Broad, because a mistyped marker must not become text that is always sent (P-030).
 LIKE_A_COMMENT = re.compile(r"\s*<\s*[!-]|.*<!--\s*section\b", re.IGNORECASE)
 SECTION = re.compile(r"\bsection\s*:", re.IGNORECASE)
 REQUIRES = re.compile(r"\brequires\s*:", re.IGNORECASE)
 ATTRIBUTE = re.compile(r"(\w+)\s*:")
 TOOL = re.compile(r"[\w.-]+")
+DIVIDER = "\n\n---\n\n"
+INSTRUCTIONS, TIME, CORE = "Core Instructions", "Current Time", "Core Memory"
+MEMORIES, WIKI, TASKS = "User Memories", "Memory Wiki", "Active Tasks"
+SUMMARY, SKILLS = "Conversation Summary", "Skills"
+RANKED = f"{MEMORIES} (relevance-ranked)"
+HEADINGS = (INSTRUCTIONS, TIME, CORE, MEMORIES, WIKI, TASKS, SUMMARY, SKILLS)
+WORKER_HEADINGS = ("Task Context", "Objective")
+OURS = "|".join((*HEADINGS, *WORKER_HEADINGS))
+# A line that looks like one of our headings or a divider. It starts with the newline instead of
+# `^`, which makes the search several times faster.
+STRUCTURE = re.compile(
+    rf"\n([^\S\n]*)(?=#+[^\S\n]*(?:{OURS})|-{{3,}}[^\S\n]*(?:\n|\Z))", re.IGNORECASE
+)
+BULLET = re.compile(r"^[ \t]*[-*][ \t]+\S", re.MULTILINE)
+LOAD = "Load a skill with read_file when relevant to the current task."
+MEMORY_ROOT = "__MEMORY_ROOT__"
+OPEN, CLOSE = r"\{\{IF_INCLUDE_RECALL\}\}", r"\{\{/IF_INCLUDE_RECALL\}\}"
+RECALL_BLOCK = re.compile(f"{OPEN}(.*?){CLOSE}", re.DOTALL)
+INDEX_CHARACTERS = 20_000
+"""The most characters of the index that are shown, apart from the limit of lines."""
+SHORTENED = "[truncated: {} of {} {} of the index shown]"
+OUR_HEADINGS = {*HEADINGS, RANKED, *WORKER_HEADINGS}
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A piece of the instructions. `line` is where it begins in its file."""
+    """A section of the instructions. `line` is its first line in the file."""
 
     name: str
     requires: frozenset[str] | None
-    """Any one of these tools brings it in (P-025); None: it is always sent."""
+    """The tools of which any one includes it (P-025); None: it is always included."""
     body: str
     line: int
 
 
 def parse(text: str, file: str) -> tuple[Section, ...]:
-    """The sections in file order; text before the first marker is always sent (P-028, P-029).
+    """Return the sections in file order; text before the first marker is always sent (P-028, P-029).
 
-    Raises: ConfigurationError with `file:line: ` for whatever is nearly a marker (P-030).
+    Raises: ConfigurationError with `file:line: ` for a malformed marker (P-030).
     """
     heads: list[tuple[str, frozenset[str] | None, int]] = [("", None, 1)]
     bodies: list[list[str]] = [[]]
@@ -68,10 +90,10 @@ def chosen(
     tools: Collection[str] | None,
     index: str | None = None,
 ) -> str:
-    """The instructions for someone who has these tools; None: all there are (P-025..P-027).
+    """Return the instructions for these tools; None: all sections (P-025..P-027).
 
-    Filled in as by `runtime_text`, whether they speak of the wiki or not (W-023). `index`: of a wiki
-    that has pages.
+    Placeholders of the wiki are filled as by `runtime_text` (W-023). `index`: that of a wiki with
+    pages.
     """
     bodies = (
         runtime_text(section.body, index, has_pages=index is not None)
@@ -82,7 +104,7 @@ def chosen(
 
 
 def unknown_tools(sections: Collection[Section]) -> tuple[tuple[int, str], ...]:
-    """Line and name of each required tool that we do not know; it brings nothing in (P-031)."""
+    """Return line and name of each required tool that does not exist and so includes nothing (P-031)."""
     return tuple(
         (section.line, tool)
         for section in sections
@@ -127,24 +149,16 @@ def _requires(needs: str, where: str) -> frozenset[str] | None:
     return frozenset(tools)
 
 
-DIVIDER = "\n\n---\n\n"
-INSTRUCTIONS, TIME, CORE = "Core Instructions", "Current Time", "Core Memory"
-MEMORIES, WIKI, TASKS = "User Memories", "Memory Wiki", "Active Tasks"
-SUMMARY, SKILLS = "Conversation Summary", "Skills"
-RANKED = f"{MEMORIES} (relevance-ranked)"
-HEADINGS = (INSTRUCTIONS, TIME, CORE, MEMORIES, WIKI, TASKS, SUMMARY, SKILLS)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The content of each part, in their order, data as rendered by `parts.py`; empty: no part."""
+    """The content of each part, in their order, data as rendered here; "" for no part."""
 
     instructions: str
     now: str = ""
     core: str = ""
     memories: str = ""
     ranked: bool = False
-    """The memories are those found for a query (P-011)."""
+    """True if the memories were found for a query (P-011)."""
     wiki: str = ""
     tasks: str = ""
     summary: str = ""
@@ -152,7 +166,7 @@ class Parts:
 
 
 def assemble(parts: Parts) -> str:
-    """The prompt: heading and content of each part that has some (P-002, P-004)."""
+    """Return the prompt: heading and content of each part that has some (P-002, P-004)."""
     headings = (RANKED if each == MEMORIES and parts.ranked else each for each in HEADINGS)
     contents = (
         *(parts.instructions, parts.now, parts.core, parts.memories),
@@ -162,14 +176,14 @@ def assemble(parts: Parts) -> str:
 
 
 def joined(parts: Iterable[tuple[str, str]]) -> str:
-    """Headings and contents with dividers between them, without what has no content (P-003)."""
+    """Join headings and contents with dividers, without empty parts (P-003)."""
     return DIVIDER.join(f"# {heading}\n{content}" for heading, content in parts if content)
 
 
 def pieces(prompt: str) -> tuple[tuple[str, str], ...]:
-    """A prompt taken apart at its dividers: names and texts, which joined are the prompt.
+    """Split a prompt at its dividers: names and texts, which joined are the prompt.
 
-    The name is that of the heading, "" where there is none.
+    The name is that of the heading, "" if there is none.
     """
     first, *others = prompt.split(DIVIDER)
     texts = [first, *(DIVIDER + text for text in others)]
@@ -179,58 +193,42 @@ def pieces(prompt: str) -> tuple[tuple[str, str], ...]:
 
 
 def current_time(now: datetime, timezone: str) -> str:
-    """The present minute in words (P-007)."""
+    """Return the present minute in words (P-007)."""
     return in_words(now.replace(second=0), ZoneInfo(timezone))
 
 
-WORKER_HEADINGS = ("Task Context", "Objective")
-OURS = "|".join((*HEADINGS, *WORKER_HEADINGS))
-# A line that begins like a heading of ours, or is a divider. Begun with the newline instead of
-# `^`, which makes the search several times faster.
-STRUCTURE = re.compile(
-    rf"\n([^\S\n]*)(?=#+[^\S\n]*(?:{OURS})|-{{3,}}[^\S\n]*(?:\n|\Z))", re.IGNORECASE
-)
-BULLET = re.compile(r"^[ \t]*[-*][ \t]+\S", re.MULTILINE)
-LOAD = "Load a skill with read_file when relevant to the current task."
-
-
 def one_line(text: str) -> str:
-    """Data that is shown in one line."""
+    """Render data in one line."""
     return untagged(" ".join(text.split()))
 
 
 def inert(text: str) -> str:
-    """Data of several lines. A line that could pass for a heading or divider gets a backslash."""
-    # splitlines, because a reader may see a line's start behind any of Unicode's line ends.
+    """Render data of several lines.
+
+    A line that looks like a heading or divider gets a backslash.
+    """
+    # splitlines, because any of Unicode's line ends may look like the start of a line.
     lines = "\n" + "\n".join(text.splitlines()).rstrip()
     return untagged(STRUCTURE.sub(r"\n\1\\", lines))[1:]
 
 
 def core_text(markdown: str) -> str:
-    """`core.md`, or nothing while it has no bullet (P-009)."""
+    """Return `core.md`, or nothing while it has no bullet (P-009)."""
     return inert(markdown) if BULLET.search(markdown) else ""
 
 
 def flat_lines(text: str) -> str:
-    """The whole memories file (P-010)."""
+    """Render the whole memories file (P-010)."""
     return inert(text)
 
 
 def ranked_lines(facts: Sequence[str], top_k: int | None = None) -> str:
-    """The facts found, best first, at most `top_k`; None: all of them (P-011)."""
+    """Render the facts found, best first, at most `top_k`; None: all of them (P-011)."""
     return "\n".join(f"- {one_line(fact)}" for fact in facts[:top_k])
 
 
-MEMORY_ROOT = "__MEMORY_ROOT__"
-OPEN, CLOSE = r"\{\{IF_INCLUDE_RECALL\}\}", r"\{\{/IF_INCLUDE_RECALL\}\}"
-RECALL_BLOCK = re.compile(f"{OPEN}(.*?){CLOSE}", re.DOTALL)
-INDEX_CHARACTERS = 20_000
-"""The most that is shown of it, as of its lines."""
-SHORTENED = "[truncated: {} of {} {} of the index shown]"
-
-
 def runtime_text(template: str, index: str | None, *, has_pages: bool) -> str:
-    """A text that speaks of the wiki, filled in: no marker of ours is left (W-022, W-023).
+    """Fill a text with placeholders for the wiki: none of them is left (W-022, W-023).
 
     `index` as in its file; None: there is no wiki here. `has_pages`: it has one besides the index,
     so that the block on recalling stays.
@@ -240,12 +238,12 @@ def runtime_text(template: str, index: str | None, *, has_pages: bool) -> str:
     text = _without(f"{OPEN}|{CLOSE}", text, lines=1)
     if not shown:
         text = _without(MEMORY_ROOT, text)
-    # What the index says is filled in last, and so is never read as a marker.
+    # The index is filled in last, so that nothing in it is taken for a marker.
     return text.replace(MEMORY_ROOT, shown).strip("\n")
 
 
 def wiki_text(template: str, index: str | None) -> str:
-    """How to recall pages, as the template says, and the index; None: there is no page (P-015)."""
+    """Return the template's block on recalling pages, and the index; "" if there is no page (P-015)."""
     if index is None:
         return ""
     blocks = "\n\n".join(block.strip() for block in RECALL_BLOCK.findall(template))
@@ -254,17 +252,17 @@ def wiki_text(template: str, index: str | None) -> str:
 
 
 def _without(pattern: str, text: str, lines: int = 2) -> str:
-    """Where a match begins its line, so many line ends behind it go with it."""
+    """Remove the matches; at the beginning of a line also up to `lines` line ends behind them."""
     at_start = rf"^[ \t]*(?:{pattern})[ \t]*\n{{0,{lines}}}"
     return re.sub(f"{at_start}|{pattern}", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def index_text(index: str) -> str:
-    """The index without its frontmatter; of a long one the beginning, saying so (W-023, W-024)."""
+    """Return the index without frontmatter; the beginning of a long one, with a note (W-023, W-024)."""
     text = without_matter(index.replace("\r\n", "\n"))
     lines = text.rstrip().lstrip("\n").splitlines()
     whole = inert("\n".join(lines[:MOST_INDEX_LINES]))
-    shown = inert(whole[:INDEX_CHARACTERS])  # again: a line cut short may be a divider now
+    shown = inert(whole[:INDEX_CHARACTERS])  # again: a cut line may be a divider now
     if shown != whole:
         note = SHORTENED.format(len(shown), len(whole), "characters")
     elif len(lines) > MOST_INDEX_LINES:
@@ -275,15 +273,15 @@ def index_text(index: str) -> str:
 
 
 def task_lines(tasks: Iterable[Task]) -> str:
-    """The active tasks, urgent and old ones first (P-018, P-019)."""
+    """Render the active tasks, urgent and old ones first (P-018, P-019)."""
     active = (task for task in tasks if task.status == "active")
     return "\n".join(map(_task_line, sorted(active, key=lambda t: (t.priority, t.created_at))))
 
 
 def skill_lines(skills: Iterable[Skill]) -> str:
-    """The table of contents of the skills (P-034, P-035)."""
-    named = sorted(skills, key=lambda skill: skill.name)
-    lines = (one_line(f"- data/skills/{skill.name}.md — {skill.summary}") for skill in named)
+    """Render the table of contents of the skills (P-034, P-035)."""
+    ordered = sorted(skills, key=lambda skill: skill.name)
+    lines = (one_line(f"- data/skills/{skill.name}.md — {skill.summary}") for skill in ordered)
     return "\n".join((LOAD, *lines))
 
 
@@ -292,13 +290,10 @@ def _task_line(task: Task) -> str:
     return one_line(f"[P{task.priority}] #{task.id}: {task.content}{when}")
 
 
-OUR_HEADINGS = {*HEADINGS, RANKED, *WORKER_HEADINGS}
-
-
 def again(prompt: str, *, instructions: str, minimal: str | None, summary: str) -> str:
-    """The prompt as it would be now, had nothing but our own files and code changed (L-088).
+    """Return a recorded prompt with the present instructions and code, and the same data (L-088).
 
-    `minimal`: the light instructions, for prompts of sub-sessions, which may begin with them.
+    `minimal`: the short instructions, with which prompts of sub-sessions may begin.
     """
     parts: list[tuple[str, str]] = []
     for name, text in pieces(prompt):

@@ -1,9 +1,9 @@
-"""What changes from message to message, told once: the block at the end of a message. Pure.
+"""Context blocks: the changing parts of the prompt, at the end of a message. Pure.
 
-The first block of a branch tells all of it. A later one tells the time and, of the rest, the lines
-that came, changed or went; so what a server has read of a conversation stays as it was. What was
-told so far is read from the blocks themselves, and from the results of calls: one that was blanked
-was told to nobody.
+The first block of a branch has them in full. A later one has the time and, of the rest, only the
+lines that were added, changed or removed, so that the server's prompt cache stays valid. The lines
+in view are read from the blocks themselves, and from the results of calls; blanked ones do not
+count.
 """
 
 import re
@@ -31,33 +31,33 @@ ONLY_TIME = f"{OPENED}# {TIME}\n"
 BLOCK = re.compile(f"{OPENED}(.*?){CLOSED}", re.DOTALL)
 GONE = "no longer: "
 UNTRUE, INSTEAD = "no longer true: ", "; now: "
-"""Of a memory that is in view; what was only not found for a message is true all the same."""
+"""Marks of a memory in view that is no longer true; one that was merely not found again stays true."""
 FOUND = "- "
-"""How a memory begins that was found for a message (P-011)."""
+"""Prefix of a memory that was found for a message (P-011)."""
 NOTHING = "nothing any more"
 OURS = re.compile(rf"^(?={GONE.strip()}|{UNTRUE.strip()}|{NOTHING}$)", re.MULTILINE)
 NAMES: Mapping[str, re.Pattern[str]] = {
     TASKS: re.compile(r"(#\S+):"),
     SKILLS: re.compile(r"(data/skills/\S+\.md) "),
 }
-"""The name by which a line of a part is known again, however it is written; without one nothing is told."""
+"""Patterns of the name that identifies a line of a part after changes; lines without one are ignored."""
 LATE = timedelta(minutes=10)
-"""From then on a cast is told the time once more (F-015)."""
+"""The age of the newest time in view after which a cast gets the time again (F-015)."""
 LEFT_OUT = "[… {count} memories left out to fit the model's window …]"
 LEFT_OUT_BEFORE = re.compile(re.escape(LEFT_OUT).replace(r"\{count\}", "([0-9]{1,9})"))
 
 Layout = Literal["append", "system"]
-"""Where what changes stands: with the messages, told once, or in the system message."""
+"""The place of the changing parts: behind messages as blocks, or in the system message."""
 Told = Mapping[str, tuple[str, ...]]
-"""The lines of each part, by its heading, as the blocks so far have told them."""
+"""The lines of each part that are known from blocks, by its heading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changing:
-    """The parts that change, as rendered. `memories` None: nobody has looked for any (P-013).
+    """The parts that change, as rendered. `memories` None: no search was made (P-013).
 
-    `untrue`: what was told of ranked memories and is so no more, with what is so instead, if known.
-    `true`: the lines that were told of memories and are so still, whether they are shown now or not.
+    `untrue`: lines of ranked memories in view that are no longer true, each with its replacement,
+    if known. `true`: lines of memories in view that are still true, even if not shown now.
     """
 
     now: str
@@ -70,38 +70,38 @@ class Changing:
 
     @property
     def lines(self) -> Told:
-        """What there is to tell, part by part; ranked and listed memories are one part."""
+        """The lines of each part; ranked and listed memories are one part."""
         known = {TASKS: _lines(self.tasks), SKILLS: _lines(self.skills)}
         return known if self.memories is None else {MEMORIES: _lines(self.memories), **known}
 
 
 def without_blocks(message: str) -> str:
-    """A message as it was before anything was told behind it."""
+    """Return a message without its context block."""
     return BLOCK.sub("", message).rstrip("\n") if OPENED in message else message
 
 
 def time_told(blocks: Iterable[str]) -> str:
-    """The time as it was told last; "": never."""
-    return ([_content(text) for name, text in _told(blocks) if name == TIME] or [""])[-1]
+    """Return the newest time in blocks; "" if there is none."""
+    return ([_content(text) for name, text in _parts_in(blocks) if name == TIME] or [""])[-1]
 
 
 def is_late(parts: Changing, blocks: Iterable[str]) -> bool:
-    """Whether the time that was told last is no longer about right."""
+    """Return True if the newest time in blocks is outdated."""
     before = time_told(blocks)
     return before != "" and abs(_minute(parts.now) - _minute(before)) >= LATE
 
 
 def told(blocks: Iterable[str]) -> Told:
-    """What these blocks have told, one after another."""
-    found: dict[str, dict[str, str]] = {}
-    for name, text in _told(block for block in blocks if not _is_of_time(block)):
+    """Return the lines known after these blocks, in their order."""
+    lines_by_part: dict[str, dict[str, str]] = {}
+    for name, text in _parts_in(block for block in blocks if not _is_of_time(block)):
         part = MEMORIES if name == RANKED else name
         if part == TIME:
             continue
-        lines = found.setdefault(part, {})
+        lines = lines_by_part.setdefault(part, {})
         for line in _content(text).split("\n"):
-            _take(part, line, lines)
-    return {part: tuple(lines.values()) for part, lines in found.items()}
+            _apply_line(part, line, lines)
+    return {part: tuple(lines.values()) for part, lines in lines_by_part.items()}
 
 
 def block(
@@ -111,45 +111,45 @@ def block(
     shown: Told | None = None,
     timed: bool = True,
 ) -> str:
-    """The next block, "" if there is nothing to tell.
+    """Return the next block; "" if nothing changed.
 
-    `so_far` need not be told again where it is still `shown`, which is all that can be read by now,
-    in results of calls as well; of that what is no longer so is taken back.
+    `so_far`: lines in earlier blocks; they are not repeated while they are `shown`, which is all
+    that is in view, also in results of calls. Shown lines that no longer hold are retracted.
     """
     shown, now = so_far if shown is None else shown, parts.lines
     contents = [(TIME, parts.now if timed else "")]
     for part, text in ((MEMORIES, parts.memories), (TASKS, parts.tasks), (SKILLS, parts.skills)):
-        untrue = [*map(_untrue, parts.untrue)] if part == MEMORIES else []
+        untrue = [*map(_correction, parts.untrue)] if part == MEMORIES else []
         ranked = part == MEMORIES and (parts.ranked or bool(untrue))
         before = so_far.get(part)
         known = shown.get(part, ())
-        came = _came(part, before, known, now.get(part, ())) if before else _all(text or "")
+        came = _new_lines(part, before, known, now.get(part, ())) if before else _all(text or "")
         if ranked:
             listed = {_name(part, line) for line in known}
             lines = came if before else now.get(part, ())
             came = [line for line in lines if _name(part, line) not in listed]
-        went = untrue if ranked or text is None else _gone(part, known, now[part], parts.true)
+        went = untrue if ranked or text is None else _removed(part, known, now[part], parts.true)
         contents.append((RANKED if ranked else part, "\n".join([*came, *went])))
     body = joined(contents)
     return f"{OPENED}{body}{CLOSED}" if body else ""
 
 
 def of_result(gate: str, args: Json, result: Any) -> str:
-    """What the result of a call tells, as a block would; "" where that is nothing of a part."""
+    """Return the result of a call in the form of a block; "" if it concerns no part."""
     try:
         part, line = _of_result(gate, args, result)
-    except (KeyError, TypeError):  # it was erased, or has the form of an earlier version
+    except (KeyError, TypeError):  # erased, or written by an earlier version
         return ""
     return f"{OPENED}# {part}\n{line}{CLOSED}" if part else ""
 
 
 def _of_result(gate: str, args: Json, result: Any) -> tuple[str, str]:
     if gate == "append_memory":
-        return MEMORIES, _inert(flat_lines(result["text"]))
+        return MEMORIES, _escaped(flat_lines(result["text"]))
     if gate == "add_skill":
         return SKILLS, _skill(result["path"], args["summary"])
-    if gate == "write_file" and "retired" in result:  # the list of memories, and no other file
-        return MEMORIES, f"{NOTHING}\n{_inert(flat_lines(args['content']))}"
+    if gate == "write_file" and "retired" in result:  # only the list of memories has this key
+        return MEMORIES, f"{NOTHING}\n{_escaped(flat_lines(args['content']))}"
     if gate == "write_file" and NAMES[SKILLS].match(f"{result['path']} "):
         return SKILLS, _skill(result["path"], summary_in(args["content"]))
     if gate == "task":
@@ -159,17 +159,16 @@ def _of_result(gate: str, args: Json, result: Any) -> tuple[str, str]:
 
 
 def retold(blocks: Iterable[str]) -> str:
-    """One block that tells what all of these have told, but the time; "" if that is nothing."""
+    """Merge blocks into one, without the time; "" if nothing remains."""
     parts = told(blocks)
     body = joined((part, "\n".join(parts.get(part, ()))) for part in (MEMORIES, TASKS, SKILLS))
     return f"{OPENED}{body}{CLOSED}" if body else ""
 
 
 def fewer_memories(prompt: str) -> str | None:
-    """A prompt or the inside of a block with half of its memories (F-023).
+    """Return a prompt or the inside of a block with half of its memories (F-023).
 
-    The newest stay, which stand last; of those that were found for a query the best, which stand
-    first.
+    The newest are kept, which come last; of memories found for a query the best, which come first.
     """
     parts = list(pieces(prompt))
     place = next((n for n, (name, _) in enumerate(parts) if name in (MEMORIES, RANKED)), None)
@@ -183,15 +182,15 @@ def fewer_memories(prompt: str) -> str | None:
     half = len(lines) // 2
     if half == 0:
         return None
-    left = lines[: len(lines) - half] if name == RANKED else lines[half:]
+    kept_lines = lines[: len(lines) - half] if name == RANKED else lines[half:]
     mark = LEFT_OUT.format(count=half + int(before[1] if before else 0))
-    new = "\n".join([heading, mark, *left])
+    new = "\n".join([heading, mark, *kept_lines])
     parts[place] = (name, DIVIDER + new if text.startswith(DIVIDER) else new)
     return "".join(text for _, text in parts)
 
 
 def parts_of(message: str) -> tuple[tuple[str, str], ...]:
-    """Names and texts of what the block at the end of a message tells; nothing if it has none."""
+    """Return names and texts of the parts in a message's block; nothing if it has none."""
     _, opened, rest = message.rpartition(OPENED)
     return pieces(rest.removesuffix(CLOSED)) if opened and rest.endswith(CLOSED) else ()
 
@@ -201,35 +200,37 @@ def _minute(shown: str) -> datetime:
     return datetime.fromisoformat(f"{day}T{minute}:00+00:00")
 
 
-def _told(blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _parts_in(blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
     for block in BLOCK.findall("\n".join(blocks)):
         yield from pieces(block)
 
 
 def _is_of_time(block: str) -> bool:
-    """Whether a block tells the time alone, as nearly all of a long conversation do."""
+    """Return True if a block has only the time, as most blocks of a long conversation."""
     return block.startswith(ONLY_TIME) and DIVIDER not in block
 
 
-def _content(piece: str) -> str:
-    return piece.removeprefix(DIVIDER).partition("\n")[2]
+def _content(part: str) -> str:
+    return part.removeprefix(DIVIDER).partition("\n")[2]
 
 
 def _all(text: str) -> list[str]:
-    return [_inert(text)] if text else []
+    return [_escaped(text)] if text else []
 
 
-def _gone(part: str, before: Sequence[str], now: Sequence[str], true: Collection[str]) -> list[str]:
-    """Lines that take back what is there no more; what names nothing never was."""
+def _removed(
+    part: str, before: Sequence[str], now: Sequence[str], true: Collection[str]
+) -> list[str]:
+    """Return lines that retract removed ones; lines without a name are ignored."""
     about = {line: _name(part, line) for line in before if not LEFT_OUT_BEFORE.fullmatch(line)}
-    left = {_name(part, line) for line in now}.union(_name(part, line) for line in true)
-    gone = [line for line, name in about.items() if name and name not in left]
-    over = gone and not now and not left.intersection(about.values())
-    return [NOTHING] if over else [GONE + line for line in gone]
+    stays = {_name(part, line) for line in now}.union(_name(part, line) for line in true)
+    removed = [line for line, name in about.items() if name and name not in stays]
+    over = removed and not now and not stays.intersection(about.values())
+    return [NOTHING] if over else [GONE + line for line in removed]
 
 
-def _untrue(told: tuple[str, str]) -> str:
-    line, instead = told
+def _correction(memory: tuple[str, str]) -> str:
+    line, instead = memory
     return f"{UNTRUE}{line}{INSTEAD if instead else ''}{one_line(instead)}"
 
 
@@ -243,29 +244,29 @@ def _row(task: Json) -> str:
     return line if task["status"] == "active" else GONE + line
 
 
-def _inert(text: str) -> str:
-    """Data in which no line can pass for one that takes something back."""
+def _escaped(text: str) -> str:
+    """Escape lines of data that look like a retraction."""
     return OURS.sub(r"\\", text)
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(line for line in _inert(text).split("\n") if line.strip()))
+    return tuple(dict.fromkeys(line for line in _escaped(text).split("\n") if line.strip()))
 
 
 def _name(part: str, line: str) -> str:
-    """The name of what a line is about: a memory is the same with a mark before it and without (M-088)."""
-    found = NAMES[part].search(line) if part in NAMES else None
-    if found is None:
+    """Return the name of a line's subject: a memory is the same with and without a mark before it (M-088)."""
+    match = NAMES[part].search(line) if part in NAMES else None
+    if match is None:
         return "" if part in NAMES else line.removeprefix(FOUND)
-    return found[1]
+    return match[1]
 
 
-def _take(part: str, line: str, lines: dict[str, str]) -> None:
+def _apply_line(part: str, line: str, lines: dict[str, str]) -> None:
     if line == NOTHING:
         lines.clear()
     elif line.startswith(UNTRUE):
         rest = line.removeprefix(UNTRUE).removeprefix(FOUND)
-        for name in [each for each in lines if _is_said(each, rest)]:
+        for name in [each for each in lines if _is_retracted(each, rest)]:
             del lines[name]
     elif line.startswith(GONE):
         rest = line.removeprefix(GONE)
@@ -274,20 +275,20 @@ def _take(part: str, line: str, lines: dict[str, str]) -> None:
         lines[_name(part, line) or line] = line
 
 
-def _is_said(line: str, untrue: str) -> bool:
+def _is_retracted(line: str, untrue: str) -> bool:
     return untrue == line or untrue.startswith(line + INSTEAD)
 
 
-def _came(
+def _new_lines(
     part: str, before: Sequence[str], shown: Sequence[str], now: Sequence[str]
 ) -> Sequence[str]:
-    """The lines that came or changed since; what was left out stays so."""
+    """Return the lines that were added or changed; lines that were left out stay so."""
 
     def alike(line: str) -> str:
         return line if part in NAMES else _name(part, line)
 
-    told = {*map(alike, before)}
+    earlier = {*map(alike, before)}
     if any(map(LEFT_OUT_BEFORE.fullmatch, before)):
-        now = now[next((n for n, line in enumerate(now) if alike(line) in told), len(now)) :]
-    known = told & {*map(alike, shown)}
+        now = now[next((n for n, line in enumerate(now) if alike(line) in earlier), len(now)) :]
+    known = earlier & {*map(alike, shown)}
     return [line for line in now if alike(line) not in known]

@@ -1,4 +1,4 @@
-"""Looks whether the files that people edit can be used, before a prompt needs them (F-031)."""
+"""Checks of files that people edit, before a prompt needs them (F-031)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from wintermute.skills.skills import ENDING, IN_FOLDER, is_skill_file, text_of
 from wintermute.templates import read_template, shipped_prompts
 
 FOLDER = "data/prompts"
-"""What the folder of prompts is called, wherever it is."""
+"""The name of the prompts folder for people, wherever it is."""
 SKILLS = "data/skills"
 UNTIL_THEN = "until then what they last held is used"
 
@@ -21,11 +21,11 @@ FileStamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was found. `problems`: what is wrong and what to do, by the name of the file."""
+    """The result of a check. `problems`: the error and what to do, by the name of the file."""
 
     problems: Mapping[str, str]
     prompts: Mapping[str, str]
-    """The prompt files that are in order and changed since the last look: name to text."""
+    """Valid prompt files that changed since the last check: name to text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +36,24 @@ class _File:
 
 
 class EditedLook:
-    """Opens only what changed since the last look. It blocks: call it in a thread."""
+    """Opens only the files that changed since the last check. It blocks: call it in a thread."""
 
     def __init__(self, places: Places, prompts: Path | None) -> None:
         self._places = places
         self._prompts = prompts
         self._needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
-        self._seen: dict[str, tuple[FileStamp | None, str]] = {}
+        self._checked: dict[str, tuple[FileStamp | None, str]] = {}
 
     def look(self) -> Looked:
-        """As the files are now."""
+        """Check the files now."""
         problems: dict[str, str] = {}
         fresh: dict[str, str] = {}
         for file in self._files():
             stamp = _stamp(file.path)
-            seen, problem = self._seen.get(file.name, (None, ""))
-            if stamp is None or seen != stamp:
+            known, problem = self._checked.get(file.name, (None, ""))
+            if stamp is None or known != stamp:
                 text, problem = _read(file)
-                self._seen[file.name] = (stamp, problem)
+                self._checked[file.name] = (stamp, problem)
                 if text and file.name.startswith(FOLDER):
                     fresh[file.name] = text
             if problem:
@@ -61,7 +61,7 @@ class EditedLook:
         return Looked(problems, fresh)
 
     def _files(self) -> Iterator[_File]:
-        """The memories, the skills, the prompts that must be there, and the seeds that are."""
+        """Yield the memories, the skills, the required prompts, and the existing seeds."""
         for file in self._places.files():
             yield _File(file.name, file.path, file.text)
         skills = self._places.skills()
@@ -77,10 +77,10 @@ class EditedLook:
 
 
 def unusable_files(places: Places, prompts: Path | None = None) -> list[Finding]:
-    """What a status says of memory files, and of prompts, that cannot be used; nothing of others."""
+    """Return the status line about unusable memory files and prompts; nothing if all are usable."""
     problems = EditedLook(places, prompts).look().problems
-    kept = [UNTIL_THEN] if any(not name.startswith(SKILLS) for name in problems) else []
-    return [Finding("files", "warn", "; ".join([*problems.values(), *kept]))] if problems else []
+    hints = [UNTIL_THEN] if any(not name.startswith(SKILLS) for name in problems) else []
+    return [Finding("files", "warn", "; ".join([*problems.values(), *hints]))] if problems else []
 
 
 def _read(file: _File) -> tuple[str | None, str]:
@@ -91,9 +91,9 @@ def _read(file: _File) -> tuple[str | None, str]:
 
 
 def unusable_skills(places: Places) -> dict[str, str]:
-    """Name the mistake in each skill that cannot be read at all (F-056)."""
-    found = EditedLook(places, None).look().problems.items()
-    return {name: told for name, told in found if name.startswith(SKILLS)}
+    """Return the error of each skill that cannot be read (F-056)."""
+    problems = EditedLook(places, None).look().problems.items()
+    return {name: problem for name, problem in problems if name.startswith(SKILLS)}
 
 
 def _skill(folder: Path, name: str) -> str | None:
@@ -105,7 +105,7 @@ def _skill(folder: Path, name: str) -> str | None:
 
 def _stamp(path: Path) -> FileStamp | None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode

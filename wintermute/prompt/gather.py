@@ -1,8 +1,8 @@
-"""Reads the parts of the system prompt as they are at this moment; `assemble` then joins them.
+"""Reads the parts of the system prompt in their present state; `assemble` then joins them.
 
-The prompt files are read whenever they are used, and what they last held in order stays in use. A
-part that grew too long is noticed, and the model asked to shorten it (P-048). What is no message of
-a person is told in a block of its own (L-070).
+The prompt files are read at each use, and a broken one is replaced by its last valid text. A part
+that grew too long is noticed, and the model is asked to shorten it (P-048). Events, which are not
+messages of a person, have a tag of their own (L-070).
 """
 
 import logging
@@ -53,6 +53,8 @@ from wintermute.templates import (
 from wintermute.text import untagged
 from wintermute.wiki.recall import RECALL
 
+log = logging.getLogger(__name__)
+
 FILE = "BASE_PROMPT.txt"
 FILE_SMALL = "BASE_PROMPT.small.txt"
 OUTDATED = (
@@ -60,93 +62,15 @@ OUTDATED = (
     " `wintermute init DIR` writes the new one, into which you can take what you had changed; or set"
     " context.layout: system"
 )
-
-
-class Instructions:
-    """The newest good version of the file in `folder`; of `kept` where it is no text (F-031).
-
-    Raises: ConfigurationError when it cannot be used at the start.
-    """
-
-    def __init__(
-        self, folder: Path, kept: Mapping[str, str] = NOTHING_KEPT, name: str = FILE
-    ) -> None:
-        self._name = name
-        self._file = Template(folder, name, kept)
-        self._seen = self._file.text()
-        self._sections = parse(self._seen, name)
-
-    def sections(self) -> tuple[Section, ...]:
-        """The sections as edited last (P-005). A broken edit is logged once, and ignored (P-030)."""
-        text = self._file.text()
-        if text != self._seen:
-            self._seen = text
-            try:
-                self._sections = parse(text, self._name)
-            except ConfigurationError as error:
-                log.error("edited prompt refused, last one stays in use reason=%s", error)  # noqa: TRY400
-        return self._sections
-
-    def outdated(self, layout: Layout) -> str | None:
-        """What to do where they do not say what blocks are, but blocks are told; None: nothing."""
-        if layout == "system" or OPENED.strip() in self._file.text():
-            return None
-        return OUTDATED.format(name=self._name, tag=OPENED.strip())
-
-
 Component = Literal["memories", "tasks", "skills"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
-
 QUIET = timedelta(hours=24)
 TOP_K = 10
 MOST_IN_VIEW = 4_000
-"""Tokens of memories that were told in what is in view; at most an eighth of the window."""
+"""Tokens of memories that may be in view; at most an eighth of the window."""
 BEST = 3
-"""What ranks so high is told all the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class SizeNotice:
-    """How long a component was when the model was last told, and when that was."""
-
-    size: int
-    at: datetime
-
-
-def oversize(
-    sizes: Mapping[Component, int],
-    limits: Mapping[Component, int],
-    told: Mapping[Component, SizeNotice],
-    now: datetime,
-) -> tuple[Component, ...]:
-    """The components to tell about now, in their order (P-050): over the limit, and news (P-051)."""
-    return tuple(
-        each
-        for each in COMPONENTS
-        if sizes.get(each, 0) > limits[each] and _is_news(sizes[each], told.get(each), now)
-    )
-
-
-def _is_news(size: int, told: SizeNotice | None, now: datetime) -> bool:
-    return told is None or now - told.at >= QUIET or size * 10 >= told.size * 11
-
-
+"""Ranks that are shown even beyond that limit."""
 FALLBACK = "SEED_en.txt"
-
-
-def seed_template(folder: Path, language: str, kept: Mapping[str, str] = NOTHING_KEPT) -> Template:
-    """The seed of a language; English, with a warning, where that has no file (P-057, P-058).
-
-    Raises: ConfigurationError when even `SEED_en.txt` cannot be used (P-059).
-    """
-    english = Template(folder, FALLBACK, kept)
-    name = f"SEED_{language}.txt"
-    if (folder / name).exists():
-        return Template(folder, name, kept)
-    log.warning("seed file missing name=%s used=%s", name, FALLBACK)
-    return english
-
-
 EventKind = Literal[
     "conversation_seed",
     "component_oversize",
@@ -158,27 +82,103 @@ EventKind = Literal[
     "scheduled_task",
     "task_error",
 ]
+FILES: Mapping[Component, str] = {
+    "memories": "OVERSIZE_MEMORIES.txt",
+    "tasks": "OVERSIZE_TASKS.txt",
+    "skills": "OVERSIZE_SKILLS.txt",
+}
+
+
+class Instructions:
+    """The newest valid version of the file in `folder`; that of `kept` if it is no text (F-031).
+
+    Raises: ConfigurationError when it cannot be used at the start.
+    """
+
+    def __init__(
+        self, folder: Path, kept: Mapping[str, str] = NOTHING_KEPT, name: str = FILE
+    ) -> None:
+        self._name = name
+        self._file = Template(folder, name, kept)
+        self._last_text = self._file.text()
+        self._sections = parse(self._last_text, name)
+
+    def sections(self) -> tuple[Section, ...]:
+        """Return the sections of the latest edit (P-005).
+
+        A broken edit is logged once, and ignored (P-030).
+        """
+        text = self._file.text()
+        if text != self._last_text:
+            self._last_text = text
+            try:
+                self._sections = parse(text, self._name)
+            except ConfigurationError as error:
+                log.error("edited prompt refused, last one stays in use reason=%s", error)  # noqa: TRY400
+        return self._sections
+
+    def outdated(self, layout: Layout) -> str | None:
+        """Return the advice if they do not explain blocks, but blocks are used; None if all is well."""
+        if layout == "system" or OPENED.strip() in self._file.text():
+            return None
+        return OUTDATED.format(name=self._name, tag=OPENED.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class SizeNotice:
+    """The size of a component when the model was last told, and the time."""
+
+    size: int
+    at: datetime
+
+
+def oversize(
+    sizes: Mapping[Component, int],
+    limits: Mapping[Component, int],
+    notified: Mapping[Component, SizeNotice],
+    now: datetime,
+) -> tuple[Component, ...]:
+    """Return the components to report now, in order (P-050): over the limit, and news (P-051)."""
+    return tuple(
+        each
+        for each in COMPONENTS
+        if sizes.get(each, 0) > limits[each] and _is_news(sizes[each], notified.get(each), now)
+    )
+
+
+def _is_news(size: int, told: SizeNotice | None, now: datetime) -> bool:
+    return told is None or now - told.at >= QUIET or size * 10 >= told.size * 11
+
+
+def seed_template(folder: Path, language: str, kept: Mapping[str, str] = NOTHING_KEPT) -> Template:
+    """Return the seed of a language; English, with a warning, if it has no file (P-057, P-058).
+
+    Raises: ConfigurationError when even `SEED_en.txt` cannot be used (P-059).
+    """
+    english = Template(folder, FALLBACK, kept)
+    name = f"SEED_{language}.txt"
+    if (folder / name).exists():
+        return Template(folder, name, kept)
+    log.warning("seed file missing name=%s used=%s", name, FALLBACK)
+    return english
 
 
 def event(kind: EventKind, event_id: str, text: str) -> str:
-    """The event as the model sees it; nothing in `text` can close or open a tag of ours."""
+    """Return the event in the form that the model sees; `text` cannot close or open a tag of ours."""
     return f'<event kind="{kind}" id="{event_id}">\n{untagged(text.strip())}\n</event>'
 
 
 def text_of(body: str) -> str:
-    """What such an event tells, without its tags."""
+    """Return the text of such an event, without its tags."""
     return body.partition("\n")[2].removesuffix("\n</event>")
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What a ranked memory is asked for a message; nothing for an event.
+    """The query for ranked memory; empty for an event.
 
-    `in_view`: the memories that were told before. `window`: the tokens of the model's. What fits is
-    on record for `cast_id`, if that is given; once its cast has `begun`, the record has it.
+    `in_view`: the memories in view already. `window`: tokens of the model's window. The hits that
+    fit are recorded for `cast_id`, if given; once its cast has `begun`, the recorded ones are used.
     """
 
     query: Query | None = None
@@ -189,9 +189,9 @@ class Recall:
 
 
 class Gather:
-    """All that a system prompt is made of. Every part is read anew each time (P-001, P-005).
+    """Gathers the parts of a system prompt. Every part is read anew each time (P-001, P-005).
 
-    All memories of a scope are in it, as in their file (P-010), or those that fit (P-011).
+    It has all memories of a scope, as in their file (P-010), or the best that fit (P-011).
     """
 
     def __init__(
@@ -204,9 +204,10 @@ class Gather:
         top_k: int = TOP_K,
         runtime: Template | None = None,
     ) -> None:
-        """`small`: the instructions for small models, if they have their own. `top_k`: memories.
+        """Take the stores. `small`: the instructions for small models, if different.
 
-        `runtime`: what those are told who may recall pages; None: nobody is.
+        `top_k`: the most memories of a search. `runtime`: the text about recalling pages; None: no
+        wiki.
         """
         self.layout: Layout = layout
         self._small = small or instructions
@@ -224,7 +225,7 @@ class Gather:
         summary: str = "",
         size: Size = "full",
     ) -> str:
-        """The system prompt for one scope and one set of tools."""
+        """Return the system prompt for one scope and one set of tools."""
         parts = await self.shown(scope, tools, query, size)
         return assemble(
             parts if self.layout == "append" else replace(parts, summary=inert(summary))
@@ -233,13 +234,13 @@ class Gather:
     async def shown(
         self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
     ) -> Parts:
-        """The parts of the system message."""
+        """Return the parts of the system message."""
         if self.layout == "append":
-            return await self._lasting(scope, tools, size)
+            return await self._stable_parts(scope, tools, size)
         return await self.gather(scope, tools, query, size)
 
     async def instructions(self, tools: Collection[str], size: Size) -> str:
-        """Those for whoever has these tools."""
+        """Return the instructions for these tools."""
         return self._chosen(tools, size, await self._index(tools))
 
     def _chosen(self, tools: Collection[str], size: Size, index: str | None) -> str:
@@ -247,39 +248,39 @@ class Gather:
         return chosen(of_size.sections(), tools, index)
 
     async def _index(self, tools: Collection[str]) -> str | None:
-        """The index of the wiki, for those who may recall its pages."""
-        told = self._runtime is not None and RECALL in tools
-        return await self._stores.wiki.index_text() if told else None
+        """Return the index of the wiki, if the tools include recalling pages."""
+        recalls = self._runtime is not None and RECALL in tools
+        return await self._stores.wiki.index_text() if recalls else None
 
     async def gather(
         self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
     ) -> Parts:
-        """All parts, none of another scope."""
-        changing = await self._changing(scope, query)
+        """Return all parts for this scope."""
+        current = await self._changing_parts(scope, query)
         return replace(
-            await self._lasting(scope, tools, size),
-            now=changing.now,
-            memories=changing.memories or "",
-            ranked=changing.ranked,
-            tasks=changing.tasks,
-            skills=changing.skills,
+            await self._stable_parts(scope, tools, size),
+            now=current.now,
+            memories=current.memories or "",
+            ranked=current.ranked,
+            tasks=current.tasks,
+            skills=current.skills,
         )
 
     async def changing(
         self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
-        """What goes into a block; nothing where all is in the system message."""
+        """Return the parts for a block; None if the layout has them in the system message."""
         if self.layout == "system":
             return None
-        parts = await self._changing(scope, query)
+        parts = await self._changing_parts(scope, query)
         if self._stores.memories.ranked and not parts.ranked and not anew:  # P-013
             parts = replace(parts, memories=None)
         if query is not None and query.in_view:
-            parts = await self._judged(scope, parts, query.in_view)
-        # Small models take the sentence for a request to load something.
+            parts = await self._checked(scope, parts, query.in_view)
+        # Small models misread the sentence as a request to load something.
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
-    async def _lasting(self, scope: str, tools: Collection[str], size: Size) -> Parts:
+    async def _stable_parts(self, scope: str, tools: Collection[str], size: Size) -> Parts:
         index = await self._index(tools)
         instructions = self._chosen(tools, size, index)
         if not instructions:
@@ -291,103 +292,96 @@ class Gather:
         wiki = wiki_text(runtime, index)
         return Parts(instructions=instructions, core=core, wiki=wiki)
 
-    async def _changing(self, scope: str, query: Recall | None) -> Changing:
+    async def _changing_parts(self, scope: str, query: Recall | None) -> Changing:
         return Changing(
             now=current_time(self._clock.now(), self._stores.tasks.zone.key),
-            memories=await self._remembered(scope, query),
+            memories=await self._memory_lines(scope, query),
             ranked=self._stores.memories.ranked and query is not None and query.query is not None,
             tasks=task_lines(await self._stores.tasks.listed(scope)),
-            skills=await self._listed(),
+            skills=await self._skill_lines(),
         )
 
     async def sizes(self, scope: str) -> dict[Component, int]:
-        """The characters of each part that has a limit (P-048) and can be shortened in this scope.
+        """Return the characters of each part with a limit (P-048) that can be shortened in this scope.
 
-        A ranked memory has none (P-052); skills and global tasks are the owner's.
+        A ranked memory has no limit (P-052); skills and global tasks are the owner's.
         """
         tasks = await self._stores.tasks.listed(scope)
-        found: dict[Component, int] = {}
+        sizes: dict[Component, int] = {}
         if not self._stores.memories.ranked:
-            found["memories"] = len(flat_lines(await self._stores.memories.text(scope)))
+            sizes["memories"] = len(flat_lines(await self._stores.memories.text(scope)))
         if self._stores.tasks.owner.owns(scope):
-            found["skills"] = len(await self._listed())
+            sizes["skills"] = len(await self._skill_lines())
         else:
             tasks = tuple(task for task in tasks if task.scope == scope)
-        return {**found, "tasks": len(task_lines(tasks))}
+        return {**sizes, "tasks": len(task_lines(tasks))}
 
-    async def _remembered(self, scope: str, query: Recall | None) -> str:
+    async def _memory_lines(self, scope: str, query: Recall | None) -> str:
         memories = self._stores.memories
         if query is None or query.query is None or not memories.ranked:
             return flat_lines(await memories.text(scope))
         if query.cast_id is not None and query.begun:
-            return await self._recalled(query, scope)
+            return await self._recorded_hits(query, scope)
         try:
-            found = await memories.search(scope, query.query, self._top_k, awake=True)
-        except MemoryUnavailable as error:  # nothing rather than something else (P-014)
+            ranked = await memories.search(scope, query.query, self._top_k, awake=True)
+        except MemoryUnavailable as error:  # no memories rather than wrong ones (P-014)
             log.warning("memory search failed scope=%s reason=%s", scope, error)
             await self._stores.health.failed("memory search")
             return ""
-        hits = fitting(found, query.window)
+        hits = fitting(ranked, query.window)
         if query.cast_id is not None:
             await self._stores.recalls.recall(query.cast_id, hits)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
 
-    async def _judged(self, scope: str, parts: Changing, in_view: Collection[str]) -> Changing:
-        """Tell what became of the memories in view; a mark of something left out never was one (M-088)."""
+    async def _checked(self, scope: str, parts: Changing, in_view: Collection[str]) -> Changing:
+        """Add which memories in view still hold; marks of left-out memories never match (M-088)."""
         shown = parts.lines.get(MEMORIES, ())
-        meant = {line: texts_of(line) for line in in_view if line not in shown}
-        asked = {text for texts in meant.values() for text in texts}
+        lines = {line: texts_of(line) for line in in_view if line not in shown}
+        asked = {text for texts in lines.values() for text in texts}
         facts = await self._stores.recalls.judged(scope, asked)
         known = {
-            line: [facts[text] for text in texts if text in facts] for line, texts in meant.items()
+            line: [facts[text] for text in texts if text in facts] for line, texts in lines.items()
         }
-        over = {line: heirs[0] for line, heirs in known.items() if heirs and None not in heirs}
-        untrue = ((line, heir) for line, heir in over.items() if heir is not None)
+        over = {line: later[0] for line, later in known.items() if later and None not in later}
+        untrue = ((line, one) for line, one in over.items() if one is not None)
         return replace(
             parts,
             untrue=tuple(untrue) if self._stores.memories.ranked else (),
-            true=frozenset(line for line, heirs in known.items() if None in heirs),
+            true=frozenset(line for line, later in known.items() if None in later),
         )
 
-    async def _recalled(self, asked: Recall, scope: str) -> str:
-        """What was found as the cast began, as far as it is still so."""
-        hits = await self._stores.recalls.recalled(asked.cast_id or "", scope)
-        return ranked_lines([hit.fact.text for hit in shown_of(hits, asked)])
+    async def _recorded_hits(self, query: Recall, scope: str) -> str:
+        """Return the hits of the cast's beginning that still hold."""
+        hits = await self._stores.recalls.recalled(query.cast_id or "", scope)
+        return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
 
-    async def _listed(self) -> str:
+    async def _skill_lines(self) -> str:
         return skill_lines(await self._stores.skills.listed())
 
 
 def texts_of(line: str) -> tuple[str, ...]:
-    """The texts of which a line in view may be the rendering, as a list or a search shows it."""
-    said = line.removeprefix("- ")
-    return (said, *entries(said.removeprefix("\\").replace("&lt;", "<")))
+    """Return the facts that a line in view may show, from a list or a search."""
+    text = line.removeprefix("- ")
+    return (text, *entries(text.removeprefix("\\").replace("&lt;", "<")))
 
 
-def shown_of(hits: Sequence[Hit], asked: Recall) -> list[Hit]:
-    """What is told of what fits: all of it, but little more where much is in view already."""
-    most = min(MOST_IN_VIEW, asked.window // 8) if asked.window else MOST_IN_VIEW
-    used = sum(map(estimate, asked.in_view))
-    told: list[Hit] = []
+def shown_of(hits: Sequence[Hit], query: Recall) -> list[Hit]:
+    """Return the hits to show: all that fit, but few more if much is in view already."""
+    most = min(MOST_IN_VIEW, query.window // 8) if query.window else MOST_IN_VIEW
+    used = sum(map(estimate, query.in_view))
+    shown: list[Hit] = []
     for place, hit in enumerate(hits):
         line = f"- {hit.fact.text}"
-        if line not in asked.in_view:
+        if line not in query.in_view:
             used += estimate(line)
             if used > most and place >= BEST:
                 continue
-        told.append(hit)
-    return told
-
-
-FILES: Mapping[Component, str] = {
-    "memories": "OVERSIZE_MEMORIES.txt",
-    "tasks": "OVERSIZE_TASKS.txt",
-    "skills": "OVERSIZE_SKILLS.txt",
-}
+        shown.append(hit)
+    return shown
 
 
 class Oversize:
-    """What was said about which size, so that nobody is nagged (P-051)."""
+    """Remembers the sizes that were reported, so that nobody is nagged (P-051)."""
 
     def __init__(
         self,
@@ -407,24 +401,25 @@ class Oversize:
         self._places = stores.places
         self._health = stores.health
         self._clock = clock
-        self._fits: set[str] = set()  # lists of which that is known since this process began
+        self._fits: set[str] = set()  # lists known to fit in this process
 
     async def sizes(self, scope: str) -> Mapping[Component, int]:
-        """How long the parts of this scope are now, in characters."""
+        """Return the sizes of this scope's parts, in characters."""
         return await self._gather.sizes(scope)
 
     async def notices(
         self, tx: Transaction, scope: str, sizes: Mapping[Component, int]
     ) -> list[str]:
-        """The texts of the events to queue now, in order; what was said is remembered."""
-        told = await self._told(tx, scope)
-        for component in told.keys() & sizes:
-            if sizes[component] <= self._limits[component]:  # it may be told of anew when it grows
-                del told[component]
+        """Return the texts of the events to queue now, in order; record that they were sent."""
+        notified = await self._notified(tx, scope)
+        for component in notified.keys() & sizes:
+            # It can be reported again when it grows.
+            if sizes[component] <= self._limits[component]:
+                del notified[component]
                 await tx.execute(
                     "DELETE FROM oversize WHERE scope = ? AND component = ?", (scope, component)
                 )
-        due = oversize(sizes, self._limits, told, self._clock.now())
+        due = oversize(sizes, self._limits, notified, self._clock.now())
         for component in due:
             await tx.execute(
                 "INSERT INTO oversize (scope, component, size, notified_at) VALUES (?, ?, ?, ?)"
@@ -435,7 +430,7 @@ class Oversize:
         return [self._text(component, sizes[component], scope) for component in due]
 
     async def note(self, scope: str, left_out: int) -> None:
-        """Note how many memories of a list did not fit, for a status and for `/why` (M-092)."""
+        """Record how many memories of a list did not fit, for a status and for `/why` (M-092)."""
         name = self._places.shown_memories(scope)
         if left_out:
             self._fits.discard(name)
@@ -451,7 +446,7 @@ class Oversize:
             values["file"] = self._places.shown_memories(scope)
         return fill(self._texts[component].text(), values)
 
-    async def _told(self, tx: Transaction, scope: str) -> dict[Component, SizeNotice]:
+    async def _notified(self, tx: Transaction, scope: str) -> dict[Component, SizeNotice]:
         query = "SELECT component, size, notified_at FROM oversize WHERE scope = ?"
         rows = await tx.rows(query, (scope,))
         return {
@@ -461,7 +456,7 @@ class Oversize:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """One of each; no seed where none is wanted. `small`: what small models read instead."""
+    """All prompt texts; no seed if it is disabled. `small`: the instructions for small models."""
 
     instructions: Instructions
     small: Instructions
@@ -482,22 +477,22 @@ class Texts:
     runtime: Template
     consolidation: Template
     kept: Mapping[str, str]
-    """Last good texts by name."""
+    """Last valid texts by name."""
 
     def outdated(self, layout: Layout, sizes: Collection[Size]) -> str | None:
-        """What to do where those that models of these sizes read are from before blocks; or None."""
+        """Return the advice if the instructions for these sizes do not explain blocks; or None."""
         read = {"full": self.instructions, "small": self.small}
-        found = (read[size].outdated(layout) for size in sorted(sizes))
-        return next(filter(None, found), None)
+        advice = (read[size].outdated(layout) for size in sorted(sizes))
+        return next(filter(None, advice), None)
 
 
 def read_texts(
     folder: Path, seed: Seed, kept: Mapping[str, str] = NOTHING_KEPT, wiki: Wiki | None = None
 ) -> Texts:
-    """`kept`: last good texts by name, which stand for files that are no text (F-031). `wiki`: may
-    name other files for its own two.
+    """Read all prompt files. `kept`: last valid texts by name, for broken files (F-031).
 
-    Raises: ConfigurationError for a file that cannot be used (P-030, P-059, P-066).
+    `wiki`: may name other files for its own two. Raises: ConfigurationError for a file that cannot
+    be used (P-030, P-059, P-066).
     """
     for name in shipped_prompts():
         if not name.startswith("SEED_"):
@@ -530,7 +525,7 @@ def read_texts(
 
 
 def _name(folder: Path, named: Path | None, shipped: str) -> str:
-    """What a template is called in the folder; one that stands elsewhere by its whole path."""
+    """Return a template's name in the folder, or the whole path of one outside."""
     if named is None:
         return shipped
     return named.relative_to(folder).as_posix() if named.is_relative_to(folder) else str(named)

@@ -1,4 +1,4 @@
-"""What a sub-session reads and may use, by the mode of its prompt."""
+"""The prompt and the tools of a sub-session, by its prompt mode."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -22,14 +22,14 @@ START = "Start."
 
 @dataclass(frozen=True, slots=True)
 class WorkerPrompt:
-    """What a sub-session is told at its start. `system` None: no system message at all."""
+    """The first messages of a sub-session. `system` None: no system message at all."""
 
     system: str | None
     first_user: str
 
 
 def mode_of(text: str | None) -> PromptMode:
-    """The mode of this name; none given: `minimal` (P-041).
+    """Return the mode of this name; None: `minimal` (P-041).
 
     Raises: ToolFailed when there is no such mode (P-046).
     """
@@ -49,11 +49,11 @@ def worker_prompt(
     context: str,
     summary: str = "",
 ) -> WorkerPrompt:
-    """The prompt of a sub-session (P-041..P-045).
+    """Return the prompt of a sub-session (P-041..P-045).
 
-    `minimal` is the text of the light instructions, `instructions` the sections chosen for the
-    worker's tools, `parts` what its parent's scope has (needed by `full` alone), `summary` what
-    stands for the worker's own turns that were folded.
+    `minimal` is the text of the short instructions, `instructions` the sections chosen for the
+    worker's tools, `parts` those of its parent's scope (needed by `full` alone), `summary` that of
+    the worker's own folded turns.
     """
     user = first_user(mode, objective, context)
     if mode == "none":
@@ -72,7 +72,7 @@ def worker_prompt(
 
 
 def first_user(mode: PromptMode, objective: str, context: str) -> str:
-    """The first message that a sub-session gets (P-044, P-045)."""
+    """Return the first message that a sub-session gets (P-044, P-045)."""
     return _tail(objective, context) if mode == "none" else START
 
 
@@ -81,7 +81,7 @@ def _tail(objective: str, context: str) -> str:
 
 
 def default_tools(mode: PromptMode, depth_left: int) -> tuple[str, ...]:
-    """The tools of a sub-session for which none were named, sorted (P-047)."""
+    """Return the default tools of a sub-session, sorted (P-047)."""
     if mode != "full":
         return tuple(sorted(WORKING))
     return tuple(sorted(WORKING | PERSONAL | (DELEGATING if depth_left > 0 else frozenset())))
@@ -90,9 +90,9 @@ def default_tools(mode: PromptMode, depth_left: int) -> tuple[str, ...]:
 def tools_for(
     mode: PromptMode, depth_left: int, asked: Sequence[str] | None, parent: Collection[str]
 ) -> tuple[str, ...]:
-    """The tools of a sub-session, sorted: those asked for, never one its parent lacks (P-047)."""
-    wanted = set(default_tools(mode, depth_left) if asked is None else asked)
+    """Return the tools of a sub-session, sorted: those asked for, never one its parent lacks (P-047)."""
+    names = set(default_tools(mode, depth_left) if asked is None else asked)
     if depth_left <= 0:
-        wanted -= DELEGATING
-    wanted -= ATTENDED
-    return tuple(sorted(wanted.intersection(parent)))
+        names -= DELEGATING
+    names -= ATTENDED
+    return tuple(sorted(names.intersection(parent)))
