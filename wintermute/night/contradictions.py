@@ -1,10 +1,8 @@
-"""Contradictions: of two facts that cannot both be true now the older one ends, and stays as past.
+"""Contradictions: if two facts cannot both be true now, the older one ends and stays as history.
 
-pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one ─ is it the newer, by one harmless
-                                                          │             value alone? ─▶ the other ends
-                                                          │                 ╰─ no ─▶ a person is asked
-                                                          ├▶ merge ─▶ as by dedup
-                                                          ╰▶ keep both ─▶ nothing, and no question again
+similar pairs ─ the nearest 20 ─▶ one question each ─▶ keep one ─ is it newer, and does one harmless | │ value
+alone differ? ─▶ the other ends | │ ╰─ no ─▶ a person is asked | ├▶ merge ─▶ as in dedup | ╰▶ keep both ─▶ no
+change, and no second question
 """
 
 from collections.abc import AsyncIterator, Sequence, Set
@@ -40,16 +38,16 @@ from wintermute.stores import Stores
 from wintermute.work.data_folder import DataFolder
 
 MOST = 20
-"""Pairs of a scope in a night (M-058)."""
+"""Pairs of a scope that one night compares (M-058)."""
 MOST_ASKED = 5
-"""Questions to a person among them (M-087)."""
+"""Pairs among them that a person is asked about (M-087)."""
 Action = Literal["keep_first", "keep_second", "keep_both", "merge"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 
 @dataclass(frozen=True, slots=True)
 class PairAnswer:
-    """What is to become of two facts. `ended`: ids of those that a merged text says are over."""
+    """Model's answer about two facts. `ended`: ids of those that a merged text says are over."""
 
     action: Action
     text: str = ""
@@ -57,7 +55,7 @@ class PairAnswer:
 
 
 def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
-    """What an answer says of two facts (M-058, M-072). Raises: Unfit."""
+    """Read a model's answer about two facts (M-058, M-072). Raises: Unfit."""
     action = found.get("action")
     if action not in ACTIONS:
         raise Unfit(f'"action" must be one of {", ".join(ACTIONS)}')
@@ -77,31 +75,31 @@ def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
 
 
 def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
-    """What a merged text may say of its day."""
+    """Return the spellings of a fact's day that a merged text may contain."""
     day = day_of(fact, zone)
     return (f"{day}", f"{day.day} {day:%B %Y}")
 
 
 def may_settle(loser: Fact, winner: Fact) -> bool:
-    """Tell whether a night decides by itself: one value alone differs, and only a newer one wins (M-087)."""
+    """Decide if no person is needed: only one value differs, and the newer fact wins (M-087)."""
     return may_end(loser, winner) and differ_in_a_value(loser.text, winner.text)
 
 
 def day_of(fact: Fact, zone: tzinfo) -> date:
-    """The day on which it was said, there."""
+    """Return the local day on which a fact was last said."""
     return fact.last_said.astimezone(zone).date()
 
 
 def shown(fact: Fact, zone: tzinfo) -> str:
-    """A fact with its day and who said it, by which it can be told what is newer."""
+    """Return a fact with its day and speaker, so that a model can see which one is newer."""
     who = fact.speaker or ("the person" if fact.protected else "somebody")
     return f"{day_of(fact, zone)}, {who}: {fact.text}"
 
 
 async def end_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
-    """End what is true no longer, and say what is since, if anything is (M-074).
+    """End facts that are no longer true, and name the fact that is true since, if there is one (M-074).
 
-    False where one of the two is another by now, or has an end.
+    Returns False if one of them was changed or ended meanwhile.
     """
     facts, texts = stores.facts, member_texts(item)
     stays = {each["id"]: each["text"] for each in [item.plan["winner"]] if each}
@@ -125,7 +123,7 @@ END = DecisionKind(
 
 
 class Contradictions:
-    """The second look at what is new of the facts of a scope."""
+    """Phase that compares new facts for contradictions, after dedup."""
 
     name: ClassVar = "contradictions"
     use: ClassVar = "settle contradictions"
@@ -137,19 +135,19 @@ class Contradictions:
         self._same = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
-        """Facts."""
+        """Count facts."""
         return await self._stores.facts.count(scope)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """One pair each; then what was looked at is known. Raises: ModelError."""
+        """Yield a step for each pair, then one with the facts that are finished. Raises: ModelError."""
         found = await work.compared()
         gone = going(work.so_far)
         groups = await clusters_of(self._stores.nights, found, work.scope, self._same, gone)
         owed = {fact.id for group in groups.owed for fact in group}
-        open_ = await self._open(found, work.scope, groups)
+        open_ = await self._open_pairs(found, work.scope, groups)
         named = {name for pair in open_ for name in pair}
         new = {*found.new} - owed
-        yield _looked_at(found, new - named)
+        yield _finished(found, new - named)
         own = [item for item in work.so_far if item.phase == self.name]
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
         asked: set[FactPair] = set()
@@ -158,7 +156,7 @@ class Contradictions:
             settles = may_settle(older, newer) and not work.is_small
             if room and not gone & {*pair} and (settles or questions < MOST_ASKED):
                 room -= 1
-                step = await self._asked(work, facts)
+                step = await self._compare(work, facts)
                 asks = any(map(work.asks, step.items))
                 if asks and questions >= MOST_ASKED:
                     continue  # it waits, and the model is asked again
@@ -170,14 +168,14 @@ class Contradictions:
         later = sum(not gone & {*pair} for pair in rest)
         waiting = new & {name for pair in rest for name in pair}
         yield replace(
-            _looked_at(found, (new & named) - waiting),
+            _finished(found, (new & named) - waiting),
             waiting=tuple(sorted(waiting)),
             note=f"{later} pairs wait for the next nights" if later else "",
             left=later > 0,
         )
 
-    async def _open(self, found: Compared, scope: str, groups: Clusters) -> list[FactPair]:
-        """What nobody was asked about, the likest first; without what dedup is still to ask about."""
+    async def _open_pairs(self, found: Compared, scope: str, groups: Clusters) -> list[FactPair]:
+        """Return pairs not asked about before, most similar first, without those that dedup still asks about."""
         owed = [{fact.id for fact in group} for group in groups.owed]
         handed = [{fact.id for fact in group} for group in groups.refused]
         new = {*found.new}
@@ -191,7 +189,7 @@ class Contradictions:
         unjudged = await self._stores.nights.unjudged(scope, set(digests.values()))
         return [pair for pair in pairs if digests[pair] in unjudged]
 
-    async def _asked(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> TidyStep:
+    async def _compare(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> TidyStep:
         older, newer = pair
         zone = self._stores.tasks.zone
         values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
@@ -237,19 +235,19 @@ class Contradictions:
         )
 
 
-def _looked_at(found: Compared, names: Set[str]) -> TidyStep:
+def _finished(found: Compared, names: Set[str]) -> TidyStep:
     again = names & found.by_words
     return TidyStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(again)))
 
 
 def in_order(pair: Sequence[Fact]) -> tuple[Fact, Fact]:
-    """The older one, then the newer."""
+    """Return the older fact, then the newer."""
     older, newer = sorted(pair, key=lambda fact: (fact.last_said, fact.id))
     return older, newer
 
 
 def _in_turn(older: Fact, newer: Fact, zone: tzinfo) -> str:
-    """When each was said; of one day, at which time."""
+    """Return the days on which two facts were said; for the same day, with their times."""
     first, then = older.last_said.astimezone(zone), newer.last_said.astimezone(zone)
     if first.date() != then.date():
         return f"{first:%Y-%m-%d}, then {then:%Y-%m-%d}"

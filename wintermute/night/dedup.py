@@ -1,7 +1,7 @@
-"""Dedup: facts that say the same become one, if nothing that one of them says is lost by it.
+"""Dedup: facts that say the same become one, if the merged text keeps everything that they say.
 
-new facts ─ near ─▶ clusters, all alike ─▶ one question each ─▶ {text} ─ keeps all? ─▶ merged
-                                                                    ╰─ no ─▶ to contradictions
+new facts ─ similar ─▶ clusters ─▶ one question each ─▶ {text} ─ keeps all? ─▶ merged | ╰─ no ─▶ to
+contradictions
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -29,12 +29,12 @@ from wintermute.work.data_folder import DataFolder
 MOST = 8
 """Facts of a cluster."""
 LONGER = 3
-"""A merged text has less than so many times the characters of what it was made from."""
+"""Factor: a merged text is shorter than this times the facts it was made from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """`owed`: those a model is still to be asked about. `refused`: those it could not merge."""
+    """Clusters of similar facts. `owed`: a model is still to be asked. `refused`: it could not merge them."""
 
     owed: tuple[tuple[Fact, ...], ...]
     refused: tuple[tuple[Fact, ...], ...]
@@ -43,9 +43,9 @@ class Clusters:
 def clusters(
     new: Iterable[str], pairs: Mapping[FactPair, float], least: float
 ) -> list[tuple[str, ...]]:
-    """Groups of ids in which every pair is alike, with a new one in each; the likest first (M-056).
+    """Group ids so that every pair in a group is similar and one is new; most similar first (M-056).
 
-    Nothing is in two of them, and A that is like B, which is like C, brings no C that is unlike A.
+    No id is in two groups. If A is similar to B, and B to C, but A not to C, then C stays out of A's group.
     """
     alike: dict[str, dict[str, float]] = {}
     for (one, other), value in pairs.items():
@@ -72,7 +72,7 @@ def clusters(
 async def clusters_of(
     nights: Nights, found: Compared, scope: str, least: float, gone: Collection[str]
 ) -> Clusters:
-    """The clusters of what is new, but for what is `gone`, and pairs that were judged before."""
+    """Return clusters of new facts, without those `gone` and without pairs judged before."""
     near = {
         pair: value
         for pair, value in found.pairs.items()
@@ -92,27 +92,27 @@ async def clusters_of(
 
 
 def cluster_digest(facts: Sequence[Fact]) -> str:
-    """What stands for a question about these together."""
+    """Return the digest of a question about these facts together."""
     return digest_of("alike", *map(_shown, facts))
 
 
 def pair_digest(one: Fact, other: Fact) -> str:
-    """What stands for a question about how these two go together."""
+    """Return the digest of a question about these two facts."""
     return digest_of("pair", _shown(one), _shown(other))
 
 
 def _shown(fact: Fact) -> str:
-    """What is said again after it was over is another fact; what an undo brings back is the same."""
+    """Return a fact's id and text. A fact that is said again has a new id; an undone one has its old id."""
     return f"{fact.id} {fact.text}"
 
 
 def going(items: Iterable[Decision]) -> set[str]:
-    """The facts that go, or are asked to, by what is planned."""
+    """Return the ids of facts that these decisions would remove."""
     return {each["id"] for item in items for each in item.plan.get("members", ())}
 
 
 def proved(text: object, inputs: Sequence[str]) -> str:
-    """A text that may be made of these, as one clean line (M-039, M-047). Raises: Unfit."""
+    """Return a text as one clean line if it is made of the inputs only (M-039, M-047). Raises: Unfit."""
     if not isinstance(text, str):
         raise Unfit('"text" must be text')
     try:
@@ -127,7 +127,7 @@ def proved(text: object, inputs: Sequence[str]) -> str:
 
 
 def merged_text(found: Json, members: Sequence[Fact]) -> str:
-    """What an answer makes of these, if nothing of any of them is lost or over (M-056). Raises: Unfit."""
+    """Return the merged text of an answer if it keeps all that its members say (M-056). Raises: Unfit."""
     only(found, "text")
     line = proved(found["text"], [fact.text for fact in members])
     heirs = Heirs([line])
@@ -139,7 +139,7 @@ def merged_text(found: Json, members: Sequence[Fact]) -> str:
 def merging(
     members: Sequence[Fact], text: str, reason: str, digest: str, ended: Sequence[str] = ()
 ) -> Decision:
-    """What is planned where one text stands for all of these. `ended`: ids of what is over by it."""
+    """Return the decision to replace facts by one text. `ended`: ids of those that the text says are over."""
     return Decision(
         *(MERGED, tuple(fact.text for fact in members), text, reason),
         plan={
@@ -155,31 +155,31 @@ def merging(
 
 
 def origins_of(facts: Sequence[Fact]) -> tuple[str, ...]:
-    """What all of these came from."""
+    """Return the origins of all these facts, each once."""
     return tuple(dict.fromkeys(name for fact in facts for name in fact.origins))
 
 
 def sources_of(stores: Stores, facts: Sequence[Fact]) -> QuestionSources:
-    """That a question shows these, and that they are to be as they were when it is asked."""
+    """Return the sources of a question about facts; it is withdrawn if one of them changes first."""
 
-    async def stand(tx: Transaction) -> bool:
+    async def are_unchanged(tx: Transaction) -> bool:
         return await are_as_known(stores, tx, facts[0].scope, {f.id: f.text for f in facts})
 
-    return QuestionSources(tuple(fact.id for fact in facts), stand)
+    return QuestionSources(tuple(fact.id for fact in facts), are_unchanged)
 
 
 async def are_as_known(
     stores: Stores, tx: Transaction, scope: str, texts: Mapping[str, str]
 ) -> bool:
-    """Whether all of these are live, and say the same."""
+    """Check that all of these facts are live and have these texts."""
     there = await stores.facts.living(tx, scope, list(texts))
     return {fact.id: fact.text for fact in there} == texts
 
 
 def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
-    """What stands for all of these; the person's own words stay protected in any generation.
+    """Return the fact that replaces its members; one of the person's own words stays protected.
 
-    What says just what one of them does is that one, and came from nowhere else.
+    A text that equals one of them adds no origins.
     """
     speakers = {fact.speaker for fact in members}
     known = any(key(fact.text) == key(text) for fact in members)
@@ -206,10 +206,10 @@ async def still_so(
     texts: Mapping[str, str],
     over: Collection[str],
 ) -> list[Fact]:
-    """The facts that an item is about, if they say these texts, and are of one kind; else none.
+    """Return a decision's facts if they have these texts, the same taint and no end; else none.
 
-    Where what would be `over` was said again since the answer, it is asked about anew. But not where a
-    person has said yes: that is their newest word.
+    If a fact that would be `over` was said again since the answer, the model is asked anew. A person's yes
+    skips this check, for it is their newest word.
     """
     found = await stores.facts.living(tx, item.scope, list(texts))
     apart = len({fact.taint for fact in found}) > 1 or any(fact.valid_to for fact in found)
@@ -225,16 +225,16 @@ async def still_so(
 
 
 def may_end(loser: Fact, winner: Fact) -> bool:
-    """Whether the newer evidence wins: what the person said yields only to what they said later."""
+    """Decide if the newer evidence wins: a person's own words yield only to their later words."""
     if loser.protected:
         return winner.protected and winner.last_said > loser.last_said
     return winner.last_said >= loser.last_said
 
 
 async def merge_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
-    """Put one text in the place of several: stored first, then they are retired, or have ended (M-057).
+    """Replace several facts by one text: store it, then retire or end the others (M-057).
 
-    False where one of them is another by now, or something else says just that.
+    Returns False if one of them changed meanwhile, or another fact has the same text.
     """
     facts, texts = stores.facts, member_texts(item)
     text, ended = item.plan["text"], item.plan["ended"]
@@ -253,7 +253,7 @@ async def merge_facts(stores: Stores, tx: Transaction, item: Decision, why: Reas
 
 
 def member_texts(item: Decision) -> dict[str, str]:
-    """What the facts said that an item is about, by their ids."""
+    """Return the texts of a decision's facts by id, as they were when it was made."""
     return {each["id"]: each["text"] for each in item.plan["members"]}
 
 
@@ -264,7 +264,7 @@ MERGE = DecisionKind(
 
 
 class Dedup:
-    """The first look at what is new of the facts of a scope."""
+    """First comparison of a scope's new facts."""
 
     name: ClassVar = "dedup"
     use: ClassVar = "merge similar memories"
@@ -276,20 +276,20 @@ class Dedup:
         self._least = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
-        """Facts."""
+        """Count facts."""
         return await self._stores.facts.count(scope)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """One cluster each. Raises: ModelError."""
+        """Yield a step for each cluster. Raises: ModelError."""
         found = await work.compared()
         if found.note:
             yield TidyStep(note=found.note, left=found.more > 0)
         gone = going(work.so_far)
         groups = await clusters_of(self._stores.nights, found, work.scope, self._least, gone)
         for group in groups.owed:
-            yield await self._asked(work, found, group)
+            yield await self._merge(work, found, group)
 
-    async def _asked(self, work: PhaseWork, found: Compared, members: Sequence[Fact]) -> TidyStep:
+    async def _merge(self, work: PhaseWork, found: Compared, members: Sequence[Fact]) -> TidyStep:
         digest = cluster_digest(members)
         values = {"content": "\n".join(f"- {fact.text}" for fact in members)}
         asked = work.models.answer_in_json(
@@ -306,6 +306,6 @@ class Dedup:
         names = [fact.id for fact in members]
         least = min(found.pairs[pair_of(*two)] for two in combinations(names, 2))
         wanted = merging(members, text, f"they say the same (likeness {least:.2f})", digest)
-        # Whoever takes this back is not asked about two of them next.
+        # After an undo, no question about two of these facts follows.
         pairs = tuple(pair_digest(*two) for two in combinations(members, 2))
         return TidyStep((wanted,), judged=pairs)

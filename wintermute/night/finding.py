@@ -1,4 +1,4 @@
-"""What a status says of nights: the last one, the next one, what failed, and what is asked."""
+"""Status line about nights: the last one, the next one, failures and open questions."""
 
 from datetime import time
 from pathlib import Path
@@ -16,13 +16,13 @@ from wintermute.text import counted
 
 PART = "nights"
 MOST_FAILED = 3
-"""Nights in a row in which something failed, before one is warned."""
+"""Failed nights in a row that make the status a warning."""
 
 
 async def night_finding(
     database: Database, clock: Clock, dreaming: Dreaming, zone: ZoneInfo, data_dir: Path
 ) -> Finding:
-    """One line. It names phases and what went wrong, and no word of what is remembered."""
+    """Return the status line. It names phases and problems, but nothing that is remembered."""
     nights = Nights(database, clock)
     newest = await nights.newest(MOST_FAILED)
     (asked,) = await database.scalars(
@@ -41,7 +41,7 @@ async def night_finding(
 
 
 async def _next(nights: Nights, clock: Clock, dreaming: Dreaming, zone: ZoneInfo) -> str:
-    """Once per date: where the hour was moved to later on, that of today was there already."""
+    """Return the time of the next night: one for each date, also if the hour was changed after today's."""
     begins = time(dreaming.hour, dreaming.minute)
     found = next_night(newest_night(clock.now(), begins, zone), begins, zone)
     if await nights.has_been(found.day):

@@ -1,6 +1,6 @@
-"""What was not used for long comes to rest: found by who looks for it, and in no prompt (M-060).
+"""Archiving of unused facts: they leave all prompts, and only a search finds them (M-060).
 
-No model is asked. What would be too much for one night is a question, as all that is lost is.
+No model is asked. Like all losses, too many in one night become a question.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -20,11 +20,11 @@ from wintermute.stores import Stores
 from wintermute.work.data_folder import DataFolder
 
 FEW, AT_ONCE, MOST = 10, 50, 1_000
-"""Up to so many each is an item; of more so many together are one; and so many a night."""
+"""Facts up to which each is an item, facts of an item if there are more, and facts of a night."""
 
 
 async def rest_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
-    """Let facts rest from now on, but for those that were of use since, or went; False: all were."""
+    """Archive facts that are still unused; False if none is left."""
     facts = stores.facts
     before = facts.now() - timedelta(days=item.plan["days"])
     found = {fact.id for fact in await stale(tx, item.scope, before, item.plan["least"])}
@@ -51,7 +51,7 @@ REST = DecisionKind(
 
 
 class Stale:
-    """Looks for them, where not all memories are in each prompt."""
+    """Phase that finds unused facts, if the prompt does not contain all memories anyway."""
 
     name: ClassVar = "stale"
     use: ClassVar = "set unused memories aside"
@@ -62,11 +62,11 @@ class Stale:
         self._wanted = own.config.dreaming
 
     async def size(self, scope: str) -> int:
-        """Facts that are awake."""
+        """Count active facts."""
         return await awake_count(self._stores.database, scope)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """All in one step, those that were not used longest first."""
+        """Yield one step, the longest unused facts first."""
         days = timedelta(days=self._wanted.stale_days)
         before = self._stores.facts.now() - days
         least, database = self._wanted.stale_min_access, self._stores.database
@@ -87,13 +87,13 @@ class Stale:
 
 
 def _named(item: Decision) -> Iterator[str]:
-    """The facts that an item is about already."""
+    """Yield the ids of facts that an item is about."""
     yield from item.evidence
     yield from (each["id"] for each in item.plan.get("members", ()))
 
 
 def _digest(fact: StaleFact) -> str:
-    """What is used again, and then no more, comes to rest again."""
+    """Return a digest with the last use, so that a fact used since can be archived again."""
     return digest_of("rest", fact.id, stamp(fact.used))
 
 

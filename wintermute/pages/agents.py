@@ -57,6 +57,9 @@ REPORT = "report.md"
 
 log = logging.getLogger(__name__)
 
+Inventory = Mapping[str, bytes]
+"""A digest of each file by its path."""
+
 
 @dataclass(frozen=True, slots=True)
 class PageTask:
@@ -236,10 +239,6 @@ async def _give(process: Process, text: str) -> None:
 def _kill(process: Process) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-Inventory = Mapping[str, bytes]
-"""A digest of each file by its path."""
 
 
 def copy_store(root: Path, copy: Path) -> Inventory:

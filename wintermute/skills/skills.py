@@ -27,15 +27,6 @@ from wintermute.files import READ, TextFile
 from wintermute.secret_shapes import without_secrets
 from wintermute.text import clean, is_blank, one_line
 
-
-@dataclass(frozen=True, slots=True)
-class Skill:
-    """`name` is the file's name without `.md`, also of one in a folder; `summary` its first line without `#` marks."""
-
-    name: str
-    summary: str
-
-
 ENDING = ".md"
 HEAD = 16_384  # characters in which front matter has to end, and the first line is looked for
 OPENING = re.compile(r"[\[{]|[-?:](?=[ \t])")
@@ -53,8 +44,21 @@ IN_FOLDER = "/SKILL"  # ends the name of one that is a folder (agentskills.io)
 MOST_SHOWN = 200
 MOST_SUMMARY = 80
 MOST_BYTES = 1_000_000
-
 SkillStamp = tuple[int, int, int]
+log = logging.getLogger(__name__)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+WORDS = re.compile(r"[A-Za-z0-9]+")
+MOST_DOCUMENTATION = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """`name` is the file's name without `.md`, also of one in a folder; `summary` its first line without `#` marks."""
+
+    name: str
+    summary: str
+
+
 SkillCache = dict[str, tuple[SkillStamp, Skill | None]]
 """What each file was when it was looked at, and the skill that was found in it."""
 
@@ -195,13 +199,6 @@ def _decoded(content: bytes) -> str:
 def shown(name: str) -> str:
     """What the prompt calls the file (P-035)."""
     return f"data/skills/{name}{ENDING}"
-
-
-log = logging.getLogger(__name__)
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-WORDS = re.compile(r"[A-Za-z0-9]+")
-MOST_DOCUMENTATION = 20_000
 
 
 class Skills:

@@ -28,6 +28,17 @@ SKILLS = PurePath("data/skills")
 
 NOT_SKILLS = "skills are written with add_skill, which keeps the previous text"
 
+MOST_LINES = 2_000
+MOST_CHARACTERS = 200_000
+MOST_BYTES = 1_000_000
+NOT_PLAIN = "is not a plain file: links, folders and devices are not opened"
+REASONS = {
+    errno.ENOENT: "does not exist",
+    errno.ELOOP: NOT_PLAIN,
+    errno.ENOTDIR: "leads through a link or through something that is not a folder",
+    errno.ENXIO: NOT_PLAIN,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class AllowedFile:
@@ -134,19 +145,6 @@ class Roots:
             with suppress(FileNotFoundError):
                 if os.path.samestat(found, (self._data_dir / "skills").stat()):
                     raise ToolFailed(NOT_SKILLS)
-
-
-MOST_LINES = 2_000
-MOST_CHARACTERS = 200_000
-MOST_BYTES = 1_000_000
-
-NOT_PLAIN = "is not a plain file: links, folders and devices are not opened"
-REASONS = {
-    errno.ENOENT: "does not exist",
-    errno.ELOOP: NOT_PLAIN,
-    errno.ENOTDIR: "leads through a link or through something that is not a folder",
-    errno.ENXIO: NOT_PLAIN,
-}
 
 
 class ReadFile(OwnTool):

@@ -57,6 +57,10 @@ PAUSE = 0.2
 
 JobStatus = Literal["applied", "rejected", "failed"]
 
+Stamp = tuple[int, int, int, int]
+Recording = Callable[[], AbstractAsyncContextManager[str | None]]
+"""A transaction that records what is about to be put in place: the id of its change set."""
+
 
 @dataclass(frozen=True, slots=True)
 class WikiJob:
@@ -186,9 +190,6 @@ def _who(files: StoreFolder) -> str:
     job = next((job for job in listed_jobs(files) if job.is_open), None)
     name = f"{job.folder} ({job.agent}, since {job.start})" if job else "another job"
     return f"{name} is working on {files.root}: try again when it is done, or add --wait"
-
-
-Stamp = tuple[int, int, int, int]
 
 
 class SeenPages:
@@ -392,10 +393,6 @@ def recorded(changes: Iterable[FileChange], evidence: tuple[str, ...] = ()) -> l
         Change("page", each.path, state_of(each.before), state_of(each.after), evidence)
         for each in changes
     ]
-
-
-Recording = Callable[[], AbstractAsyncContextManager[str | None]]
-"""A transaction that records what is about to be put in place: the id of its change set."""
 
 
 @asynccontextmanager

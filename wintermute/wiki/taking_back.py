@@ -43,6 +43,9 @@ from wintermute.wiki.verdict import lines_of, path_problem
 NOTHING = "nothing is left to take back"
 CHANGED = "saved meanwhile: try again"
 
+RecordingBack = Callable[[WikiJob, Sequence[FileChange]], AbstractAsyncContextManager[str | None]]
+"""A transaction that records that a job is taken back, by these changes."""
+
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
@@ -156,10 +159,6 @@ def chosen(files: StoreFolder, name: str | None) -> WayBack:
             if not found.is_nothing:
                 return found
     raise WintermuteError(NOTHING)
-
-
-RecordingBack = Callable[[WikiJob, Sequence[FileChange]], AbstractAsyncContextManager[str | None]]
-"""A transaction that records that a job is taken back, by these changes."""
 
 
 @dataclass(frozen=True, slots=True)

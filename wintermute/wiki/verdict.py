@@ -56,6 +56,9 @@ PAGE_PROBLEMS = frozenset(
 )
 """Kinds that stand against a change; who links to what is looked at apart."""
 
+MOST_OPENING = 120
+MARKUP = re.compile(r"[\[\]`*_<>|]")
+
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
@@ -327,10 +330,6 @@ def shortest_link(names: Names, path: str) -> str:
     """What a page is linked by: its name, or its path where others have that name."""
     name = name_of(path)
     return name if {*names.named(name)} <= {path} else path.removesuffix(ENDING)
-
-
-MOST_OPENING = 120
-MARKUP = re.compile(r"[\[\]`*_<>|]")
 
 
 def opening_line(text: str) -> str:

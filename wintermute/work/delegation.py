@@ -48,6 +48,19 @@ from wintermute.work.runner import MOST_CRASHES, Look
 
 ROLE = "sub_sessions"
 
+MOST_CHARACTERS = 40_000  # of all results in one text
+FEWEST_CHARACTERS = 80  # of each of them
+MANY = 200  # characters that are left for each where only beginnings are shown
+OBJECTIVE_CHARACTERS = 200
+STEP_CHARACTERS = 500
+EVENT_KINDS: dict[str, EventKind] = {
+    "done": "sub_session_result",
+    "timed_out": "sub_session_timeout",
+}
+STATUS = {"timed_out": "timed out", "ended": "stopped"}
+log = logging.getLogger(__name__)
+SOON = timedelta(seconds=0.2)  # nothing rings when a turn has run its last call
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -99,18 +112,6 @@ class Bounds:
             )
         if not order.objective.strip():
             raise ToolFailed("the objective is empty; nothing was started")
-
-
-MOST_CHARACTERS = 40_000  # of all results in one text
-FEWEST_CHARACTERS = 80  # of each of them
-MANY = 200  # characters that are left for each where only beginnings are shown
-OBJECTIVE_CHARACTERS = 200
-STEP_CHARACTERS = 500
-EVENT_KINDS: dict[str, EventKind] = {
-    "done": "sub_session_result",
-    "timed_out": "sub_session_timeout",
-}
-STATUS = {"timed_out": "timed out", "ended": "stopped"}
 
 
 def report(members: Sequence[SubSession]) -> tuple[EventKind, str]:
@@ -306,11 +307,6 @@ class WorkerInstructions:
         if self.mode != "full":
             return None
         return await self.texts.gather.changing(scope, None, size, anew=anew)
-
-
-log = logging.getLogger(__name__)
-
-SOON = timedelta(seconds=0.2)  # nothing rings when a turn has run its last call
 
 
 class Delegation:

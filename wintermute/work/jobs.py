@@ -43,6 +43,9 @@ AWAY: Mapping[type[WintermuteError], str] = {
 
 log = logging.getLogger(__name__)
 
+OweDue = Callable[[Transaction], Awaitable[datetime | None]]
+"""Enqueues what is due; when to look again."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobDone:
@@ -84,8 +87,6 @@ class JobPolicy:
 
 Function = Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]]
 """What is done for one job."""
-OweDue = Callable[[Transaction], Awaitable[datetime | None]]
-"""Enqueues what is due; when to look again."""
 
 
 class JobKind:
