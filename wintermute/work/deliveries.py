@@ -1,4 +1,4 @@
-"""Where what nobody asked for at this moment may be said."""
+"""Routing: target rooms for messages that nobody asked for at this moment."""
 
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
@@ -9,7 +9,7 @@ from wintermute.tasks.tasks import EVERYWHERE
 
 
 class Deliveries:
-    """The conversations in which it may be said, looked up once per transaction (T-013, T-014)."""
+    """Target rooms, looked up once per transaction (T-013, T-014)."""
 
     def __init__(
         self,
@@ -19,9 +19,9 @@ class Deliveries:
         encrypted: frozenset[str],
         speaker: Speaker,
     ) -> None:
-        """`gone`: rooms that we have left or that are over; `barred`: just for what was made there.
+        """`gone`: rooms that were left or closed; `barred`: rooms only for what was made there.
 
-        What was made in one of the `encrypted` ones is said in such a one only.
+        A message that was made in one of the `encrypted` rooms goes to an encrypted room only.
         """
         self._stores = stores
         self._gone = gone
@@ -32,19 +32,19 @@ class Deliveries:
 
     @classmethod
     async def now(cls, tx: Transaction, stores: Stores, speaker: Speaker) -> "Deliveries":
-        """As things are in this transaction."""
+        """Read the current rooms in this transaction."""
         barred = (await stores.known.moves(tx)).barred
         encrypted = await stores.known.encrypted()
         return cls(stores, await stores.known.gone(tx), barred, encrypted, speaker)
 
     async def home(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
-        """The conversation in which something of a scope is said now; None: there is none."""
+        """Return the conversation for a message of a scope; None: there is none now."""
         key = (scope, made_in)
         if key not in self._known:
-            self._known[key] = await self._found(tx, scope, made_in)
+            self._known[key] = await self._find(tx, scope, made_in)
         return self._known[key]
 
-    async def _found(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
+    async def _find(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
         if scope == EVERYWHERE and made_in is not None:
             found = [await self._stores.conversations.get(made_in)]
         else:
@@ -52,7 +52,7 @@ class Deliveries:
             found = await self._stores.conversations.homes(tx, scope, made_in)
         secret = await self._is_secret(made_in)
         home = next((each for each in found if self._may(each, made_in, secret)), None)
-        return home or await self._opened(tx, scope, secret)
+        return home or await self._open(tx, scope, secret)
 
     async def _is_secret(self, made_in: str | None) -> bool:
         if made_in is None:
@@ -66,13 +66,13 @@ class Deliveries:
             return False
         return self._speaker.fits(each)
 
-    async def _opened(self, tx: Transaction, scope: str, secret: bool) -> Conversation | None:
-        """A conversation that begins with this: its person has not spoken there yet."""
+    async def _open(self, tx: Transaction, scope: str, secret: bool) -> Conversation | None:
+        """Open a conversation in the person's room, if they have not spoken there yet."""
         room_id = self._speaker.room_for(scope, encrypted=secret)
         if room_id is None or room_id in self._gone:
             return None
         held = await self._stores.conversations.of_room(tx, room_id)
         if held and not scope.startswith(PERSON):
-            return held  # a group of two by now: what they talk about is not begun anew by this
+            return held  # a group of two by now: its conversation goes on
         conversation_id = await self._stores.conversations.in_room(tx, room_id, scope)
         return Conversation(conversation_id, room_id, scope)
