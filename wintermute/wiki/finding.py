@@ -1,4 +1,4 @@
-"""What a status says of the wiki: pages, broken links, the last job."""
+"""Status line about the wiki: pages, broken links, the last job."""
 
 from datetime import datetime, tzinfo
 
@@ -16,7 +16,7 @@ NO_STORE = "no pages yet -> `wintermute wiki init` makes a store"
 
 
 def wiki_finding(store: WikiStore, zone: tzinfo) -> Finding:
-    """One line; it takes as long as a look at every page that changed."""
+    """Return the status line; pages that changed are read for it."""
     if not store.exists:
         return Finding(PART, "ok", NO_STORE)
     try:
