@@ -1,8 +1,10 @@
 """Contradictions: if two facts cannot both be true now, the older one ends and stays as history.
 
-similar pairs ─ the nearest 20 ─▶ one question each ─▶ keep one ─ is it newer, and does one harmless | │ value
-alone differ? ─▶ the other ends | │ ╰─ no ─▶ a person is asked | ├▶ merge ─▶ as in dedup | ╰▶ keep both ─▶ no
-change, and no second question
+similar pairs ─ the nearest 20 ─▶ one question each
+                                    ├▶ keep one ─ newer, and one harmless value differs? ─▶ the other ends
+                                    │                 ╰─ no ─▶ a person is asked
+                                    ├▶ merge ─▶ as in dedup
+                                    ╰▶ keep both ─▶ no change, and no second question
 """
 
 from collections.abc import AsyncIterator, Sequence, Set

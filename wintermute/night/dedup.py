@@ -1,7 +1,7 @@
 """Dedup: facts that say the same become one, if the merged text keeps everything that they say.
 
-new facts ─ similar ─▶ clusters ─▶ one question each ─▶ {text} ─ keeps all? ─▶ merged | ╰─ no ─▶ to
-contradictions
+new facts ─ similar ─▶ clusters ─▶ one question each ─▶ {text} ─ keeps all? ─▶ merged
+                                                                    ╰─ no ─▶ to contradictions
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence

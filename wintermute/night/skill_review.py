@@ -1,8 +1,8 @@
 """Skills at night: ask about long, similar and unread ones; nothing is changed without a yes (M-080).
 
-changed since the last night ─┬ similar to another ─▶ one question to a model ─▶ "merge these?" | ╰ long
-───────────────▶ one question to a model ─▶ "change this?" |not read for 90 days
-────────────────────────────────────────────────────────▶ "remove this?"
+changed since the last night ─┬ similar to another ─▶ one question to a model ─▶ "merge these?"
+                              ╰ long ───────────────▶ one question to a model ─▶ "change this?"
+not read for 90 days ──────────────────────────────────────────────────────────▶ "remove this?"
 """
 
 import asyncio

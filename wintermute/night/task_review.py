@@ -1,7 +1,7 @@
 """Review of tasks at night: better wording, better priority, and the end of tasks that are done.
 
-tasks of a scope ─ one question ─▶ actions ─┬▶ the assistant's own tasks: changed at once, undoable | ╰▶
-people's tasks, or the end of a schedule: a question
+    tasks of a scope ─ one question ─▶ actions ─┬▶ the assistant's own tasks: changed at once, undoable
+                                                ╰▶ people's tasks, or the end of a schedule: a question
 
 A task ends at once only if its own text says that it is done, or if a remaining task covers all of it.
 """

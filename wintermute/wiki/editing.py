@@ -1,7 +1,7 @@
 """Page editing by a person: the text that they opened, and the text that may be saved (V-022).
 
-opened ─ typed ─▶ wanted ─┬▶ refused with a message: the person keeps their text | ╰▶ a change set of cause
-`edit`, then put in place
+opened ─ typed ─▶ wanted ─┬▶ refused with a message: the person keeps their text
+                          ╰▶ a change set of cause `edit`, then put in place
 """
 
 import re

@@ -28,7 +28,7 @@ APPLYING = f"{JOBS}/applying"
 CHANGES = "changes.json"
 OUTPUT = "output"
 PATIENCE, WRITERS_SHARE = 5.0, 6
-"""Seconds, and how many times as long who writes may wait: nobody holds a store for as long."""
+"""Seconds that a reader waits for the lock, and factor for a writer; nobody should hold it that long."""
 
 log = logging.getLogger(__name__)
 

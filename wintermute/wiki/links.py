@@ -1,7 +1,8 @@
 """Titles and links, and the page that each refers to. Pure, and the same for everybody who asks (W-014).
 
-"Garden" the only page of this name, in any folder |"semantic/Garden" the page at this path, also with `.md`
-|[[Garden]] [[semantic/Garden|the garden]] [[Garden#Roses]] the same, in a text
+"Garden"            the only page of this name, in any folder
+"semantic/Garden"   the page at this path, also with `.md`
+[[Garden]]  [[semantic/Garden|the garden]]  [[Garden#Roses]]    the same, in a text
 """
 
 import re
@@ -35,7 +36,7 @@ FENCE = re.compile(
     r"^(?:[ \t>]|(?P<item>[-*+]|\d{1,9}[.)])[ \t])*(?P<run>`{3,}|~{3,})(?P<rest>[^\n]*)$",
     re.MULTILINE,
 )
-# Not possessive groups but quantifiers: Python before 3.11.5 has a bug in the former.
+# Possessive quantifiers, but no possessive groups: Python before 3.11.5 matches those wrongly.
 SPAN = re.compile(
     r"""
     ` (?: (?:(?<!\\`)|(?<=\\\\`)) (`{0,7}+) (?!`)
