@@ -54,8 +54,8 @@ class CatchUp:
             notes += await self._reconstruct(work)
         except WintermuteError as error:  # earlier results are reported all the same
             problem = error
-        after, told = await self._stores.facts.count(work.scope), await self._summary(work)
-        note, edited = "; ".join(filter(None, (told, *notes))), await self._edited_sources(work)
+        after, summary = await self._stores.facts.count(work.scope), await self._summary(work)
+        note, edited = "; ".join(filter(None, (summary, *notes))), await self._edited_sources(work)
         yield TidyStep(told=edited, note=note, counts=(before, after))
         if problem is not None:
             raise problem
@@ -67,22 +67,22 @@ class CatchUp:
         changes = [(each.cause, change) for each in new for change in each.changes]
         learnt = sum(cause == "harvest" and change.before is None for cause, change in changes)
         gone = sum(cause == "reconstruction" and _is_gone(change) for cause, change in changes)
-        told = [f"{_memories(learnt)} learnt"] if learnt else []
-        told += [f"{gone} {TOGETHER}"] if gone else []
-        return ", ".join(told)
+        parts = [f"{_memories(learnt)} learnt"] if learnt else []
+        parts += [f"{gone} {TOGETHER}"] if gone else []
+        return ", ".join(parts)
 
     async def _edited_sources(self, work: PhaseWork) -> list[Decision]:
         """Return the things that people asked for in messages that they edited since (M-089)."""
-        looked = [
+        earlier = [
             each.began_at
             for each in await self._stores.nights.newest(LOOKED_BACK)
             if each.id != work.night.id
             and each.scope in ("", work.scope)
             and each.phase in ("", self.name)
         ]
-        since = max([work.night.began_at - WEEK, *looked])
-        found = await asked_for(self._stores, work.scope, since)
-        return [Decision(EDITED.name, (text,), "", YOURS, {}, state="done") for text in found]
+        since = max([work.night.began_at - WEEK, *earlier])
+        texts = await asked_for(self._stores, work.scope, since)
+        return [Decision(EDITED.name, (text,), "", YOURS, {}, state="done") for text in texts]
 
     async def foreseen(self, work: PhaseWork) -> str:
         """Announce how many conversations would be read and how many new facts reconstructed."""

@@ -56,21 +56,21 @@ class PairAnswer:
     ended: tuple[str, ...] = ()
 
 
-def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
+def decision(answer: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
     """Read a model's answer about two facts (M-058, M-072). Raises: Unfit."""
-    action = found.get("action")
+    action = answer.get("action")
     if action not in ACTIONS:
         raise Unfit(f'"action" must be one of {", ".join(ACTIONS)}')
     if action != "merge":
-        only(found, "action")
+        only(answer, "action")
         return PairAnswer(action)
-    only(found, "action", "text")
+    only(answer, "action", "text")
     line = proved(
-        found["text"], [part for fact in pair for part in (fact.text, *_days(fact, zone))]
+        answer["text"], [part for fact in pair for part in (fact.text, *_days(fact, zone))]
     )
-    heirs = Heirs([line])
-    ended = tuple(fact.id for fact in pair if heirs.overtakes(fact.text, 0))
-    kept = [fact for fact in pair if heirs.keeps(fact.text, 0) and fact.id not in ended]
+    merged = Heirs([line])
+    ended = tuple(fact.id for fact in pair if merged.overtakes(fact.text, 0))
+    kept = [fact for fact in pair if merged.keeps(fact.text, 0) and fact.id not in ended]
     if len(kept) + len(ended) < len(pair) or not kept:
         raise Unfit("it leaves out or changes what one of them says")
     return PairAnswer("merge", line, ended)
@@ -105,16 +105,16 @@ async def end_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason
     """
     facts, texts = stores.facts, member_texts(item)
     stays = {each["id"]: each["text"] for each in [item.plan["winner"]] if each}
-    found = await still_so(stores, tx, item, why, texts | stays, texts)
-    if not found:
+    unchanged = await still_so(stores, tx, item, why, texts | stays, texts)
+    if not unchanged:
         return False
-    losers = [fact for fact in found if fact.id in texts]
-    heirs = [fact for fact in found if fact.id in stays]
+    losers = [fact for fact in unchanged if fact.id in texts]
+    winners = [fact for fact in unchanged if fact.id in stays]
     now = facts.now()
     for loser in losers:
-        until, heir = next(((each.last_said, each.id) for each in heirs), (now, None))
+        until, successor = next(((each.last_said, each.id) for each in winners), (now, None))
         until = until if loser.valid_from < until <= now else now
-        await facts.end(tx, why, loser.id, until, heir)
+        await facts.end(tx, why, loser.id, until, successor)
     return True
 
 
@@ -142,21 +142,21 @@ class Contradictions:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """Yield a step for each pair, then one with the facts that are finished. Raises: ModelError."""
-        found = await work.compared()
-        gone = going(work.so_far)
-        groups = await clusters_of(self._stores.nights, found, work.scope, self._same, gone)
-        owed = {fact.id for group in groups.owed for fact in group}
-        open_ = await self._open_pairs(found, work.scope, groups)
-        named = {name for pair in open_ for name in pair}
-        new = {*found.new} - owed
-        yield _finished(found, new - named)
+        compared = await work.compared()
+        removed = going(work.so_far)
+        groups = await clusters_of(self._stores.nights, compared, work.scope, self._same, removed)
+        pending = {fact.id for group in groups.owed for fact in group}
+        open_pairs = await self._open_pairs(compared, work.scope, groups)
+        named = {name for pair in open_pairs for name in pair}
+        new = {*compared.new} - pending
+        yield _finished(compared, new - named)
         own = [item for item in work.so_far if item.phase == self.name]
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
         asked: set[FactPair] = set()
-        for pair in open_:
-            facts = older, newer = in_order([found.facts[name] for name in pair])
+        for pair in open_pairs:
+            facts = older, newer = in_order([compared.facts[name] for name in pair])
             settles = may_settle(older, newer) and not work.is_small
-            if room and not gone & {*pair} and (settles or questions < MOST_ASKED):
+            if room and not removed & {*pair} and (settles or questions < MOST_ASKED):
                 room -= 1
                 step = await self._compare(work, facts)
                 asks = any(map(work.asks, step.items))
@@ -164,30 +164,30 @@ class Contradictions:
                     continue  # it waits, and the model is asked again
                 questions += asks
                 asked.add(pair)
-                gone |= {each["id"] for item in step.items for each in item.plan["members"]}
+                removed |= {each["id"] for item in step.items for each in item.plan["members"]}
                 yield step
-        rest = [pair for pair in open_ if pair not in asked]
-        later = sum(not gone & {*pair} for pair in rest)
+        rest = [pair for pair in open_pairs if pair not in asked]
+        later = sum(not removed & {*pair} for pair in rest)
         waiting = new & {name for pair in rest for name in pair}
         yield replace(
-            _finished(found, (new & named) - waiting),
+            _finished(compared, (new & named) - waiting),
             waiting=tuple(sorted(waiting)),
             note=f"{later} pairs wait for the next nights" if later else "",
             left=later > 0,
         )
 
-    async def _open_pairs(self, found: Compared, scope: str, groups: Clusters) -> list[FactPair]:
+    async def _open_pairs(self, compared: Compared, scope: str, groups: Clusters) -> list[FactPair]:
         """Return pairs not asked about before, most similar first, without those that dedup still asks about."""
-        owed = [{fact.id for fact in group} for group in groups.owed]
-        handed = [{fact.id for fact in group} for group in groups.refused]
-        new = {*found.new}
+        pending = [{fact.id for fact in group} for group in groups.owed]
+        refused = [{fact.id for fact in group} for group in groups.refused]
+        new = {*compared.new}
         pairs = [
             pair
-            for pair in found.ranked()
-            if (new & {*pair} or any({*pair} <= group for group in handed))
-            and not any({*pair} <= group for group in owed)
+            for pair in compared.ranked()
+            if (new & {*pair} or any({*pair} <= group for group in refused))
+            and not any({*pair} <= group for group in pending)
         ]
-        digests = {pair: pair_digest(*(found.facts[name] for name in pair)) for pair in pairs}
+        digests = {pair: pair_digest(*(compared.facts[name] for name in pair)) for pair in pairs}
         unjudged = await self._stores.nights.unjudged(scope, set(digests.values()))
         return [pair for pair in pairs if digests[pair] in unjudged]
 
@@ -237,9 +237,9 @@ class Contradictions:
         )
 
 
-def _finished(found: Compared, names: Set[str]) -> TidyStep:
-    again = names & found.by_words
-    return TidyStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(again)))
+def _finished(compared: Compared, names: Set[str]) -> TidyStep:
+    later = names & compared.by_words
+    return TidyStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(later)))
 
 
 def in_order(pair: Sequence[Fact]) -> tuple[Fact, Fact]:

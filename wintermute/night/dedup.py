@@ -47,47 +47,49 @@ def clusters(
 
     No id is in two groups. If A is similar to B, and B to C, but A not to C, then C stays out of A's group.
     """
-    alike: dict[str, dict[str, float]] = {}
+    similar: dict[str, dict[str, float]] = {}
     for (one, other), value in pairs.items():
         if value >= least:
-            alike.setdefault(one, {})[other] = value
-            alike.setdefault(other, {})[one] = value
-    seeds = [name for name in new if name in alike]
+            similar.setdefault(one, {})[other] = value
+            similar.setdefault(other, {})[one] = value
+    seeds = [name for name in new if name in similar]
     taken: set[str] = set()
-    found: list[tuple[str, ...]] = []
-    for seed in sorted(seeds, key=lambda name: (-max(alike[name].values()), name)):
+    groups: list[tuple[str, ...]] = []
+    for seed in sorted(seeds, key=lambda name: (-max(similar[name].values()), name)):
         if seed in taken:
             continue
         group = [seed]
-        for name, _ in sorted(alike[seed].items(), key=lambda one: (-one[1], one[0])):
-            fits = name not in taken and all(name in alike[each] for each in group)
-            if fits and len(group) < MOST:
+        for name, _ in sorted(similar[seed].items(), key=lambda one: (-one[1], one[0])):
+            is_free = name not in taken and all(name in similar[each] for each in group)
+            if is_free and len(group) < MOST:
                 group.append(name)
         if len(group) > 1:
             taken.update(group)
-            found.append(tuple(group))
-    return found
+            groups.append(tuple(group))
+    return groups
 
 
 async def clusters_of(
-    nights: Nights, found: Compared, scope: str, least: float, gone: Collection[str]
+    nights: Nights, compared: Compared, scope: str, least: float, gone: Collection[str]
 ) -> Clusters:
     """Return clusters of new facts, without those `gone` and without pairs judged before."""
     near = {
         pair: value
-        for pair, value in found.pairs.items()
+        for pair, value in compared.pairs.items()
         if value >= least and not {*pair} & {*gone}
     }
-    digests = {pair: pair_digest(*(found.facts[name] for name in pair)) for pair in near}
-    open_ = await nights.unjudged(scope, set(digests.values()))
-    pairs = {pair: value for pair, value in near.items() if digests[pair] in open_}
-    groups = [[found.facts[name] for name in group] for group in clusters(found.new, pairs, least)]
+    digests = {pair: pair_digest(*(compared.facts[name] for name in pair)) for pair in near}
+    unjudged = await nights.unjudged(scope, set(digests.values()))
+    pairs = {pair: value for pair, value in near.items() if digests[pair] in unjudged}
+    groups = [
+        [compared.facts[name] for name in group] for group in clusters(compared.new, pairs, least)
+    ]
     groups = [sorted(group, key=lambda fact: (fact.created_at, fact.id)) for group in groups]
     named = {cluster_digest(group) for group in groups}
-    owed = (await nights.unjudged(scope, named)) - found.asked
+    pending = (await nights.unjudged(scope, named)) - compared.asked
     return Clusters(
-        tuple(tuple(group) for group in groups if cluster_digest(group) in owed),
-        tuple(tuple(group) for group in groups if cluster_digest(group) not in owed),
+        tuple(tuple(group) for group in groups if cluster_digest(group) in pending),
+        tuple(tuple(group) for group in groups if cluster_digest(group) not in pending),
     )
 
 
@@ -126,12 +128,12 @@ def proved(text: object, inputs: Sequence[str]) -> str:
     return line
 
 
-def merged_text(found: Json, members: Sequence[Fact]) -> str:
+def merged_text(answer: Json, members: Sequence[Fact]) -> str:
     """Return the merged text of an answer if it keeps all that its members say (M-056). Raises: Unfit."""
-    only(found, "text")
-    line = proved(found["text"], [fact.text for fact in members])
-    heirs = Heirs([line])
-    if any(heirs.overtakes(fact.text, 0) or not heirs.keeps(fact.text, 0) for fact in members):
+    only(answer, "text")
+    line = proved(answer["text"], [fact.text for fact in members])
+    merged = Heirs([line])
+    if any(merged.overtakes(fact.text, 0) or not merged.keeps(fact.text, 0) for fact in members):
         raise Unfit("it leaves out or changes what one of them says")
     return line
 
@@ -211,14 +213,14 @@ async def still_so(
     If a fact that would be `over` was said again since the answer, the model is asked anew. A person's yes
     skips this check, for it is their newest word.
     """
-    found = await stores.facts.living(tx, item.scope, list(texts))
-    apart = len({fact.taint for fact in found}) > 1 or any(fact.valid_to for fact in found)
-    if apart or {fact.id: fact.text for fact in found} != texts:
+    facts = await stores.facts.living(tx, item.scope, list(texts))
+    differ = len({fact.taint for fact in facts}) > 1 or any(fact.valid_to for fact in facts)
+    if differ or {fact.id: fact.text for fact in facts} != texts:
         return []
-    losers = [fact for fact in found if fact.id in over]
-    winners = [fact for fact in found if fact.id not in over]
+    losers = [fact for fact in facts if fact.id in over]
+    winners = [fact for fact in facts if fact.id not in over]
     if why.cause != "night" or all(may_end(one, other) for one in losers for other in winners):
-        return found
+        return facts
     await stores.nights.take_back(tx, stores.decisions, item)
     await looked_at(tx, (), list(texts))
     return []
@@ -241,14 +243,14 @@ async def merge_facts(stores: Stores, tx: Transaction, item: Decision, why: Reas
     members = await still_so(stores, tx, item, why, texts, ended)
     if not members or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
         return False
-    over = dict.fromkeys(ended, 0)
-    heirs = dict.fromkeys([name for name in texts if name not in over], 0)
-    done = await facts.supersede(tx, why, [merged_fact(members, text)], heirs, over)
-    [heir] = done.facts
+    ends = dict.fromkeys(ended, 0)
+    retired = dict.fromkeys([name for name in texts if name not in ends], 0)
+    done = await facts.supersede(tx, why, [merged_fact(members, text)], retired, ends)
+    [merged] = done.facts
     gone = [*(fact.id for fact in done.retired), *done.ended]
-    await hand_down_use(tx, heir.id, gone)
+    await hand_down_use(tx, merged.id, gone)
     is_new = done.outcomes[0] != "known"
-    await take_place(tx, heir.id, gone if is_new else [heir.id, *gone])
+    await take_place(tx, merged.id, gone if is_new else [merged.id, *gone])
     return True
 
 
@@ -281,15 +283,17 @@ class Dedup:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """Yield a step for each cluster. Raises: ModelError."""
-        found = await work.compared()
-        if found.note:
-            yield TidyStep(note=found.note, left=found.more > 0)
-        gone = going(work.so_far)
-        groups = await clusters_of(self._stores.nights, found, work.scope, self._least, gone)
+        compared = await work.compared()
+        if compared.note:
+            yield TidyStep(note=compared.note, left=compared.more > 0)
+        removed = going(work.so_far)
+        groups = await clusters_of(self._stores.nights, compared, work.scope, self._least, removed)
         for group in groups.owed:
-            yield await self._merge(work, found, group)
+            yield await self._merge(work, compared, group)
 
-    async def _merge(self, work: PhaseWork, found: Compared, members: Sequence[Fact]) -> TidyStep:
+    async def _merge(
+        self, work: PhaseWork, compared: Compared, members: Sequence[Fact]
+    ) -> TidyStep:
         digest = cluster_digest(members)
         values = {"content": "\n".join(f"- {fact.text}" for fact in members)}
         asked = work.models.answer_in_json(
@@ -300,12 +304,12 @@ class Dedup:
             asked, (digest,), lambda problem: f"some were not merged: {problem}"
         )
         if isinstance(text, TidyStep):
-            found.asked.update(text.judged)
+            compared.asked.update(text.judged)
             return text
-        found.asked.add(digest)
+        compared.asked.add(digest)
         names = [fact.id for fact in members]
-        least = min(found.pairs[pair_of(*two)] for two in combinations(names, 2))
-        wanted = merging(members, text, f"they say the same (likeness {least:.2f})", digest)
+        similarity = min(compared.pairs[pair_of(*two)] for two in combinations(names, 2))
+        planned = merging(members, text, f"they say the same (likeness {similarity:.2f})", digest)
         # After an undo, no question about two of these facts follows.
         pairs = tuple(pair_digest(*two) for two in combinations(members, 2))
-        return TidyStep((wanted,), judged=pairs)
+        return TidyStep((planned,), judged=pairs)

@@ -25,28 +25,28 @@ async def night_finding(
     """Return the status line. It names phases and problems, but nothing that is remembered."""
     nights = Nights(database, clock)
     newest = await nights.newest(MOST_FAILED)
-    (asked,) = await database.scalars(
+    (questions,) = await database.scalars(
         "SELECT count(*) FROM decisions WHERE state = 'open' AND night <> ''"
     )
-    told = [_last(newest[0], zone, data_dir) if newest else "none has run yet"]
-    told.append(
+    parts = [_last(newest[0], zone, data_dir) if newest else "none has run yet"]
+    parts.append(
         f"next {await _next(nights, clock, dreaming, zone)}" if dreaming.enabled else "turned off"
     )
-    told += [f"{counted(asked, 'question')}, which `/night` shows"] if asked else []
-    numbers = {"questions": asked, "failed": len(failed(newest[0])) if newest else 0}
+    parts += [f"{counted(questions, 'question')}, which `/night` shows"] if questions else []
+    numbers = {"questions": questions, "failed": len(failed(newest[0])) if newest else 0}
     if len(newest) == MOST_FAILED and all(map(failed, newest)):
-        told.append(f"{MOST_FAILED} in a row have failed -> `wintermute night report` says why")
-        return Finding(PART, "warn", "; ".join(told), numbers)
-    return Finding(PART, "ok", "; ".join(told), numbers)
+        parts.append(f"{MOST_FAILED} in a row have failed -> `wintermute night report` says why")
+        return Finding(PART, "warn", "; ".join(parts), numbers)
+    return Finding(PART, "ok", "; ".join(parts), numbers)
 
 
 async def _next(nights: Nights, clock: Clock, dreaming: Dreaming, zone: ZoneInfo) -> str:
     """Return the time of the next night: one for each date, also if the hour was changed after today's."""
     begins = time(dreaming.hour, dreaming.minute)
-    found = next_night(newest_night(clock.now(), begins, zone), begins, zone)
-    if await nights.has_been(found.day):
-        found = next_night(found, begins, zone)
-    return f"{found.at.astimezone(zone):%Y-%m-%d %H:%M}"
+    night = next_night(newest_night(clock.now(), begins, zone), begins, zone)
+    if await nights.has_been(night.day):
+        night = next_night(night, begins, zone)
+    return f"{night.at.astimezone(zone):%Y-%m-%d %H:%M}"
 
 
 def _last(night: Night, zone: ZoneInfo, data_dir: Path) -> str:

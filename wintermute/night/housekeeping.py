@@ -51,11 +51,11 @@ class Housekeeping:
             await self._stores.nights.expire_judged(tx)
             tasks = await purge_completed(tx, before)
         folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))
-        holes = await self._vacuum()
+        freed = await self._vacuum()
         if await self._has_news():
             async with self._stores.database.transaction() as tx:
                 await self._stores.facts.words.optimize(tx)
-        told = [
+        counts = [
             counted(n, what)
             for n, what in (
                 (tasks, "completed task"),
@@ -64,8 +64,8 @@ class Housekeeping:
             )
             if n
         ]
-        notes = [f"gone: {', '.join(told)}"] if told else []
-        notes += [f"{holes:,} bytes of the database given back"] if holes else []
+        notes = [f"gone: {', '.join(counts)}"] if counts else []
+        notes += [f"{freed:,} bytes of the database given back"] if freed else []
         yield TidyStep(note="; ".join(notes), counts=(tasks + folders + questions, 0))
 
     async def _vacuum(self) -> int:

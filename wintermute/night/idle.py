@@ -176,10 +176,10 @@ class Pages:
     def _applied_jobs(self, names: Sequence[str]) -> list[Decision]:
         """Return decisions for those of these jobs whose pages are in place."""
         wiki = self._stores.wiki
-        found = [read_job(wiki.files, name) for name in names]
+        jobs = [read_job(wiki.files, name) for name in names]
         return [
             _of_job(job, wiki.is_outside(job.raw_copy))
-            for job in found
+            for job in jobs
             if job and job.status == "applied" and job.changed_files
         ]
 
@@ -226,7 +226,7 @@ class Pages:
 
     async def _open_questions(self, scope: str) -> list[Decision]:
         """Return the decisions that wait for a person and that no earlier night asked about."""
-        found = list[Decision]()
+        decisions = list[Decision]()
         for kind in ASKED:
             for each in await self._stores.decisions.waiting(scope, kind):
                 if (file := each.file) is None or each.night:
@@ -238,10 +238,10 @@ class Pages:
                         partial(self._stores.wiki.is_outside, item, text or "")
                     )
                     plan = {"files": [file | {"was": now}], "outside": outside}
-                    found.append(replace(each, plan=plan))
+                    decisions.append(replace(each, plan=plan))
         if self._has_pages(scope):
-            found += await self._asked_lines(scope)
-        return found
+            decisions += await self._asked_lines(scope)
+        return decisions
 
     async def _asked_lines(self, scope: str) -> list[Decision]:
         """Return one question for all withheld lines that no open question covers (M-082)."""
@@ -330,26 +330,27 @@ class FoldIdle:
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """Yield one step with the long conversations before and after. An unusable summary is not asked for
         again."""
-        folding, broken = self._folding(work), ""
+        folding, problems = self._folding(work), ""
         # Folds before a kill were not reported yet.
         done = dict.fromkeys(await self._stores.folds.of_night(work.night.id, work.scope), BEFORE)
-        found = {*done}
+        branches = {*done}
         try:
             async for branch, past, digest in self._long(folding, work.scope):
-                found.add(branch)
-                if told := await self._fold(work, folding, branch, past, digest):
-                    done[branch] = told
+                branches.add(branch)
+                if summary := await self._fold(work, folding, branch, past, digest):
+                    done[branch] = summary
         except WintermuteError as problem:  # earlier results are reported all the same
-            broken = str(problem)
+            problems = str(problem)
         away, spent = work.models.away, work.models.spent
         yield TidyStep(
             told=[
-                Decision(SUMMED_UP.name, (), "", told, {}, state="done") for told in done.values()
+                Decision(SUMMED_UP.name, (), "", summary, {}, state="done")
+                for summary in done.values()
             ],
-            note="; ".join(filter(None, (away, broken))),
+            note="; ".join(filter(None, (away, problems))),
             left=spent,
-            counts=(len(found), len(found) - len(done)),
-            failed=bool(broken) or (bool(away) and not spent),
+            counts=(len(branches), len(branches) - len(done)),
+            failed=bool(problems) or (bool(away) and not spent),
         )
 
     async def _fold(

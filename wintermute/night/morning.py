@@ -59,9 +59,9 @@ class Morning:
         zone, ended = self._stores.tasks.zone, night.ended_at or self._clock.now()
         if night.why in ("schedule", "late"):
             begun = instant(datetime.combine(night.date, self._begins), zone)
-            found = max(self._morning_after(begun), ended)
-            early = found.astimezone(zone).time() < self._at  # it was caught up in the next night
-            return self._morning_after(found) if early else found
+            due = max(self._morning_after(begun), ended)
+            early = due.astimezone(zone).time() < self._at  # it was caught up in the next night
+            return self._morning_after(due) if early else due
         return self._morning_after(ended)
 
     def _morning_after(self, moment: datetime) -> datetime:
@@ -78,14 +78,14 @@ class Morning:
         """
         untold = await self._stores.nights.untold(tx)
         now, later, over = self._clock.now(), list[datetime](), list[str]()
-        homes = await Deliveries.now(tx, self._stores, self._speaker) if untold else None
+        target_rooms = await Deliveries.now(tx, self._stores, self._speaker) if untold else None
         for night in untold:
             about = await self._to_report(tx, night)
-            if not about or homes is None:
+            if not about or target_rooms is None:
                 over.append(night.id)
             elif (due := self.due(night)) > now:
                 later.append(due)
-            elif any([await self._target_room(tx, homes, scope) for scope in about]):
+            elif any([await self._target_room(tx, target_rooms, scope) for scope in about]):
                 await self._stores.jobs.owe(tx, MORNING)
         if over:
             await self._stores.nights.mark_told(tx, over)
@@ -93,24 +93,24 @@ class Morning:
 
     async def _to_report(self, tx: Transaction, night: Night) -> dict[str, list[Decision]]:
         """Return a night's decisions to report, by scope; a group gets only its questions."""
-        found = dict[str, list[Decision]]()
+        by_scope = dict[str, list[Decision]]()
         for item in await self._stores.nights.untold_items(tx, night) if self._wanted else ():
-            found.setdefault(item.scope, []).append(item)
+            by_scope.setdefault(item.scope, []).append(item)
         return {
             scope: items
-            for scope, items in found.items()
+            for scope, items in by_scope.items()
             if not scope.startswith(ROOM) or any(item.state == "open" for item in items)
         }
 
     async def _target_room(
-        self, tx: Transaction, homes: Deliveries, scope: str
+        self, tx: Transaction, target_rooms: Deliveries, scope: str
     ) -> Conversation | None:
         """Return the target room of a scope. A report meant for a Matrix room never goes to a terminal."""
-        home = await homes.home(tx, scope, None)
-        if home is None or is_matrix(home.room_id):
-            return home
-        held = await self._stores.conversations.homes(tx, scope)
-        return None if any(is_matrix(each.room_id) for each in held) else home
+        room = await target_rooms.home(tx, scope, None)
+        if room is None or is_matrix(room.room_id):
+            return room
+        rooms = await self._stores.conversations.homes(tx, scope)
+        return None if any(is_matrix(each.room_id) for each in rooms) else room
 
     async def work(self, _: Job) -> JobDone:
         """Send the reports in the transaction that ends the job."""
@@ -118,50 +118,54 @@ class Morning:
 
     async def _send_all(self, tx: Transaction) -> Collection[str]:
         """Send each person with a room one message about all due nights."""
-        now, told = self._clock.now(), dict[str, list[tuple[Night, list[Decision]]]]()
+        now, reports = self._clock.now(), dict[str, list[tuple[Night, list[Decision]]]]()
         for night in await self._stores.nights.untold(tx):
             if self.due(night) <= now:
                 for scope, items in (await self._to_report(tx, night)).items():
-                    told.setdefault(scope, []).append((night, items))
-        homes = await Deliveries.now(tx, self._stores, self._speaker)
+                    reports.setdefault(scope, []).append((night, items))
+        target_rooms = await Deliveries.now(tx, self._stores, self._speaker)
         news = set[str]()
-        for scope in sorted(told):
-            home = await self._target_room(tx, homes, scope)
-            if home is not None:
-                await self._send_report(tx, home, scope, told[scope])
-                news.add(home.id)
+        for scope in sorted(reports):
+            room = await self._target_room(tx, target_rooms, scope)
+            if room is not None:
+                await self._send_report(tx, room, scope, reports[scope])
+                news.add(room.id)
         return news
 
     async def _send_report(
         self,
         tx: Transaction,
-        home: Conversation,
+        room: Conversation,
         scope: str,
-        told: Sequence[tuple[Night, Sequence[Decision]]],
+        reports: Sequence[tuple[Night, Sequence[Decision]]],
     ) -> None:
-        nights = [night for night, _ in told]
-        broken = sum(len(failed(night)) for night in nights) if self._is_owners(scope) else 0
+        nights = [night for night, _ in reports]
+        failures = sum(len(failed(night)) for night in nights) if self._is_owners(scope) else 0
         known = self._known(scope)
         waits = any(left_over(night, known) for night in nights)
         today = self._clock.now().astimezone(self._stores.tasks.zone).date()
-        items = [item for _, of_night in told for item in of_night]
-        said = message(told_of(nights, today), items, broken, left=waits)
-        await self._send(tx, home, scope, said, [night.id for night in nights], unasked=True)
+        items = [item for _, of_night in reports for item in of_night]
+        report = message(told_of(nights, today), items, failures, left=waits)
+        await self._send(tx, room, scope, report, [night.id for night in nights], unasked=True)
 
     async def _send(
         self,
         tx: Transaction,
-        home: Conversation,
+        room: Conversation,
         scope: str,
-        said: NightMessage,
+        report: NightMessage,
         nights: Sequence[str],
         *,
         unasked: bool = False,
     ) -> None:
         """Send a message and mark its nights as reported; a message with one question gets reactions."""
-        signs, asks = (SIGNS, said.asks) if said.asks else ((), None)
+        signs, asks = (SIGNS, report.asks) if report.asks else ((), None)
         outbox_id = await self._stores.outbox.enqueue(
-            *(tx, home.id, said.text), kind="notice", meant_for=scope, signs=signs, unasked=unasked
+            *(tx, room.id, report.text),
+            kind="notice",
+            meant_for=scope,
+            signs=signs,
+            unasked=unasked,
         )
         for night in nights:
             of_it = asks.n if asks and asks.night == night else None
@@ -178,28 +182,34 @@ class Morning:
         self, tx: Transaction, night: Night, conversation_id: str
     ) -> Collection[str]:
         """Report a night to the conversation that asked for it."""
-        held = await self._stores.conversations.get(conversation_id)
+        conversation = await self._stores.conversations.get(conversation_id)
         everything = await self._stores.decisions.listed(tx, night.id, states=("done", "open"))
-        items = [item for item in everything if item.scope == held.scope]
-        known = self._known(held.scope)
-        broken = [tally for tally in failed(night) if tally.scope in known]
-        waits = left_over(night, known)
-        said = message("Done", items, len(broken), left=bool(waits))
+        items = [item for item in everything if item.scope == conversation.scope]
+        known = self._known(conversation.scope)
+        failures = [tally for tally in failed(night) if tally.scope in known]
+        unfinished = left_over(night, known)
+        report = message("Done", items, len(failures), left=bool(unfinished))
         here = " here. Other chats get their own report" if everything else ""
         notes = [tally.note for tally in night.phases if tally.scope in known and tally.note]
         nothing = (
             "Done, and nothing was changed" if notes else f"Done: there was nothing to tidy{here}"
         )
-        lines = [said.text or f"{nothing}{f': {WAITS}' if waits else ''}."]
+        lines = [report.text or f"{nothing}{f': {WAITS}' if unfinished else ''}."]
         lines += (
-            [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in waits))}."] if waits else []
+            [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in unfinished))}."]
+            if unfinished
+            else []
         )
-        if steps := dict.fromkeys(USES.get(each.name, "finish all") for each in broken):
+        if steps := dict.fromkeys(USES.get(each.name, "finish all") for each in failures):
             lines.append(f"I couldn't {', '.join(steps)}. I'll try again next night.")
         await self._send(
-            tx, held, held.scope, NightMessage("\n".join(lines), said.asks), [night.id]
+            tx,
+            conversation,
+            conversation.scope,
+            NightMessage("\n".join(lines), report.asks),
+            [night.id],
         )
-        return (held.id,)
+        return (conversation.id,)
 
 
 class NightReports:

@@ -132,9 +132,9 @@ class NightWatch:
         if self._missed is None or self._missed[0] != night.day or self._missed[1] > now:
             self._missed = (night.day, now)
         last = await self._stores.inbox.last_said()
-        quiet = max(self._missed[1], last or self._missed[1]) + SILENCE
-        if quiet > now:
-            return quiet
+        quiet_from = max(self._missed[1], last or self._missed[1]) + SILENCE
+        if quiet_from > now:
+            return quiet_from
         await self._enqueue(tx, night.day, "late")
         return None
 

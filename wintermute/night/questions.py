@@ -127,45 +127,45 @@ class Questions:
         A number refers to the newest night with such an item here, answered or not, so typing it twice never
         reaches another question. Raises: NoSuchNight; SeveralMeant if an older question has that number too.
         """
-        waiting, found = await self.open_in(scope), list[Decision]()
+        waiting, named = await self.open_in(scope), list[Decision]()
         for word in words:
             if word.casefold() == ALL:
-                found += waiting
+                named += waiting
             elif span := RANGE.fullmatch(word.strip("`#")):
                 first, last = int(span[1]), int(span[2] or span[1])
                 here = await self._numbered(scope, first, last, word)
                 older = [i for i in waiting if first <= i.n <= last and i.night != here[0].night]
                 if older:
                     raise SeveralMeant([*older, *here])
-                found += here
+                named += here
             else:
-                found.append(await self.item(word, scope))
-        return list({item.id: item for item in found}.values())
+                named.append(await self.item(word, scope))
+        return list({item.id: item for item in named}.values())
 
     async def _numbered(self, scope: str, first: int, last: int, word: str) -> list[Decision]:
-        everything = await self._stores.decisions.listed(self._stores.database, scope=scope)
-        fitting = [item for item in everything if first <= item.n <= last]
-        if not fitting:
+        items = await self._stores.decisions.listed(self._stores.database, scope=scope)
+        matching = [item for item in items if first <= item.n <= last]
+        if not matching:
             raise NoSuchNight(f"no change or question of a night has the number {word[:20]} here")
-        here = [item for item in fitting if item.night == fitting[-1].night]
+        here = [item for item in matching if item.night == matching[-1].night]
         return [item for item in here if item.state == "open"] or here[:1]
 
-    async def follow(self, item: Decision, word: str, deeds: Deeds) -> Answered:
+    async def follow(self, item: Decision, word: str, executors: Deeds) -> Answered:
         """Apply one of `ANSWERS`; other than yes and no only for a contradiction (M-087)."""
         answer = ANSWERS[word]
         if item.kind != "ended" and word not in ("yes", "no"):
             return Answered(item, ONLY_YES_OR_NO)
-        return await (self.no(item) if answer == "both" else self.yes(item, deeds, answer))
+        return await (self.no(item) if answer == "both" else self.yes(item, executors, answer))
 
-    async def yes(self, item: Decision, deeds: Deeds, answer: WhichHolds = "new") -> Answered:
+    async def yes(self, item: Decision, executors: Deeds, answer: WhichHolds = "new") -> Answered:
         """Apply a decision if its subject is unchanged (M-079); a no before it can be revised."""
         item = await self._open_again(item)
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
-        other = item.kind == "ended" and answer != "new"
-        wanted = turned(item, neither=answer == "neither") if other else item
+        keeps_other = item.kind == "ended" and answer != "new"
+        wanted = turned(item, neither=answer == "neither") if keeps_other else item
         try:
-            done = await deeds.apply(item, "command", wanted)
+            done = await executors.apply(item, "command", wanted)
         except StorageBlocked:
             raise
         except WintermuteError as problem:

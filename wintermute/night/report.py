@@ -58,12 +58,12 @@ def done_words(items: Sequence[Decision]) -> str:
     parts = list[str]()
     for name, number in Counter(item.kind for item in items if item.state == "done").items():
         of_kind = [item for item in items if item.kind == name and item.state == "done"]
-        kind, called = kind_of(of_kind[0]), [page for item in of_kind for page in _pages(item)]
-        if kind.is_named and 0 < len(called) <= MOST_NAMED:
-            parts.append(f"{quoted(called).replace('; ', ', ')} updated")
+        kind, pages = kind_of(of_kind[0]), [page for item in of_kind for page in _pages(item)]
+        if kind.is_named and 0 < len(pages) <= MOST_NAMED:
+            parts.append(f"{quoted(pages).replace('; ', ', ')} updated")
             continue
         members = [max(1, len(item.before)) for item in of_kind]  # a forgotten one has no texts
-        count = max(sum(members) if kind.counts_members else number, len(called))
+        count = max(sum(members) if kind.counts_members else number, len(pages))
         parts.append(f"{count} {kind.one if count == 1 else kind.many}")
     return ", ".join(parts)
 

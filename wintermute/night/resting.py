@@ -27,15 +27,15 @@ async def rest_facts(stores: Stores, tx: Transaction, item: Decision, why: Reaso
     """Archive facts that are still unused; False if none is left."""
     facts = stores.facts
     before = facts.now() - timedelta(days=item.plan["days"])
-    found = {fact.id for fact in await stale(tx, item.scope, before, item.plan["least"])}
-    still = [name for name in item.plan["facts"] if name in found]
-    going = await facts.living(tx, item.scope, still)
-    if not going:
+    unused = {fact.id for fact in await stale(tx, item.scope, before, item.plan["least"])}
+    still = [name for name in item.plan["facts"] if name in unused]
+    facts_left = await facts.living(tx, item.scope, still)
+    if not facts_left:
         return False
-    await rest(tx, [fact.id for fact in going])
+    await rest(tx, [fact.id for fact in facts_left])
     changes = [
         Change("fact", fact.id, state_of(fact), state_of(replace(fact, archived=True)))
-        for fact in going
+        for fact in facts_left
     ]
     await stores.changes.record(tx, why, changes)
     return True
@@ -70,9 +70,9 @@ class Stale:
         days = timedelta(days=self._wanted.stale_days)
         before = self._stores.facts.now() - days
         least, database = self._wanted.stale_min_access, self._stores.database
-        found = await stale(database, work.scope, before, least)
-        gone = {name for item in work.so_far for name in _named(item)}
-        digests = {_digest(fact): fact for fact in found if fact.id not in gone}
+        unused = await stale(database, work.scope, before, least)
+        decided = {name for item in work.so_far for name in _named(item)}
+        digests = {_digest(fact): fact for fact in unused if fact.id not in decided}
         new = await self._stores.nights.unjudged(work.scope, digests)
         wanted = [fact for digest, fact in digests.items() if digest in new]
         if not wanted:

@@ -85,15 +85,15 @@ async def rewrite_list(stores: Stores, tx: Transaction, item: Decision, why: Rea
         return False
     if await stores.decisions.waiting(item.scope, LINES, tx):
         return False
-    told = [(fact.text, fact.protected) for fact in facts]  # they may be protected by now
-    if await asyncio.to_thread(refusal, told, "\n".join(lines)):
+    known = [(fact.text, fact.protected) for fact in facts]  # they may be protected by now
+    if await asyncio.to_thread(refusal, known, "\n".join(lines)):
         return False
     if any([await is_said_elsewhere(tx, item.scope, key(line), list(old)) for line in lines]):
         return False
-    fresh, heirs = await asyncio.to_thread(instead, facts, lines)
-    made = await stores.facts.supersede(tx, why, fresh, heirs)
-    for n, heir in enumerate(made.facts):
-        await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
+    new, successors_of = await asyncio.to_thread(instead, facts, lines)
+    made = await stores.facts.supersede(tx, why, new, successors_of)
+    for n, successor in enumerate(made.facts):
+        await hand_down_use(tx, successor.id, [old for old, at in successors_of.items() if at == n])
     return True
 
 
@@ -139,20 +139,20 @@ class ListRewriting:
         """
         if not work.dry:
             await self._stores.memories.text(work.scope)  # reads edits made by hand
-        held = await self._held(work.scope)
-        if new := await self._stores.nights.unjudged(work.scope, held):
+        kept = await self._held(work.scope)
+        if new := await self._stores.nights.unjudged(work.scope, kept):
             yield TidyStep(judged=tuple(new))  # digests are kept longer than items
         if await self._stores.decisions.waiting(work.scope, LINES):
             return  # a person may be about to remove some of them (M-090)
         live = await self._stores.facts.live(work.scope)
-        beside = [fact for fact in live if not _is_apart(fact)]
-        whole = [fact.text for fact in beside]
-        if not await self._stores.nights.unjudged(work.scope, [digest := _digest(whole)]):
+        candidates = [fact for fact in live if not _is_apart(fact)]
+        texts = [fact.text for fact in candidates]
+        if not await self._stores.nights.unjudged(work.scope, [digest := _digest(texts)]):
             return
         free = (
-            await self._stores.nights.unjudged(work.scope, [_line(text) for text in whole]) - held
+            await self._stores.nights.unjudged(work.scope, [_line(text) for text in texts]) - kept
         )
-        old = [fact for fact in beside if _line(fact.text) in free]
+        old = [fact for fact in candidates if _line(fact.text) in free]
         if len(old) < FEWEST:
             return
         lines = await answer_or_step(self._asked(work, old), (digest,), _unchanged)
@@ -160,7 +160,7 @@ class ListRewriting:
             yield lines
             return
         # The new list is not asked about again.
-        after = [*lines, *(text for text in whole if _line(text) not in free)]
+        after = [*lines, *(text for text in texts if _line(text) not in free)]
         yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
 
     async def _held(self, scope: str) -> set[str]:
@@ -205,8 +205,8 @@ def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Decis
     new = [line for line in lines if key(line) not in known]
     if not gone and not new:
         return ()
-    heirs = Heirs(lines)
-    lost = [fact for fact in gone if not heirs.keeps(fact.text)]
+    new_list = Heirs(lines)
+    lost = [fact for fact in gone if not new_list.keeps(fact.text)]
     loses = max(len(lost), len(gone) - len(new), 0)
     return (
         Decision(
@@ -232,25 +232,25 @@ def instead(
     names = [key(line) for line in lines]
     known = {key(fact.text): fact for fact in old}
     gone = [fact for name, fact in known.items() if name not in names]
-    heirs = successors([fact.text for fact in gone], lines)
+    indexes = successors([fact.text for fact in gone], lines)
     fresh = []
     for n, line in enumerate(lines):
-        past = [fact for fact, heir in zip(gone, heirs, strict=True) if heir == n]
-        past += [known[names[n]]] if names[n] in known else []
-        fresh.append(merged_fact(past or gone or old, line))
-    return fresh, {fact.id: heir for fact, heir in zip(gone, heirs, strict=True)}
+        replaced = [fact for fact, index in zip(gone, indexes, strict=True) if index == n]
+        replaced += [known[names[n]]] if names[n] in known else []
+        fresh.append(merged_fact(replaced or gone or old, line))
+    return fresh, {fact.id: index for fact, index in zip(gone, indexes, strict=True)}
 
 
 async def ask_about_lines(tx: Transaction, stores: Stores, wish: Decision) -> Decision | None:
     """Ask a person to confirm the removal of memories whose lines are missing; None if all are gone already."""
-    found = await stores.facts.living(tx, wish.scope, wish.plan["ids"])
-    if not found:
+    facts = await stores.facts.living(tx, wish.scope, wish.plan["ids"])
+    if not facts:
         await stores.decisions.move(tx, wish, "outdated")
         return None
     day = stores.facts.now().astimezone(stores.tasks.zone).date()
     night = await stores.nights.begin(tx, day, "asked", wish.scope, LINES)
     assert night is not None  # a night for the reason "asked" always begins
-    texts = tuple(fact.text for fact in found[:MOST_NAMED])
+    texts = tuple(fact.text for fact in facts[:MOST_NAMED])
     where, wanted = (night.id, wish.scope, LINES), replace(wish, before=texts)
     [item] = await stores.decisions.number(tx, where, [wanted])
     await stores.nights.end(tx, night.id)

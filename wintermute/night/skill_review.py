@@ -107,27 +107,27 @@ class SkillReview:
         new = await self._stores.nights.unjudged(
             work.scope, [skill.digest for skill in skills.values()]
         )
-        asked, busy, wait = 0, set[str](), set[str]()
+        asked, asked_about, waiting = 0, set[str](), set[str]()
         for group in await asyncio.to_thread(self._groups, skills, new):
-            if busy & {skill.name for skill in group}:
-                wait |= {skill.name for skill in group}
+            if asked_about & {skill.name for skill in group}:
+                waiting |= {skill.name for skill in group}
                 continue
             if asked == MOST:
                 yield TidyStep(note="more skills wait for the next night", left=True)
                 return
             asked += 1
-            busy |= {skill.name for skill in group}
+            asked_about |= {skill.name for skill in group}
             yield await self._propose(work, group)
-        quiet = [s.digest for s in skills.values() if s.digest in new and s.name not in wait]
-        if quiet:
-            yield TidyStep(judged=tuple(quiet))
-        unread = [s for s in await self._unread(skills) if s.name not in busy]
+        judged = [s.digest for s in skills.values() if s.digest in new and s.name not in waiting]
+        if judged:
+            yield TidyStep(judged=tuple(judged))
+        unread = [s for s in await self._unread(skills) if s.name not in asked_about]
         digests = {digest_of("unread", skill.digest): skill for skill in unread}
         for digest in sorted(await self._stores.nights.unjudged(work.scope, digests)):
             yield TidyStep((_removal(digests[digest], digest),))
 
     async def _skills(self) -> dict[str, SkillText]:
-        folder, found = self._stores.places.skills(), dict[str, SkillText]()
+        folder, skills = self._stores.places.skills(), dict[str, SkillText]()
         for skill in await self._stores.skills.listed():
             if skill.name.endswith(IN_FOLDER):  # a skill with further files
                 continue
@@ -137,8 +137,8 @@ class SkillReview:
             except (ToolFailed, OSError) as problem:
                 log.warning("skill left out name=%s reason=%s", skill.name, problem)
                 continue
-            found[skill.name] = SkillText(skill.name, text, saved)
-        return found
+            skills[skill.name] = SkillText(skill.name, text, saved)
+        return skills
 
     def _groups(
         self, skills: Mapping[str, SkillText], new: set[str]

@@ -100,45 +100,45 @@ class TaskAnswer:
     ignored: tuple[str, ...] = ()
 
 
-def actions_of(found: Json, tasks: Mapping[str, Task]) -> TaskAnswer:
+def actions_of(answer: Json, tasks: Mapping[str, Task]) -> TaskAnswer:
     """Read the usable actions of an answer, at most one a task (T-056, T-057). Raises: Unfit."""
-    listed = found.get("actions")
+    listed = answer.get("actions")
     if not isinstance(listed, list):
         raise Unfit('"actions" must be a list')
-    taken: dict[str, TaskAction] = {}
+    actions: dict[str, TaskAction] = {}
     ignored = list[str]()
-    for each in listed:
+    for item in listed:
         try:
-            action = _action(each, tasks)
+            action = _action(item, tasks)
         except ToolFailed as problem:
             ignored.append(str(problem))
             continue
         if action is not None and action.after != action.task:
-            taken.setdefault(action.task.id, action)
-    in_order = sorted(taken.values(), key=lambda action: action.ends)
+            actions.setdefault(action.task.id, action)
+    in_order = sorted(actions.values(), key=lambda action: action.ends)
     return TaskAnswer(tuple(in_order), tuple(ignored))
 
 
-def _action(each: Any, tasks: Mapping[str, Task]) -> TaskAction | None:
+def _action(item: Any, tasks: Mapping[str, Task]) -> TaskAction | None:
     """Read one action; None keeps the task. Raises: ToolFailed with the reason for ignoring it."""
-    if not isinstance(each, dict):
+    if not isinstance(item, dict):
         raise ToolFailed("an action is no object")
-    name = each.get("task_id")
+    name = item.get("task_id")
     task = tasks.get(name.strip().removeprefix("#")) if isinstance(name, str) else None
     if task is None:
         raise ToolFailed("an action names no task that was shown")
-    match each.get("action"):
+    match item.get("action"):
         case "keep":
             return None
         case "complete":
-            return TaskAction(task, reason=_reason(each), ends=True)
+            return TaskAction(task, reason=_reason(item), ends=True)
         case "update":
-            return _update(each, task, tasks)
+            return _update(item, task, tasks)
     raise ToolFailed("an action is neither keep, complete nor update")
 
 
-def _update(each: Json, task: Task, tasks: Mapping[str, Task]) -> TaskAction:
-    content, priority = each.get("content"), each.get("priority")
+def _update(item: Json, task: Task, tasks: Mapping[str, Task]) -> TaskAction:
+    content, priority = item.get("content"), item.get("priority")
     if content is None and priority is None:
         raise ToolFailed("an update has neither content nor priority")
     text = None if content is None else checked_text(content, "content")
@@ -147,11 +147,11 @@ def _update(each: Json, task: Task, tasks: Mapping[str, Task]) -> TaskAction:
         raise ToolFailed("an update is much longer than the tasks it is made from")
     foreign = text is not None and not are_made_of(text, known)
     number = None if priority is None else checked_priority(priority)
-    return TaskAction(task, text, number, _reason(each, "clearer"), foreign=foreign)
+    return TaskAction(task, text, number, _reason(item, "clearer"), foreign=foreign)
 
 
-def _reason(each: Json, otherwise: str = "") -> str:
-    words = each.get("reason") or otherwise
+def _reason(item: Json, otherwise: str = "") -> str:
+    words = item.get("reason") or otherwise
     return checked_text(words, "the reason of an action")
 
 
@@ -200,9 +200,9 @@ class TaskReview:
 
     async def _tasks(self, scope: str) -> dict[str, Task]:
         """Return the tasks of a scope; tasks shown everywhere belong to the owner's."""
-        mine = {scope, EVERYWHERE} if self._stores.owner.owns(scope) else {scope}
-        found = await self._stores.tasks.listed(scope)
-        return {task.id: task for task in found if task.scope in mine}
+        scopes = {scope, EVERYWHERE} if self._stores.owner.owns(scope) else {scope}
+        tasks = await self._stores.tasks.listed(scope)
+        return {task.id: task for task in tasks if task.scope in scopes}
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """Yield at most one step. Raises: ModelError."""
@@ -219,13 +219,13 @@ class TaskReview:
             return
         for left_out in answer.ignored:
             log.warning("action on a task ignored reason=%s", left_out)
-        found = planned(answer, tasks)
-        waiting = f"{counted(found.wait, 'task')} that could end wait for the next night"
-        notes = [*answer.ignored, *([waiting] if found.wait else [])]
+        plan = planned(answer, tasks)
+        waiting = f"{counted(plan.wait, 'task')} that could end wait for the next night"
+        notes = [*answer.ignored, *([waiting] if plan.wait else [])]
         # The resulting list is not asked about again, unless some ends have to wait.
-        known = (digest,) if found.wait else (digest, _digest(found.then))
-        note, left = "; ".join(notes), found.wait > 0
-        yield TidyStep(found.items, judged=known, note=note, left=left)
+        known = (digest,) if plan.wait else (digest, _digest(plan.then))
+        note, left = "; ".join(notes), plan.wait > 0
+        yield TidyStep(plan.items, judged=known, note=note, left=left)
 
     async def _asked(self, work: PhaseWork, tasks: Mapping[str, Task]) -> TaskAnswer:
         async def are_unchanged(tx: Transaction) -> bool:
@@ -256,14 +256,14 @@ def says_all_of(kept: Task, other: Task) -> bool:
 
     It must also be due at the same time, at least as urgent, and visible in the same room or everywhere.
     """
-    heirs = Heirs([kept.content])
+    covering = Heirs([kept.content])
     return (
         kept.scope in {other.scope, EVERYWHERE}
         and (kept.plan, kept.snoozed) == (other.plan, other.snoozed)
         and kept.priority <= other.priority
         and _words(other.content) <= _words(kept.content)
-        and heirs.keeps(other.content, 0)
-        and not heirs.overtakes(other.content, 0)
+        and covering.keeps(other.content, 0)
+        and not covering.overtakes(other.content, 0)
     )
 
 
@@ -288,22 +288,24 @@ def ends_of(actions: Sequence[TaskAction], then: Mapping[str, Task]) -> list[Tas
     `then`: all tasks with their new wording.
     """
     wanted = {action.task.id: action for action in actions if action.ends}
-    over = {name for name, action in wanted.items() if says_done(action.task.content)}
-    found = [TaskEnd(wanted[name]) for name in wanted if name in over]
-    stay = [name for name in then if name not in wanted]
+    ended = {name for name, action in wanted.items() if says_done(action.task.content)}
+    ends = [TaskEnd(wanted[name]) for name in wanted if name in ended]
+    staying = [name for name in then if name not in wanted]
     for name, action in wanted.items():
-        if name in over or name in stay:
+        if name in ended or name in staying:
             continue
-        others = [*stay, *(each for each in wanted if each not in {*over, *stay, name})]
-        heir = next((each for each in others if says_all_of(then[each], action.task)), None)
-        proved = heir is not None
-        if heir is None:
-            heir = next((each for each in NAMED.findall(action.reason) if each in others), None)
-        found.append(TaskEnd(action, then[heir] if heir else None, proved))
-        over.add(name)
-        if heir is not None and heir not in stay:
-            stay.append(heir)
-    return found
+        others = [*staying, *(each for each in wanted if each not in {*ended, *staying, name})]
+        successor = next((each for each in others if says_all_of(then[each], action.task)), None)
+        proved = successor is not None
+        if successor is None:
+            successor = next(
+                (each for each in NAMED.findall(action.reason) if each in others), None
+            )
+        ends.append(TaskEnd(action, then[successor] if successor else None, proved))
+        ended.add(name)
+        if successor is not None and successor not in staying:
+            staying.append(successor)
+    return ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +341,7 @@ def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
     return TaskPlan(tuple(items), active, max(0, ended - MOST_ENDED))
 
 
-def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> Decision:
+def _item(action: TaskAction, relied_on: Mapping[str, str], *, question: bool) -> Decision:
     after = action.after
     return Decision(
         kind="task",
@@ -352,7 +354,7 @@ def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> D
             "content": action.content,
             "priority": action.priority,
             "ends": action.reason if action.ends else "",
-            "beside": dict(beside),
+            "beside": dict(relied_on),
         },
         evidence=(action.task.id,),
         state="open" if question else "planned",

@@ -240,9 +240,9 @@ class Tidying:
             await self._revert(item)  # its phase was interrupted too often
         async with self._stores.database.transaction() as tx:
             await self._stores.nights.end(tx, night.id)
-        found = await self._stores.nights.named(night.id)
-        assert found is not None
-        return found
+        ended = await self._stores.nights.named(night.id)
+        assert ended is not None
+        return ended
 
     async def preview(
         self, night: Night, progress: Progress = unwatched
@@ -311,21 +311,21 @@ class Tidying:
 
     async def _run_group(self, run: NightRun, scope: str, group: Sequence[NightPhase]) -> None:
         """Run the phases of a group, then apply their decisions or ask about them."""
-        known = {} if run.dry else await self._stores.nights.tallies(run.night.id, scope)
-        over = {name for name, tally in known.items() if tally.status != "running"}
-        found, likeness = list[tuple[NightPhase, PhaseTally, list[Decision]]](), self._likeness()
+        earlier = {} if run.dry else await self._stores.nights.tallies(run.night.id, scope)
+        finished = {name for name, tally in earlier.items() if tally.status != "running"}
+        ran, likeness = list[tuple[NightPhase, PhaseTally, list[Decision]]](), self._likeness()
         for phase in group:
-            if run.night.phase in ("", phase.name) and phase.name not in over:
+            if run.night.phase in ("", phase.name) and phase.name not in finished:
                 run.progress(scope, phase.name)
-                tally = await self._mark_running(run, scope, phase.name, known.get(phase.name))
-                found.append((phase, *await self._run_phase(run, tally, phase, likeness)))
+                tally = await self._mark_running(run, scope, phase.name, earlier.get(phase.name))
+                ran.append((phase, *await self._run_phase(run, tally, phase, likeness)))
         guards = await self._limit_losses(run, scope, [phase.name for phase in group])
-        for phase, tally, told in found:
+        for phase, tally, results in ran:
             tally = replace(tally, note=_joined(tally.note, guards.get(phase.name, "")))
             tally = await self._apply_planned(run, tally, phase)
             log.info("night phase name=%s status=%s", tally.name, tally.status)
             run.tallies.append(tally)
-            await self._store_tally(run, tally, told)
+            await self._store_tally(run, tally, results)
 
     async def _mark_running(
         self, run: NightRun, scope: str, name: str, known: PhaseTally | None
@@ -343,7 +343,7 @@ class Tidying:
         """Run a phase and store each step; return its tally and its own results."""
         if tally.status != "running":
             return tally, []
-        notes, told, before = list[str](), list[Decision](), run.asked.calls
+        notes, results, before = list[str](), list[Decision](), run.asked.calls
         answers = await self._stores.decisions.answered(tally.scope)
         so_far = await self._so_far(run, tally.scope)
         given = run.night, tally.scope, run.asked, likeness, answers
@@ -351,7 +351,7 @@ class Tidying:
         try:
             async for step in _steps(work, phase):
                 await self._store_step(run, work, phase.name, step)
-                told += step.told
+                results += step.told
                 notes.append(step.note)
                 status = "failed" if step.failed else "left" if step.left else tally.status
                 counts = step.counts
@@ -361,7 +361,7 @@ class Tidying:
             named, how = "night phase %s name=%s scope=%s reason=%s", (status, phase.name)
             log.warning(named, *how, tally.scope, problem)
             tally, notes = replace(tally, status=status), [*notes, str(problem)]
-        return replace(tally, note=_joined(*notes), calls=run.asked.calls - before), told
+        return replace(tally, note=_joined(*notes), calls=run.asked.calls - before), results
 
     async def _store_step(self, run: NightRun, work: PhaseWork, phase: str, step: TidyStep) -> None:
         wanted = [
@@ -404,17 +404,17 @@ class Tidying:
             return {}
         count = await awake_count(self._stores.database, scope)
         async with self._stores.database.transaction() as tx:
-            lately = await self._stores.decisions.lost(tx, scope)
-        if not (guard := guarded(sum(item.loses for item in losing), count, lately)):
+            lost_lately = await self._stores.decisions.lost(tx, scope)
+        if not (excess := guarded(sum(item.loses for item in losing), count, lost_lately)):
             return {}
-        log.warning("night guarded scope=%s reason=%s", scope, guard)
+        log.warning("night guarded scope=%s reason=%s", scope, excess)
         if run.dry:
             run.items[:] = [replace(i, state="open") if i in losing else i for i in run.items]
         else:
             async with self._stores.database.transaction() as tx:
                 for item in losing:
                     await self._stores.decisions.move(tx, item, "open")
-        return {item.phase: f"asked, not done: {guard}" for item in losing}
+        return {item.phase: f"asked, not done: {excess}" for item in losing}
 
     async def _apply_planned(
         self, run: NightRun, tally: PhaseTally, phase: NightPhase
@@ -449,14 +449,14 @@ class Tidying:
             await looked_at(tx, (), members)
 
     async def _store_tally(
-        self, run: NightRun, tally: PhaseTally, told: Sequence[Decision] = ()
+        self, run: NightRun, tally: PhaseTally, results: Sequence[Decision] = ()
     ) -> None:
         """Store the tally of a phase and its own results."""
         if run.dry:
             return
         where = (run.night.id, tally.scope, tally.name)
         async with self._stores.database.transaction() as tx:
-            await self._stores.decisions.number(tx, where, told)
+            await self._stores.decisions.number(tx, where, results)
             await self._stores.nights.note(tx, run.night.id, tally)
             await self._spend(tx, run)
 

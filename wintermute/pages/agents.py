@@ -146,10 +146,10 @@ class _Output:
             lambda: asyncio.StreamReaderProtocol(stream), pipe
         )
         try:
-            while piece := await stream.read(65_536):
+            while chunk := await stream.read(65_536):
                 room = MOST_OUTPUT - len(self._kept)
-                self._kept += piece[:room]
-                self._more = self._more or len(piece) > room
+                self._kept += chunk[:room]
+                self._more = self._more or len(chunk) > room
         finally:
             transport.close()
 
@@ -247,15 +247,15 @@ def copy_store(root: Path, copy: Path) -> Inventory:
 
     Raises: OSError.
     """
-    found: dict[str, bytes] = {}
+    digests: dict[str, bytes] = {}
     for path, opened in _files(root):
         with os.fdopen(opened, "rb") as file:
             target = copy / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as written:
                 shutil.copyfileobj(file, written)
-            found[path] = _digest(target)
-    return found
+            digests[path] = _digest(target)
+    return digests
 
 
 def _files(root: Path) -> Iterator[tuple[str, int]]:
@@ -291,8 +291,8 @@ def _mode(folder: int, name: str) -> int:
 def _digest(path: Path) -> bytes:
     with path.open("rb") as file:
         digest = blake2b()
-        while piece := file.read(1 << 20):
-            digest.update(piece)
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
     return digest.digest()
 
 
@@ -301,39 +301,45 @@ def differences(
 ) -> tuple[tuple[FileChange, ...], tuple[str, ...]]:
     """Compare a copy with its inventory: return changed pages, and forbidden changes (W-064)."""
     changes: list[FileChange] = []
-    told: list[str] = []
+    objections: list[str] = []
     seen = set[str]()
     try:
         for path, name, folder in _entries(copy.root):
             seen.add(path)
             if not stat.S_ISREG(_mode(folder, name)):
-                told.append(f"{path!r} is no plain file")
+                objections.append(f"{path!r} is no plain file")
             elif path not in known or _digest(copy.root / path) != known[path]:
-                _compare(path, copy, store, changes, told)
-            if len(changes) + len(told) > MOST_DIFFERENCES:
+                _compare(path, copy, store, changes, objections)
+            if len(changes) + len(objections) > MOST_DIFFERENCES:
                 return (), (f"more than {MOST_DIFFERENCES} files were changed",)
     except (RecursionError, OSError) as error:
         return (), (f"what it left cannot be read: {error}",)
-    told += [f"{path} was deleted" for path in sorted(known.keys() - seen)]
-    return tuple(changes), tuple(told)
+    objections += [f"{path} was deleted" for path in sorted(known.keys() - seen)]
+    return tuple(changes), tuple(objections)
 
 
 def _compare(
-    path: str, copy: StoreFolder, store: StoreFolder, changes: list[FileChange], told: list[str]
+    path: str,
+    copy: StoreFolder,
+    store: StoreFolder,
+    changes: list[FileChange],
+    objections: list[str],
 ) -> None:
     if not path.isprintable():
-        told.append(f"{path!r} has a name that no link can hold")
+        objections.append(f"{path!r} has a name that no link can hold")
         return
     if path != INDEX and path.partition("/")[0] not in PAGE_FOLDERS:
-        told.append(f"{path!r} was changed: it is neither a page nor the index")
+        objections.append(f"{path!r} was changed: it is neither a page nor the index")
         return
     try:
         before, after = store.content(path), copy.content(path)
         was = None if before is None else before.decode()
-        asked = asked_lines(store)
-        changes.append(FileChange(path, was, with_asked(text_of(after or b""), was or "", asked)))
+        withheld = asked_lines(store)
+        changes.append(
+            FileChange(path, was, with_asked(text_of(after or b""), was or "", withheld))
+        )
     except (FileUnusable, UnicodeDecodeError) as problem:
-        told.append(f"{path!r} {problem}")
+        objections.append(f"{path!r} {problem}")
 
 
 @asynccontextmanager
@@ -399,24 +405,24 @@ class ProgramAgent:
             words = command_line(self._template, {name: str(path) for name, path in values.items()})
             prompt = self._prompt.text().replace(CONVERSATION, task.raw)
             ended = await run(words, folder, prompt, self._environment, self._seconds)
-            said = (ended.stdout, ended.stderr, text_at(copy, f"{job}/{REPORT}") or "")
+            outputs = (ended.stdout, ended.stderr, text_at(copy, f"{job}/{REPORT}") or "")
             if ended.late:
                 why = f"{self._name} was not done after {self._seconds:g} s"
-                return PageWork((), None, (), why, ended.exit_code, *said)
+                return PageWork((), None, (), why, ended.exit_code, *outputs)
             if ended.exit_code:
                 why = f"{self._name} ended with exit code {ended.exit_code}"
-                return PageWork((), None, (), why, ended.exit_code, *said)
+                return PageWork((), None, (), why, ended.exit_code, *outputs)
             found = await to_its_end(partial(differences, copy, known, task.store.files))
-            return PageWork(found[0], None, found[1], "", 0, *said)
+            return PageWork(found[0], None, found[1], "", 0, *outputs)
 
 
 def _copy_for(task: PageTask, folder: Path, job: str) -> Inventory:
     with task.store.files.reading(), told(folder):
         known = dict(copy_store(task.store.root, folder))
-        asked = asked_lines(task.store.files)
-        for name in [*known] if asked else ():
+        withheld = asked_lines(task.store.files)
+        for name in [*known] if withheld else ():
             content = (folder / name).read_bytes()
-            shown = without_asked(content.decode(errors="replace"), asked)
+            shown = without_asked(content.decode(errors="replace"), withheld)
             if shown != content.decode(errors="replace"):
                 (folder / name).write_bytes(shown.encode())
                 known[name] = _digest(folder / name)

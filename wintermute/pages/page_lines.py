@@ -126,10 +126,13 @@ def origins(
     for line in (each for each in sourced(text) if each not in old):
         marks = [n for n in named.get(line, ()) if n in shown]
         left = beginnings(line).difference(*(words[n] for n in marks or shown))
-        holders = {word: [n for n in words if word in words[n]] for word in left}
-        numbers = {*marks, *(n for of in holders.values() if len(of) <= MOST_OTHERS for n in of)}
-        unheard = {word for word, of in holders.items() if not of}
-        lines = {each for each, of in old.items() if unheard & of}
+        messages_with = {word: [n for n in words if word in words[n]] for word in left}
+        numbers = {
+            *marks,
+            *(n for of in messages_with.values() if len(of) <= MOST_OTHERS for n in of),
+        }
+        unknown = {word for word, of in messages_with.items() if not of}
+        lines = {each for each, of in old.items() if unknown & of}
         ours = [earlier[each] for each in lines & earlier.keys()]
         events = {event for n in numbers for event in shown[n][1]}.union(*(o.events for o in ours))
         if not marks or not all(each.events for each in ours):
@@ -139,30 +142,34 @@ def origins(
     return found
 
 
-def renamed(told: LineOrigins, was: str | None, now: str | None) -> LineOrigins:
+def renamed(origins_by_line: LineOrigins, was: str | None, now: str | None) -> LineOrigins:
     """Return origins for the lines as they are `now`, each under its new text.
 
     Lines that have become equal but had different origins came from all messages.
     """
     old, new = lines_of(was or ""), lines_of(now or "")
     names = dict(zip(old, new, strict=True)) if len(old) == len(new) else {}
-    found: dict[str, LineOrigin] = {}
-    for line, origin in told.items():
+    moved: dict[str, LineOrigin] = {}
+    for line, origin in origins_by_line.items():
         name = names.get(line, line)
-        found[name] = origin if found.get(name, origin) == origin else LineOrigin()
-    return found
+        moved[name] = origin if moved.get(name, origin) == origin else LineOrigin()
+    return moved
 
 
 async def keep_sources(
-    tx: Transaction, changes: Sequence[FileChange], told: Mapping[str, LineOrigins], raw: str
+    tx: Transaction,
+    changes: Sequence[FileChange],
+    line_origins: Mapping[str, LineOrigins],
+    raw: str,
 ) -> None:
     """Store the origins of new lines; a line without an origin came from all of `raw`."""
     for change in sorted(changes, key=lambda each: each.path == INDEX):
         before = {*lines_of(change.before or "")}
         for line in (each for each in sourced(change.after or "") if each not in before):
-            origin = told.get(change.path, {}).get(line, LineOrigin())
+            origin = line_origins.get(change.path, {}).get(line, LineOrigin())
             known = [(change.path, digest(each)) for each in origin.lines]
-            if change.path == INDEX and told:  # our index line repeats the opening line of a page
+            # Our line in the index repeats the opening line of a page.
+            if change.path == INDEX and line_origins:
                 known = [*_opening_lines(line, changes)]
             old = await tx.scalars(
                 "SELECT DISTINCT source FROM page_lines"
@@ -220,8 +227,8 @@ async def lost_lines(
     if not stores.wiki.exists or not (rows or jobs or answered or asks):
         return NOTHING_LOST
     every = _known(await database.rows("SELECT DISTINCT path, line FROM page_lines"))
-    look = partial(_lost, stores.wiki, every, _known(rows), jobs, frozenset(answered))
-    lost = await asyncio.to_thread(look, said, asks=asks)
+    find = partial(_lost, stores.wiki, every, _known(rows), jobs, frozenset(answered))
+    lost = await asyncio.to_thread(find, said, asks=asks)
     return LostLines(asked=lost.asked | lost.found, jobs=lost.jobs) if asks else lost
 
 
@@ -279,10 +286,10 @@ def pages_of(wiki: WikiStore) -> list[str]:
 
 def _lines_of_job(files: StoreFolder, job: str) -> set[KnownLine]:
     """Return all lines written by us on the pages of a job, for jobs without recorded origins."""
-    found = read_job(files, job)
+    record = read_job(files, job)
     return {
         (path, digest(line))
-        for path in (found.changed_files if found else ())
+        for path in (record.changed_files if record else ())
         for line in sourced("\n".join(written_lines(files, path)))
     }
 
@@ -291,9 +298,9 @@ def _sharing(lines: Sequence[tuple[str, str]], texts: Sequence[str]) -> Iterator
     """Yield lines that share most of their words, or most of a sentence's, with the texts."""
     parts = {part: beginnings(part) for text in texts for part in SENTENCE_END.split(text)}
     stems = sorted({word for of in parts.values() for word in of}, key=len, reverse=True)
-    look = re.compile("|".join(map(re.escape, stems)))
+    any_stem = re.compile("|".join(map(re.escape, stems)))
     for path, line in lines if stems else ():
-        if look.search(line.casefold()):  # cheap test first: most lines share no word
+        if any_stem.search(line.casefold()):  # cheap test first: most lines share no word
             said = beginnings(line)
             if any(_is_most(said & of, min(len(said), len(of))) for of in parts.values()):
                 yield path, line
@@ -307,11 +314,13 @@ def _is_most(shared: Collection[str], least: int) -> bool:
 
 def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
     """Return place and digest of each line that people are asked about."""
-    asked, found = asked_lines(wiki.files), list[tuple[str, str]]()
+    asked, places = asked_lines(wiki.files), list[tuple[str, str]]()
     for path in pages_of(wiki) if asked else ():
         lines = enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
-        found += [(f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked]
-    return found
+        places += [
+            (f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked
+        ]
+    return places
 
 
 def _bare(line: str) -> str:

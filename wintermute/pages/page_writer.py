@@ -112,10 +112,10 @@ def pieces(blocks: Sequence[str], room: int) -> list[dict[int, str]]:
     return parts
 
 
-def planned(found: Json, view: StoreView) -> tuple[PlannedPage, ...]:
+def planned(answer: Json, view: StoreView) -> tuple[PlannedPage, ...]:
     """Read the pages of a plan, each once (W-078). Raises: Unfit."""
-    only(found, "pages")
-    pages = found["pages"]
+    only(answer, "pages")
+    pages = answer["pages"]
     if not isinstance(pages, list) or not all(isinstance(each, dict) for each in pages):
         raise Unfit('"pages" must be a list of objects')
     if len(pages) > MOST_PAGES:
@@ -124,17 +124,17 @@ def planned(found: Json, view: StoreView) -> tuple[PlannedPage, ...]:
     return tuple({page.path: page for page in reversed(named) if page.path != INDEX}.values())[::-1]
 
 
-def _planned(found: Json, view: StoreView) -> PlannedPage:
-    only(found, "path", "action", "reason")
-    if not all(isinstance(value, str) for value in found.values()):
+def _planned(page: Json, view: StoreView) -> PlannedPage:
+    only(page, "path", "action", "reason")
+    if not all(isinstance(value, str) for value in page.values()):
         raise Unfit('"path", "action" and "reason" must be texts')
-    if found["action"] not in ("create", "update"):
+    if page["action"] not in ("create", "update"):
         raise Unfit('"action" must be "create" or "update"')
-    path = _path(found["path"].strip(), view.names)
+    path = _path(page["path"].strip(), view.names)
     if problem := path_problem(path):
         raise Unfit(f"{path[:80]!r} {problem}", "one of its paths is not a page's")
     action = "update" if path in view.names.paths else "create"
-    reason = shortened(one_line(found["reason"]), MOST_REASON)
+    reason = shortened(one_line(page["reason"]), MOST_REASON)
     return PlannedPage(path, cast("Literal['create', 'update']", action), reason)
 
 
@@ -205,13 +205,13 @@ class KnownNames:
             said = _words(text)
             near = {name for word in said for name in self._of_word.get(word, ())}
             known = sorted(near, key=lambda name: (-_share(self._words[name], said), name))
-        found: list[str] = []
+        names: list[str] = []
         for name in known:
             room -= estimate(name) + 1
             if room < 0:
                 break
-            found.append(name)
-        return found
+            names.append(name)
+        return names
 
 
 def _words(text: str) -> frozenset[str]:
@@ -259,12 +259,12 @@ class PageWriter:
         known_names = KnownNames(task.view.names)
         parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
         for n, part in enumerate(parts, 1):
-            piece = "\n".join(part.values())
+            text = "\n".join(part.values())
             self._progress(f"part {n} of {len(parts)}: which pages it is about")
             view = there.after(texts.values())
-            names = known_names.about(piece, int(NAMES_SHARE * window))
+            names = known_names.about(text, int(NAMES_SHARE * window))
             names += [shortest_link(view.names, path) for path in texts]
-            pages = await self._plan(task, view, piece, list(dict.fromkeys(names)), window)
+            pages = await self._plan(task, view, text, list(dict.fromkeys(names)), window)
             plan += pages
             names += [shortest_link(view.names, page.path) for page in pages]
             shown = _Shown(part, tuple(names), view)
@@ -297,7 +297,7 @@ class PageWriter:
         )
 
     async def _plan(
-        self, task: PageTask, view: StoreView, piece: str, names: Sequence[str], window: int
+        self, task: PageTask, view: StoreView, transcript: str, names: Sequence[str], window: int
     ) -> tuple[PlannedPage, ...]:
         index = await to_its_end(partial(text_at, task.store.files, INDEX))
         index = task.store.shown(index or "")
@@ -306,7 +306,7 @@ class PageWriter:
             "instructions": self._instructions(task),
             "entries": _listed(names),
             "index": shortened(shown, int(INDEX_SHARE * window) * 3),
-            "transcript": piece,
+            "transcript": transcript,
         }
         template = self._prompts.plan.text()
         return await self._models.answer_in_json(
@@ -368,8 +368,8 @@ class PageWriter:
 
     def _instructions(self, task: PageTask) -> str:
         """Return the instructions without the section for programs."""
-        told = self._prompts.instructions.text().partition(OF_FILES)[0]
-        return told.strip().replace(CONVERSATION, task.raw)
+        instructions = self._prompts.instructions.text().partition(OF_FILES)[0]
+        return instructions.strip().replace(CONVERSATION, task.raw)
 
     def _sources(self, task: PageTask) -> QuestionSources | None:
         events = tuple(dict.fromkeys(event for event, _ in task.talk.events))

@@ -183,11 +183,11 @@ class Consolidations:
 
         Raises: WintermuteError if it is not a direct chat of the owner.
         """
-        home = (await self._stores.known.moves()).home(name)
+        current = (await self._stores.known.moves()).home(name)
         rows = await self._stores.database.rows(
             "SELECT id, scope, kind FROM conversations WHERE id = :name OR room_id IN (:name, :home)"
             " ORDER BY id = :name DESC, thread_id = '' DESC LIMIT 1",
-            {"name": name, "home": home},
+            {"name": name, "home": current},
         )
         if not rows:
             raise WintermuteError(
@@ -264,12 +264,12 @@ class Consolidations:
     async def _wordings(
         self, source: Transaction | Database, conversation_id: str, cursor: Cursor
     ) -> tuple[Wording, ...]:
-        found: list[Wording] = []
+        wordings: list[Wording] = []
         while True:
             rows = await self._harvests.said(source, conversation_id, cursor)
-            found += rows
+            wordings += rows
             if len(rows) < MOST_ROWS:
-                return tuple(found)
+                return tuple(wordings)
             cursor = _beyond(cursor, rows)
 
     async def stands(self, part: ChatPart | None, tx: Transaction) -> bool:
@@ -375,14 +375,14 @@ class Consolidations:
         )
         return [_read_open(row) for row in await self._stores.database.rows(query, values)]
 
-    async def _drop(self, files: StoreFolder, each: OpenConsolidation) -> None:
-        if each.conversation_id is not None:  # a folder's copy stays: its messages are there anyway
-            await to_its_end(partial(_drop_raw, files, each.raw))
+    async def _drop(self, files: StoreFolder, job: OpenConsolidation) -> None:
+        if job.conversation_id is not None:  # a folder's copy stays: its messages are there anyway
+            await to_its_end(partial(_drop_raw, files, job.raw))
         async with self._stores.database.transaction() as tx:
-            if each.change_set_id:
-                await self._stores.changes.withdraw(tx, each.change_set_id)
-            await self._stores.decisions.outdate_citing(tx, self.scope, each.raw)
-            await tx.execute("DELETE FROM consolidations WHERE job = ?", (each.job,))
+            if job.change_set_id:
+                await self._stores.changes.withdraw(tx, job.change_set_id)
+            await self._stores.decisions.outdate_citing(tx, self.scope, job.raw)
+            await tx.execute("DELETE FROM consolidations WHERE job = ?", (job.job,))
 
     async def events_of(self, files: Sequence[str]) -> list[tuple[str, str]]:
         """Return the events in these files of raw copies, each with its file."""

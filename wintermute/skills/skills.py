@@ -77,11 +77,15 @@ def look(folder: Path, seen: SkillCache) -> SkillCache:
                 name = entry.name + f"{IN_FOLDER}{ENDING}" * is_folder
                 if not is_skill_file(name):
                     continue
-                found = (folder / name).lstat()
-                if stat.S_ISREG(found.st_mode):
-                    mark = (found.st_mtime_ns, found.st_size, found.st_ino)
+                state = (folder / name).lstat()
+                if stat.S_ISREG(state.st_mode):
+                    file_stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
                     known = seen.get(name)
-                    fresh = known if known and known[0] == mark else (mark, _skill(folder, name))
+                    fresh = (
+                        known
+                        if known and known[0] == file_stamp
+                        else (file_stamp, _skill(folder, name))
+                    )
                     now[name] = fresh
     return now
 
@@ -122,11 +126,11 @@ def summary_in(head: str) -> str:
     mapping and end within the head.
     """
     matter = FRONT_MATTER.match(head)
-    told = _description(matter[1]) if matter else None
-    if matter and told is not None:
+    description = _description(matter[1]) if matter else None
+    if matter and description is not None:
         head = head[matter.end() :]
     lines = (summary_of(line) for line in head.splitlines())
-    return told or next((line for line in lines if line.strip("-. ")), "")
+    return description or next((line for line in lines if line.strip("-. ")), "")
 
 
 def _description(matter: str) -> str | None:
@@ -140,17 +144,17 @@ def _description(matter: str) -> str | None:
         return _plain_description(matter)
     if not isinstance(fields, yaml.MappingNode):
         return None if fields else ""
-    found = (value for key, value in fields.value if key.value == "description")
-    told = next(found, None)
-    is_text = isinstance(told, yaml.ScalarNode) and told.tag == TEXT
-    return one_line(told.value) if told and is_text else ""
+    values = (value for key, value in fields.value if key.value == "description")
+    description = next(values, None)
+    is_text = isinstance(description, yaml.ScalarNode) and description.tag == TEXT
+    return one_line(description.value) if description and is_text else ""
 
 
 def _plain_description(matter: str) -> str | None:
     """Return the text after `description:`, cut at a word (F-056); None: there is none."""
-    found = PLAIN.search(matter)
-    told = one_line(found[1]).strip("\"' ") if found else ""
-    return textwrap.shorten(told, MOST_SUMMARY, placeholder="…").strip() or None
+    match = PLAIN.search(matter)
+    description = one_line(match[1]).strip("\"' ") if match else ""
+    return textwrap.shorten(description, MOST_SUMMARY, placeholder="…").strip() or None
 
 
 def summary_of(line: str) -> str:
@@ -230,8 +234,8 @@ class Skills:
         if problem and problem != self._problem:
             log.warning("skills left out folder=%s reason=%s", self._folder, problem)
         self._problem = problem
-        found = [skill for _, skill in self._seen.values() if skill is not None]
-        return tuple(sorted(found, key=lambda skill: skill.name))
+        skills = [skill for _, skill in self._seen.values() if skill is not None]
+        return tuple(sorted(skills, key=lambda skill: skill.name))
 
     async def read(self, name: str) -> str:
         """Return the whole text of a skill. Raises: ToolFailed."""
@@ -297,8 +301,8 @@ class Skills:
         steps = (await self._changes.steps(self._database, [item]))[item]
         now = await self._placing.files["skill"].state(name)
         ids = [step.set_id for step in standing(steps, now) if step.cause != "undo"]
-        found = [await self._changes.get(set_id) for set_id in ids]
-        return [change_set for change_set in found if change_set]
+        change_sets = [await self._changes.get(set_id) for set_id in ids]
+        return [change_set for change_set in change_sets if change_set]
 
     async def _replace(self, why: Reason, name: str, before: str | None, after: str | None) -> None:
         change = Change("skill", name, state_of(before), state_of(after), why.evidence)

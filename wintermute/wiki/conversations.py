@@ -132,14 +132,14 @@ def _match(name: str) -> re.Match[str] | None:
 
 
 def _number(name: str) -> int:
-    found = _match(name)
-    return int(found[1] or 0) if found else 0
+    match = _match(name)
+    return int(match[1] or 0) if match else 0
 
 
 def _in_order(names: list[str]) -> list[tuple[str, Role]]:
     """Return the message files in order, each with its role."""
-    found = [(name, ROLES[match[2]]) for name in names if (match := _match(name))]
-    return sorted(found, key=lambda each: (_number(each[0]), each[0]))
+    messages = [(name, ROLES[match[2]]) for name in names if (match := _match(name))]
+    return sorted(messages, key=lambda each: (_number(each[0]), each[0]))
 
 
 def create(files: StoreFolder, now: datetime) -> str:
@@ -187,7 +187,7 @@ def listed(files: StoreFolder) -> tuple[str, ...]:
     """
     try:
         text = files.exact(LISTED)
-        found = json.loads(text)
+        paths = json.loads(text)
     except FileNotFoundError:
         return ()
     except FileUnusable as problem:
@@ -195,12 +195,12 @@ def listed(files: StoreFolder) -> tuple[str, ...]:
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
         raise StoreUnusable(_damaged(files, line, "is no JSON")) from error
-    if not isinstance(found, list):
+    if not isinstance(paths, list):
         raise StoreUnusable(_damaged(files, 1, "is no list of paths"))
-    for path in found:
+    for path in paths:
         if not isinstance(path, str):
             raise StoreUnusable(_damaged(files, _line_of(text, path), "is no path"))
-    return tuple(found)
+    return tuple(paths)
 
 
 def is_encodable(path: str) -> bool:

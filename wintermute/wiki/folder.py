@@ -149,8 +149,8 @@ class StoreFolder:
         try:
             return self.changes_of(job)
         except (FileUnusable, FileNotFoundError) as problem:
-            told = f"{JOBS}/{legible(job)} has no usable {CHANGES}"
-            raise StoreUnusable(f"{self.root}: {told}, so nothing was changed") from problem
+            problem_text = f"{JOBS}/{legible(job)} has no usable {CHANGES}"
+            raise StoreUnusable(f"{self.root}: {problem_text}, so nothing was changed") from problem
 
     def _finish(self) -> tuple[str, ...]:
         try:
@@ -160,8 +160,8 @@ class StoreFolder:
         try:
             changes = self.changes_of(job)
         except (FileUnusable, FileNotFoundError) as problem:
-            told = f"names {legible(job)!r}, which has no usable {CHANGES}: delete it"
-            raise StoreUnusable(f"{self.root / APPLYING} {told}") from problem
+            problem_text = f"names {legible(job)!r}, which has no usable {CHANGES}: delete it"
+            raise StoreUnusable(f"{self.root / APPLYING} {problem_text}") from problem
         edited = []
         for n, change in enumerate(changes):
             try:
@@ -191,8 +191,8 @@ class StoreFolder:
             folder_of(self.root, to, make=True) as target,
         ):
             with suppress(FileNotFoundError):
-                found = os.stat(to[-1], dir_fd=target, follow_symlinks=False)
-                os.chmod(from_[-1], found.st_mode & 0o777, dir_fd=source)
+                state = os.stat(to[-1], dir_fd=target, follow_symlinks=False)
+                os.chmod(from_[-1], state.st_mode & 0o777, dir_fd=source)
             os.replace(from_[-1], to[-1], src_dir_fd=source, dst_dir_fd=target)
             os.fsync(target)
         return True
@@ -201,12 +201,12 @@ class StoreFolder:
         """Return the changes of a job, made or only wanted. Raises: FileNotFoundError, FileUnusable."""
         path = f"{JOBS}/{job}/{CHANGES}"
         try:
-            found = tuple(FileChange(**each) for each in json.loads(self.exact(path)))
+            changes = tuple(FileChange(**each) for each in json.loads(self.exact(path)))
         except (ValueError, TypeError, RecursionError) as error:
             raise FileUnusable("holds no list of changes") from error
-        if not all(map(_is_change, found)):
+        if not all(map(_is_change, changes)):
             raise FileUnusable("holds no list of changes")
-        return found
+        return changes
 
     def put(self, path: str, text: str) -> None:
         """Replace a file atomically. Raises: OSError."""
@@ -274,12 +274,12 @@ class StoreFolder:
         try:
             parts = path.split("/")
             with folder_of(self.root, parts, guard=_no_link) as folder:
-                found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+                state = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             return "link" if error.errno == errno.ELOOP else "none"
         except ValueError:
             return "none"
-        return "file" if stat.S_ISREG(found.st_mode) else "none"
+        return "file" if stat.S_ISREG(state.st_mode) else "none"
 
 
 def _is_change(found: FileChange) -> bool:
@@ -299,12 +299,12 @@ def content_in(folder: int, name: str) -> bytes:
     """Return the bytes of a plain file in an open folder. Raises: OSError, FileUnusable."""
     descriptor = os.open(name, READ, dir_fd=folder)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
             raise FileUnusable("is no plain file: not opened")
-        if found.st_size > MOST_BYTES:
+        if state.st_size > MOST_BYTES:
             raise FileUnusable(f"has over {MOST_BYTES:,} bytes: not read")
-        return os.read(descriptor, found.st_size)
+        return os.read(descriptor, state.st_size)
     finally:
         os.close(descriptor)
 

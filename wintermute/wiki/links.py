@@ -69,24 +69,24 @@ def links_in(text: str) -> tuple[str, ...]:
     """
     if "[[" not in text:
         return ()
-    found: dict[str, None] = {}
+    targets: dict[str, None] = {}
     for match in LINK.finditer(without_code(text)):
         target = target_of(match[2])
         if target and not (match[1] and ATTACHED.fullmatch(PurePosixPath(target).suffix)):
-            found[target] = None
-        if len(found) >= MOST_LINKS:
+            targets[target] = None
+        if len(targets) >= MOST_LINKS:
             break
-    return tuple(found)
+    return tuple(targets)
 
 
 def unlinked(text: str, dead: Collection[str]) -> str:
     """Replace links to these targets by the words that they show; code stays as it is."""
-    pieces, at = list[str](), 0
+    parts, at = list[str](), 0
     for match in LINK.finditer(without_code(text)):
         if target_of(match[2]) in dead:
-            pieces += [text[at : match.start()], match[2].replace("\\|", "|").rpartition("|")[2]]
+            parts += [text[at : match.start()], match[2].replace("\\|", "|").rpartition("|")[2]]
             at = match.end()
-    return "".join([*pieces, text[at:]])
+    return "".join([*parts, text[at:]])
 
 
 def target_of(inside: str) -> str:
@@ -101,12 +101,12 @@ def without_code(text: str) -> str:
     """Replace code spans and fences by blanks, so that all other text keeps its position."""
     if "`" not in text and "~~~" not in text:
         return text
-    pieces: list[str] = []
+    parts: list[str] = []
     at = 0
     for start, end in fences(text):
-        pieces += [_without_spans(text[at:start]), _blanked(text[start:end])]
+        parts += [_without_spans(text[at:start]), _blanked(text[start:end])]
         at = end
-    return "".join([*pieces, _without_spans(text[at:])])
+    return "".join([*parts, _without_spans(text[at:])])
 
 
 def fences(text: str) -> Iterator[tuple[int, int]]:

@@ -205,11 +205,11 @@ class SeenPages:
     def changed(self) -> tuple[str, ...]:
         """Return the paths that were changed, added or removed since, sorted."""
         now = dict(_stamps(self._files))
-        found = {path for path, stamp in now.items() if self._stamps.get(path) != stamp}
-        found |= self._stamps.keys() - now.keys()
-        same = self._content.keys() - found
+        changed = {path for path, stamp in now.items() if self._stamps.get(path) != stamp}
+        changed |= self._stamps.keys() - now.keys()
+        same = self._content.keys() - changed
         return tuple(
-            sorted(found | {path for path in same if self._digest(path) != self._content[path]})
+            sorted(changed | {path for path in same if self._digest(path) != self._content[path]})
         )
 
     def _digest(self, path: str) -> bytes:
@@ -349,17 +349,17 @@ def marked_outside(files: StoreFolder, paths: Iterable[str]) -> FileChange:
 
 def outside(files: StoreFolder) -> tuple[str, ...]:
     """Return the raw copies and pages that may contain text from outside. Raises: StoreUnusable."""
-    found: Any = []
+    paths: Any = []
     with suppress(FileNotFoundError):
         try:
-            found = json.loads(files.exact(OUTSIDE))
+            paths = json.loads(files.exact(OUTSIDE))
         except (ValueError, FileUnusable) as error:
             raise StoreUnusable(
                 f"{files.root / OUTSIDE}: is no list of paths: correct it"
             ) from error
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
         raise StoreUnusable(f"{files.root / OUTSIDE}: is no list of paths: correct it")
-    return tuple(found)
+    return tuple(paths)
 
 
 def _listing(paths: Sequence[str]) -> str:

@@ -70,8 +70,8 @@ def text_of(content: bytes) -> str:
 
 def without_matter(text: str) -> str:
     """Return a page's text without its frontmatter."""
-    found = MATTER.match(text)
-    return text[found.end() :].lstrip("\n") if found else text
+    matter = MATTER.match(text)
+    return text[matter.end() :].lstrip("\n") if matter else text
 
 
 def examined(text: str) -> tuple[tuple[str, ...], str]:
@@ -145,6 +145,6 @@ def dated(text: str, today: date, before: str | None = None) -> str:
 
 def day_in(text: str | None, key: str) -> date | None:
     """Read a date from the frontmatter of a text; None: there is none."""
-    found = MATTER.match(text) if text else None
-    written = dict(_pairs(found[1] or "") or ()).get(key, "") if found else ""
+    matter = MATTER.match(text) if text else None
+    written = dict(_pairs(matter[1] or "") or ()).get(key, "") if matter else ""
     return date.fromisoformat(written) if _is_day(written) else None

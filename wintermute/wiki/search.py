@@ -64,13 +64,13 @@ def weights(words: tuple[str, ...], path: str, text: str) -> WordWeights:
     if not any(word in name or word in said for word in words):
         return ()
     headings = "\n".join(HEADINGS.findall(said))
-    found = tuple(
+    by_word = tuple(
         NAME * _weight(word, name)
         + HEADING * _weight(word, headings)
         + TEXT * _weight(word, said) * _often(said.count(word))
         for word in words
     )
-    return found if any(found) else ()
+    return by_word if any(by_word) else ()
 
 
 def _weight(word: str, text: str) -> float:
@@ -100,13 +100,13 @@ def ranked(
     scores = {path: _score(each, rare) for path, each in found.items()}
     hits = sorted((WikiHit(*each) for each in scores.items()), key=_first)[:most]
     good = [hit for hit in hits[:MOST_GOOD] if hit.score >= GOOD * hits[0].score]
-    beside: dict[str, WikiHit] = {}
+    linked_hits: dict[str, WikiHit] = {}
     for hit in good:
         for path in _neighbours(hit.path, linked):
             if path not in found:
-                known = beside.setdefault(path, WikiHit(path, 0.0, hit.path))
-                beside[path] = WikiHit(path, known.score + hit.score, known.linked_with)
-    return [*hits, *sorted(beside.values(), key=_first)][:most]
+                known = linked_hits.setdefault(path, WikiHit(path, 0.0, hit.path))
+                linked_hits[path] = WikiHit(path, known.score + hit.score, known.linked_with)
+    return [*hits, *sorted(linked_hits.values(), key=_first)][:most]
 
 
 def _score(each: WordWeights, rare: list[float]) -> float:

@@ -165,21 +165,21 @@ class WikiStore:
     def tree(self) -> Tree:
         """Return all files with titles now. Only folders that changed are read again."""
         with self._guard:
-            found = self._walked(UNTITLED)
-            if found != self._listings:
-                self._tree = _tree(found)
-            self._listings = found
+            listings = self._walked(UNTITLED)
+            if listings != self._listings:
+                self._tree = _tree(listings)
+            self._listings = listings
             return self._tree
 
     def _walked(self, without: Sequence[str] = (), *, top: str = "") -> dict[str, _Listing]:
-        found: dict[str, _Listing] = {}
-        ahead = [top]
-        while ahead:
-            folder = ahead.pop()
-            found[folder] = self._listed(folder)
-            inner = (_joined(folder, name) for name in found[folder].folders)
-            ahead += [each for each in inner if each not in without]
-        return found
+        listings: dict[str, _Listing] = {}
+        remaining = [top]
+        while remaining:
+            folder = remaining.pop()
+            listings[folder] = self._listed(folder)
+            inner = (_joined(folder, name) for name in listings[folder].folders)
+            remaining += [each for each in inner if each not in without]
+        return listings
 
     def _listed(self, folder: str) -> _Listing:
         """Return the entries of a folder, from the cache if it did not change."""
@@ -204,12 +204,12 @@ class WikiStore:
         """Return every page and the index as they are now. Only changed files are read again."""
         with self._guard:
             wanted = self.tree().pages
-            found = {folder: self._pages_in(folder, names) for folder, names in wanted.items()}
-            if found != self._stamped:
-                self._stamped = found
+            stamped = {folder: self._pages_in(folder, names) for folder, names in wanted.items()}
+            if stamped != self._stamped:
+                self._stamped = stamped
                 self._pages = {
                     intern(f"{folder}/{name}"): page
-                    for folder, pages in found.items()
+                    for folder, pages in stamped.items()
                     for name, (_, page) in pages.items()
                     if page is not None
                 }
@@ -252,19 +252,19 @@ class WikiStore:
 
     def problems(self) -> tuple[WikiProblem, ...]:
         """Return the problems of pages, and entries that are not read (W-051, W-077)."""
-        found = self.graph().problems(self.tree().odd | self._odd_records())
+        problems = self.graph().problems(self.tree().odd | self._odd_records())
         if not self.has_two_indexes:
-            return found
+            return problems
         note = f"{OLD_INDEX} is not used beside {INDEX}: take over what you need, and delete it"
-        return (*found, WikiProblem("two indexes", OLD_INDEX, "", note))
+        return (*problems, WikiProblem("two indexes", OLD_INDEX, "", note))
 
     def _odd_records(self) -> dict[str, str]:
         """Return entries among conversations and jobs that are no plain files."""
-        found: dict[str, str] = {}
+        odd: dict[str, str] = {}
         for top in UNTITLED:
             for at, listing in self._walked(top=top).items():
-                found |= {_joined(at, name): why for name, why in listing.odd}
-        return found
+                odd |= {_joined(at, name): why for name, why in listing.odd}
+        return odd
 
     async def recalled(self, title: str) -> RecalledPage | str:
         """Return the page for a title, or the notice for the model (W-028, W-029)."""

@@ -125,12 +125,12 @@ def _later(files: StoreFolder, wanted: WikiJob) -> list[Change]:
         if job.status == "applied":
             newer.append(job)
     undone = {job.undoes for job in newer}
-    found: list[Change] = []
+    changes: list[Change] = []
     for job in newer:
         if job.undoes is None and job.name not in undone:
             with suppress(WintermuteError):
-                found += recorded(_changes_of(files, job))
-    return found
+                changes += recorded(_changes_of(files, job))
+    return changes
 
 
 def _changes_of(files: StoreFolder, job: WikiJob) -> tuple[FileChange, ...]:
@@ -155,9 +155,9 @@ def chosen(files: StoreFolder, name: str | None) -> WayBack:
     undone = {job.undoes for job in listed_jobs(files) if job.status == "applied"}
     for job in listed_jobs(files):
         if job.status == "applied" and job.undoes is None and job.name not in undone:
-            found = way_back(files, job)
-            if not found.is_nothing:
-                return found
+            back = way_back(files, job)
+            if not back.is_nothing:
+                return back
     raise WintermuteError(NOTHING)
 
 
@@ -259,5 +259,5 @@ def _place(files: StoreFolder, name: str, wanted: Sequence[FileChange]) -> None:
     with files.writing():
         _check_unchanged(files, wanted)
         edited = files.apply(name)
-    if told_of := [change.path for change in wanted if change.path in edited]:
-        raise StoreChanged(f"{', '.join(told_of)}: {CHANGED}")
+    if unplaced := [change.path for change in wanted if change.path in edited]:
+        raise StoreChanged(f"{', '.join(unplaced)}: {CHANGED}")

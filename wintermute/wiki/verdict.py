@@ -87,7 +87,7 @@ class StoreView:
 
     def links_to(self, paths: Collection[str]) -> dict[str, set[str]]:
         """Return for each of these files the other pages that link to it."""
-        found: dict[str, set[str]] = {path: set() for path in paths}
+        sources: dict[str, set[str]] = {path: set() for path in paths}
         wanted = {alike(name_of(path)) for path in paths}
         for page, value in self.pages.items():
             for link in value.links:
@@ -96,9 +96,9 @@ class StoreView:
                     name = PurePosixPath(link).name
                 if alike(name) in wanted or alike(name.removesuffix(ENDING)) in wanted:
                     path = resolve(link, self.names, self.look, near=False)
-                    if isinstance(path, str) and path in found and path != page:
-                        found[path].add(page)
-        return found
+                    if isinstance(path, str) and path in sources and path != page:
+                        sources[path].add(page)
+        return sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +190,17 @@ def lost(before: str, after: str, ours: Collection[str]) -> tuple[str, ...]:
     """
     was, now = _said(before).replace(FRESH_INDEX, ""), _said(after)
     stay, links = {*ours, *lines_of(now)}, links_in(now)
-    told = [f'the line "{line}"' for line in lines_of(was) if line not in stay]
-    told += [f"the link [[{link}]]" for link in links_in(was) if link not in links]
+    losses = [f'the line "{line}"' for line in lines_of(was) if line not in stay]
+    losses += [f"the link [[{link}]]" for link in links_in(was) if link not in links]
     numbers = set(NUMBER.findall(now))
-    told += [f"the number {n}" for n in dict.fromkeys(NUMBER.findall(was)) if n not in numbers]
+    losses += [f"the number {n}" for n in dict.fromkeys(NUMBER.findall(was)) if n not in numbers]
     code = Counter(_code(now))
-    told += ["a block of code" for block in (Counter(_code(was)) - code).elements() if block]
+    losses += ["a block of code" for block in (Counter(_code(was)) - code).elements() if block]
     words = Counter(WORD.findall(was))
     gone = sum(len(word) * n for word, n in (words - Counter(WORD.findall(now))).items())
     if gone > MOST_LOST * sum(len(word) * n for word, n in words.items()):
-        told.append("more than a third of its text")
-    return tuple(told)
+        losses.append("more than a third of its text")
+    return tuple(losses)
 
 
 def lines_of(text: str) -> tuple[str, ...]:
@@ -248,19 +248,19 @@ def set_aside(
 
 def misplaced(changes: Sequence[FileChange], plan: Collection[str] | None) -> tuple[str, ...]:
     """Return objections to paths and frontmatter; `plan`: the announced pages."""
-    told = []
+    reasons = []
     for change in changes:
         if problem := path_problem(change.path):
-            told.append(f"{change.path!r} {problem}")
+            reasons.append(f"{change.path!r} {problem}")
         elif change.after is None:
-            told.append(f"{change.path} would be deleted")
+            reasons.append(f"{change.path} would be deleted")
         elif plan is not None and change.path not in plan:
-            told.append(f"{change.path} is not in the plan")
+            reasons.append(f"{change.path} is not in the plan")
         else:
             known = examined(_plain(change.before))[0] if change.before is not None else ()
             new = [each for each in examined(_plain(change.after))[0] if each not in known]
-            told += [f"{change.path}: {problem}" for problem in new]
-    return tuple(told)
+            reasons += [f"{change.path}: {problem}" for problem in new]
+    return tuple(reasons)
 
 
 def redated(changes: Iterable[FileChange], today: date) -> tuple[FileChange, ...]:
@@ -285,11 +285,11 @@ def objections(view: StoreView, after: StoreView, paths: Collection[str]) -> tup
     The changes remove no links, since such ones were set aside.
     """
     known = {problem.identity for problem in _problems(view, paths)}
-    told = [str(each) for each in _problems(after, paths) if each.identity not in known]
+    reasons = [str(each) for each in _problems(after, paths) if each.identity not in known]
     new = {path for path in paths if is_page(path) and path not in view.pages}
     links = after.links_to(new)
-    told += [f"{path}: no page would link to it" for path in sorted(new) if not links[path]]
-    return tuple(told)
+    reasons += [f"{path}: no page would link to it" for path in sorted(new) if not links[path]]
+    return tuple(reasons)
 
 
 def _problems(view: StoreView, paths: Collection[str]) -> list[WikiProblem]:

@@ -213,12 +213,12 @@ class Ending:
 
     async def gather_lifted(self, tx: Transaction, rooms: Collection[str]) -> set[str]:
         """Close sub-sessions again that were moved up from a lost parent; return rooms with new events."""
-        told = set()
+        notified = set()
         for node in await self._store.gathered(tx, rooms):
             await self._store.close(tx, node.id, str(node.reason), node.result)
             if await self._notify(tx, node):
-                told.add(node.room)
-        return told
+                notified.add(node.room)
+        return notified
 
     async def _notify(self, tx: Transaction, node: SubSession) -> bool:
         if node.parent is not None:
@@ -398,14 +398,14 @@ class Delegation:
 
         `only`: end the one with this id or name and its children; sub-sessions that depend on it fail.
         """
-        found = await self._store.open_in(tx, conversation_id, after)
+        nodes = await self._store.open_in(tx, conversation_id, after)
         if only is None:
-            await self._abandon(tx, found)
-            if after and found:  # earlier workflows may have waited only for these
+            await self._abandon(tx, nodes)
+            if after and nodes:  # earlier workflows may have waited only for these
                 await self._store.part(tx, conversation_id, after)
-                await self._report_all(tx, found)
-            return [node.id for node in found]
-        named = [node for node in reversed(found) if only in (node.id, node.name)]
+                await self._report_all(tx, nodes)
+            return [node.id for node in nodes]
+        named = [node for node in reversed(nodes) if only in (node.id, node.name)]
         if not named:
             return []
         below = await self._store.open_below(tx, named[0].id)
@@ -437,16 +437,16 @@ class Delegation:
     async def left(self, tx: Transaction) -> Look[SubSession]:
         """Resume interrupted sub-sessions, and end those with too many crashes (L-068)."""
         rooms = await self._served(tx)
-        found = await self._store.interrupted(tx, rooms)
-        for node, crashes in found:
+        interrupted = await self._store.interrupted(tx, rooms)
+        for node, crashes in interrupted:
             if crashes >= MOST_CRASHES:
                 await self._end_cast(tx, node, RESTARTED)
                 await self._ending.over(tx, node.id, RESTARTED, "")
-        return Look([node for node, crashes in found if crashes < MOST_CRASHES], rooms)
+        return Look([node for node, crashes in interrupted if crashes < MOST_CRASHES], rooms)
 
-    async def parked(self, tx: Transaction, pieces: Sequence[SubSession]) -> None:
+    async def parked(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
         """Record an orderly stop, so that the next start is no interruption."""
-        await self._store.parked(tx, [node.id for node in pieces])
+        await self._store.parked(tx, [node.id for node in nodes])
 
     async def ready(self, tx: Transaction, free: int) -> Look[SubSession]:
         """Start sub-sessions whose dependencies are done (L-063, L-066), and report orphaned results."""
@@ -463,22 +463,22 @@ class Delegation:
         started = [await self._start(tx, node) for node in ready]
         return Look(started, news, self._clock.now() + SOON if self._polls_soon else again)
 
-    async def do(self, piece: SubSession, stop: Stop, toolbox: Toolbox) -> Outcome:
+    async def do(self, node: SubSession, stop: Stop, toolbox: Toolbox) -> Outcome:
         """Run the cast of a sub-session."""
-        cast = await self._cast_of(piece)
+        cast = await self._cast_of(node)
         caller = Caller(
-            piece.room,
-            piece.scope,
+            node.room,
+            node.scope,
             cast.id,
-            piece.origin,
-            piece.root_event,
+            node.origin,
+            node.root_event,
             cast.started_at,
             only_adds=True,
         )
-        given = piece.settings
+        given = node.settings
         settings = CastSettings(
             toolbox.only(given.tools),
-            WorkerInstructions(self._texts, piece.mode, piece.objective, piece.context),
+            WorkerInstructions(self._texts, node.mode, node.objective, node.context),
             given.role,
             given.backend,
             given.depth,
@@ -486,16 +486,16 @@ class Delegation:
         )
         return await self._loop.run(cast, caller, settings, stop, Unwatched())
 
-    async def over(self, piece: SubSession, result: Outcome | None) -> Collection[str]:
+    async def over(self, node: SubSession, result: Outcome | None) -> Collection[str]:
         """Store the end of a sub-session's cast with its effects, unless it was ended from outside."""
-        told, outcome = False, result or BROKEN
-        said = outcome.text or last_step(await self._cast_of(piece))
+        notified, outcome = False, result or BROKEN
+        result_text = outcome.text or last_step(await self._cast_of(node))
         async with self._database.transaction() as tx:
-            cast_id, reason = str(piece.cast_id), outcome.reason
+            cast_id, reason = str(node.cast_id), outcome.reason
             if await self._casts.end(tx, cast_id, outcome.state, reason, outcome.text):
-                told = await self._ending.over(tx, piece.id, reason, said)
+                notified = await self._ending.over(tx, node.id, reason, result_text)
         self._wake_all()
-        return [piece.room] if told else []
+        return [node.room] if notified else []
 
     async def _served(self, tx: Transaction) -> list[str]:
         rooms = await self._store.open_rooms(tx)

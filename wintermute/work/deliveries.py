@@ -46,13 +46,13 @@ class Deliveries:
 
     async def _find(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
         if scope == EVERYWHERE and made_in is not None:
-            found = [await self._stores.conversations.get(made_in)]
+            candidates = [await self._stores.conversations.get(made_in)]
         else:
             scope = self._stores.owner.scope if scope == EVERYWHERE else scope
-            found = await self._stores.conversations.homes(tx, scope, made_in)
+            candidates = await self._stores.conversations.homes(tx, scope, made_in)
         secret = await self._is_secret(made_in)
-        home = next((each for each in found if self._may(each, made_in, secret)), None)
-        return home or await self._open(tx, scope, secret)
+        target = next((each for each in candidates if self._may(each, made_in, secret)), None)
+        return target or await self._open(tx, scope, secret)
 
     async def _is_secret(self, made_in: str | None) -> bool:
         if made_in is None:

@@ -119,8 +119,8 @@ class JobKind:
     async def left(self, tx: Transaction) -> Look[Job]:
         """Resume interrupted jobs, and put off those with too many crashes."""
         jobs, news = self._stores.jobs, set[str]()
-        found = await jobs.interrupted(tx, self.name)
-        for job in found:
+        interrupted = await jobs.interrupted(tx, self.name)
+        for job in interrupted:
             if job.crashes < MOST_CRASHES:
                 continue
             pauses = LATER[:1] if self.policy.persists else LATER
@@ -129,11 +129,11 @@ class JobKind:
             if job.crashes == MOST_CRASHES:
                 text = INTERRUPTED if self.policy.persists else CRASHED
                 news |= {*await self._tell_owner(tx, job, text)}
-        return Look([job for job in found if job.crashes < MOST_CRASHES], news)
+        return Look([job for job in interrupted if job.crashes < MOST_CRASHES], news)
 
-    async def parked(self, tx: Transaction, pieces: Sequence[Job]) -> None:
+    async def parked(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Record an orderly stop, so that the next start is no crash."""
-        await self._stores.jobs.parked(tx, [job.id for job in pieces])
+        await self._stores.jobs.parked(tx, [job.id for job in jobs])
 
     async def ready(self, tx: Transaction, free: int) -> Look[Job]:
         """Begin the oldest jobs."""
@@ -142,11 +142,11 @@ class JobKind:
         again = min(filter(None, (due, again)), default=None)
         return Look(await self._stores.jobs.begin(tx, self.name, free), again=again)
 
-    async def do(self, piece: Job, stop: Stop, toolbox: Toolbox) -> JobDone | JobPutOff | JobFailed:
+    async def do(self, job: Job, stop: Stop, toolbox: Toolbox) -> JobDone | JobPutOff | JobFailed:
         """Execute a job within its time limit."""
         try:
             async with stop.within(self.policy.max_seconds) as limit:
-                return await self._function(piece)
+                return await self._function(job)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -165,39 +165,39 @@ class JobKind:
             return JobFailed(str(error))
 
     async def over(
-        self, piece: Job, result: JobDone | JobPutOff | JobFailed | None
+        self, job: Job, result: JobDone | JobPutOff | JobFailed | None
     ) -> Collection[str]:
         """Store a job's result and messages in one transaction."""
         jobs = self._stores.jobs
         news: Collection[str] = ()
         async with self._stores.database.transaction() as tx:
             if isinstance(result, JobPutOff):
-                await jobs.put_off(tx, piece.id, result.until, result.why)
+                await jobs.put_off(tx, job.id, result.until, result.why)
             elif isinstance(result, JobDone):
-                if not await jobs.done(tx, piece.id):
+                if not await jobs.done(tx, job.id):
                     return ()
                 news = (await result.store(tx) if result.store else None) or ()
             else:
                 error = result.error if result else BUG
-                log.warning("job failed name=%s id=%s error=%s", self.name, piece.id, error)
+                log.warning("job failed name=%s id=%s error=%s", self.name, job.id, error)
                 persists = self.policy.persists
-                if often := await jobs.failed(tx, piece, error, persists=persists):
+                if often := await jobs.failed(tx, job, error, persists=persists):
                     text = GOES_ON if persists else STOPPED
-                    news = await self._tell_owner(tx, piece, text, often)
+                    news = await self._tell_owner(tx, job, text, often)
         return news
 
     async def _tell_owner(
         self, tx: Transaction, job: Job, text: str, often: str = ""
     ) -> Collection[str]:
         owner = self._stores.owner.scope
-        whom = "a group" if job.scope.startswith(ROOM) else job.scope.removeprefix(PERSON)
-        you, your = ("you", "your") if job.scope in ("", owner) else (whom, f"{whom}'s")
+        person = "a group" if job.scope.startswith(ROOM) else job.scope.removeprefix(PERSON)
+        you, your = ("you", "your") if job.scope in ("", owner) else (person, f"{person}'s")
         work = self.policy.use.format(you=you, your=your)
-        told = f"I couldn't {work}: {text.format(often=often)}"
-        home = await (await Deliveries.now(tx, self._stores, self._speaker)).home(tx, owner, None)
-        if home is None:
+        message = f"I couldn't {work}: {text.format(often=often)}"
+        room = await (await Deliveries.now(tx, self._stores, self._speaker)).home(tx, owner, None)
+        if room is None:
             return ()
         await self._stores.outbox.enqueue(
-            *(tx, home.id, told), kind="notice", meant_for=owner, unasked=True
+            *(tx, room.id, message), kind="notice", meant_for=owner, unasked=True
         )
-        return (home.id,)
+        return (room.id,)

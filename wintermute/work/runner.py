@@ -101,7 +101,7 @@ class Kind(Protocol[P]):
         """Resume jobs that an earlier run of the program left; end those that crashed too often."""
         ...
 
-    async def parked(self, tx: Transaction, pieces: Sequence[P]) -> None:
+    async def parked(self, tx: Transaction, jobs: Sequence[P]) -> None:
         """Record that the program ends in order while these jobs run: this is no crash."""
         ...
 
@@ -109,11 +109,11 @@ class Kind(Protocol[P]):
         """Begin at most as many jobs as there are free places."""
         ...
 
-    async def do(self, piece: P, stop: Stop, toolbox: Toolbox) -> Any:
+    async def do(self, job: P, stop: Stop, toolbox: Toolbox) -> Any:
         """Execute a job from its last stored step on. `toolbox` is that of rooms."""
         ...
 
-    async def over(self, piece: P, result: Any) -> Collection[str]:
+    async def over(self, job: P, result: Any) -> Collection[str]:
         """Store a job's end; return conversations with news. `result`: from `do`; None: a bug."""
         ...
 
@@ -152,79 +152,79 @@ class Runner:
     async def finish(self, name: str, wake: Callable[[str], None]) -> None:
         """Run all ready jobs of a type and wait for running ones, before the program exits."""
         kind = next(kind for kind in self.kinds if kind.name == name)
-        at_work: dict[str, Any] = {}
+        running: dict[str, Any] = {}
         try:
             while True:
                 kind.bell.clear()
-                look = await self._begin(kind, partial(kind.ready, free=kind.at_once), at_work)
-                for piece in look.pieces:
-                    await self._execute(kind, piece, at_work, wake)
-                if not look.pieces and not kind.underway:
+                poll = await self._begin(kind, partial(kind.ready, free=kind.at_once), running)
+                for job in poll.pieces:
+                    await self._execute(kind, job, running, wake)
+                if not poll.pieces and not kind.underway:
                     return
-                if not look.pieces:
+                if not poll.pieces:
                     await kind.bell.wait()
         except asyncio.CancelledError:
-            if at_work:
-                await self._suspend(kind, [*at_work.values()])
+            if running:
+                await self._suspend(kind, [*running.values()])
             raise
 
     async def _serve(self, kind: Kind[P], wake: Callable[[str], None]) -> None:
-        at_work: dict[str, P] = {}
+        running: dict[str, P] = {}
 
         async def ready(tx: Transaction) -> Look[P]:
-            return await kind.ready(tx, max(kind.at_once - len(at_work), 0))
+            return await kind.ready(tx, max(kind.at_once - len(running), 0))
 
-        def start(look: Look[P]) -> None:
-            for piece in look.pieces:
-                group.create_task(self._execute(kind, piece, at_work, wake))
+        def start(poll: Look[P]) -> None:
+            for job in poll.pieces:
+                group.create_task(self._execute(kind, job, running, wake))
 
         try:
             async with asyncio.TaskGroup() as group:
-                look = await self._begin(kind, kind.left, at_work)
-                start(look)
-                self._notify(look.news, wake)
+                poll = await self._begin(kind, kind.left, running)
+                start(poll)
+                self._notify(poll.news, wake)
                 while True:
                     kind.bell.clear()
-                    look = await self._begin(kind, ready, at_work)
-                    start(look)
-                    self._notify(look.news, wake)
-                    await self._pause(kind.bell, look.again)
+                    poll = await self._begin(kind, ready, running)
+                    start(poll)
+                    self._notify(poll.news, wake)
+                    await self._pause(kind.bell, poll.again)
         except asyncio.CancelledError:
-            if at_work:
-                await self._suspend(kind, [*at_work.values()])
+            if running:
+                await self._suspend(kind, [*running.values()])
             raise
 
-    async def _suspend(self, kind: Kind[P], pieces: Sequence[P]) -> None:
+    async def _suspend(self, kind: Kind[P], jobs: Sequence[P]) -> None:
         """Record an orderly stop. If this cannot be done at once, it counts as a crash."""
         with suppress(TimeoutError, StorageBlocked):
             async with asyncio.timeout(PARKING_SECONDS), self._stores.database.transaction() as tx:
-                await kind.parked(tx, pieces)
+                await kind.parked(tx, jobs)
 
     async def _begin(
         self,
         kind: Kind[P],
-        looks: Callable[[Transaction], Awaitable[Look[P]]],
-        at_work: dict[str, P],
+        poll: Callable[[Transaction], Awaitable[Look[P]]],
+        running: dict[str, P],
     ) -> Look[P]:
         async with self._stores.database.transaction() as tx:
-            look = await looks(tx)
-            for piece in look.pieces:
-                kind.underway[piece.id] = Stop()
-                at_work[piece.id] = piece
-        return look
+            result = await poll(tx)
+            for job in result.pieces:
+                kind.underway[job.id] = Stop()
+                running[job.id] = job
+        return result
 
     async def _execute(
-        self, kind: Kind[P], piece: P, at_work: dict[str, P], wake: Callable[[str], None]
+        self, kind: Kind[P], job: P, running: dict[str, P], wake: Callable[[str], None]
     ) -> None:
         try:
-            result = await guarded(kind.do(piece, kind.underway[piece.id], self.toolbox), piece.id)
-            news = await guarded(kind.over(piece, result), piece.id) if result is not None else None
+            result = await guarded(kind.do(job, kind.underway[job.id], self.toolbox), job.id)
+            news = await guarded(kind.over(job, result), job.id) if result is not None else None
             if news is None:
                 await self._stores.health.note("casts", "fail", "internal error, see the log")
-                news = await kind.over(piece, None)
-            del at_work[piece.id]
+                news = await kind.over(job, None)
+            del running[job.id]
         finally:
-            del kind.underway[piece.id]
+            del kind.underway[job.id]
             kind.bell.set()
         self._notify(news, wake)
 

@@ -123,16 +123,16 @@ class Runs:
         """End the running ones of a conversation (L-023) and return their tasks. No turn spawns a run."""
         if only is not None or after:
             return []
-        found = [
+        runs = [
             run
             for occurrence in await self._stores.runs.open_in(tx, conversation_id)
             if (run := await self._begun_run(occurrence)) and run.id in self.underway
         ]
-        for run in found:
+        for run in runs:
             await self._stores.casts.end(tx, run.cast.id, "truncated", "stopped", "")
             await self._stores.runs.dropped(tx, run.occurrence.seq, NO_ANSWER["stopped"])
             self.underway[run.id].press()
-        return [run.task.id for run in found]
+        return [run.task.id for run in runs]
 
     async def take_back(
         self, tx: Transaction, conversation_id: str, events: Collection[str]
@@ -170,23 +170,23 @@ class Runs:
                 await self._failed(tx, run, "restarted", "")
         return Look(going, rooms)
 
-    async def parked(self, tx: Transaction, pieces: Sequence[Run]) -> None:
+    async def parked(self, tx: Transaction, runs: Sequence[Run]) -> None:
         """Record an orderly stop, so that the next start is no interruption."""
-        await self._stores.runs.parked(tx, [run.occurrence.seq for run in pieces])
+        await self._stores.runs.parked(tx, [run.occurrence.seq for run in runs])
 
     async def _leave_terminal(self, tx: Transaction) -> None:
         """Move runs left by a chat at the terminal to a room, once the terminal is closed (T-037)."""
         if self._speaker.serves(TERMINAL):
             return
-        homes = await Deliveries.now(tx, self._stores, self._speaker)
+        target_rooms = await Deliveries.now(tx, self._stores, self._speaker)
         for conversation_id in await self._stores.runs.rooms(tx):
             if (await self._stores.conversations.get(conversation_id)).room_id != TERMINAL:
                 continue
             for run in await self._stores.runs.open_in(tx, conversation_id):
                 task = await self._stores.tasks.get(run.task_id, None)
-                home = await homes.home(tx, task.scope, None)
-                if home is not None:
-                    await self._stores.occurrences.move(tx, run.seq, home.id)
+                room = await target_rooms.home(tx, task.scope, None)
+                if room is not None:
+                    await self._stores.occurrences.move(tx, run.seq, room.id)
 
     async def ready(self, tx: Transaction, free: int) -> Look[Run]:
         """Begin due runs; a run whose task is no longer active is dropped."""
@@ -224,16 +224,16 @@ class Runs:
             scope = (await self._stores.conversations.get(occurrence.conversation_id)).scope
         return await self._stores.conversations.open_run(tx, scope, self._settings.depth), scope
 
-    async def do(self, piece: Run, stop: Stop, toolbox: Toolbox) -> Outcome:
+    async def do(self, run: Run, stop: Stop, toolbox: Toolbox) -> Outcome:
         """Run the cast."""
-        cast, given = piece.cast, self._settings
-        room = piece.occurrence.conversation_id
-        caller = Caller(room, piece.scope, cast.id, "timer", None, cast.started_at)
-        told = WorkerInstructions(self._texts, "full", await self._objective(piece), "")
+        cast, given = run.cast, self._settings
+        room = run.occurrence.conversation_id
+        caller = Caller(room, run.scope, cast.id, "timer", None, cast.started_at)
+        instructions = WorkerInstructions(self._texts, "full", await self._objective(run), "")
         # A sub-session reports by an event, and nobody would read it after the run. Pages are for
         # chats (M-013).
         wanted = {*tools_for("full", given.depth, None, toolbox.names), DONE} - {SPAWN, RECALL}
-        settings = CastSettings(toolbox.only(wanted), told, given.role, None, given.depth)
+        settings = CastSettings(toolbox.only(wanted), instructions, given.role, None, given.depth)
         return await self._loop.run(cast, caller, settings, stop, Unwatched())
 
     async def _objective(self, run: Run) -> str:
