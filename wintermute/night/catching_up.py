@@ -88,7 +88,7 @@ class CatchUp:
         """Announce how many conversations would be read and how many new facts reconstructed."""
         digests = [digest for scope, _, digest in await self._backlogs() if scope == work.scope]
         fresh = await self._stores.nights.unjudged(work.scope, digests)
-        queued = sum(  # a list is read whole, whatever waits
+        queued = sum(  # an unranked list is rewritten whole, without the queue
             queue.facts
             for queue in await self._stores.facts.queues(self._stores.database)
             if queue.scope == work.scope and self._stores.memories.ranked

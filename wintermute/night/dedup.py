@@ -124,7 +124,7 @@ def proved(text: object, inputs: Sequence[str]) -> str:
     if len(line) >= LONGER * sum(map(len, inputs)):
         raise Unfit("it is much longer than what it is made from")
     if not are_made_of(line, inputs):
-        raise Unfit("it says what stands in none of the data, or in another language")
+        raise Unfit("it says something that is not in the data, or uses another language")
     return line
 
 

@@ -53,8 +53,8 @@ def _last(night: Night, zone: ZoneInfo, data_dir: Path) -> str:
     if night.state == "running":
         began = f"{night.began_at.astimezone(zone):%Y-%m-%d %H:%M}"
         if is_at_work(data_dir):
-            return f"at work since {began}"
-        return f"that of {began} was interrupted: the daemon goes on with it, or `wintermute night run`"
+            return f"running since {began}"
+        return f"the night of {began} was interrupted: the daemon or `wintermute night run` finishes it"
     said = f"last {(night.ended_at or night.began_at).astimezone(zone):%Y-%m-%d %H:%M}"
     names = ", ".join(dict.fromkeys(tally.name for tally in failed(night)))
     return f"{said}, but not all of it could be done ({names})" if names else said

@@ -170,7 +170,7 @@ class Pages:
             await self._incomplete_pages(),
         )
         would = [f"{counted(len(fresh), 'chat')} would become pages"] if fresh else []
-        would += [f"{counted(len(again), 'page')} would be written anew"] if again else []
+        would += [f"{counted(len(again), 'page')} would be rewritten"] if again else []
         return f"{'; '.join(would)}: not tried here" if would else ""
 
     def _applied_jobs(self, names: Sequence[str]) -> list[Decision]:
@@ -232,12 +232,12 @@ class Pages:
                 if (file := each.file) is None or each.night:
                     continue
                 item, text = file["item"], file["text"]
-                now = text_in(await self._stores.placing.files[kind].state(item))
-                if now != text:
+                current = text_in(await self._stores.placing.files[kind].state(item))
+                if current != text:
                     outside = kind == "page" and await to_its_end(
                         partial(self._stores.wiki.is_outside, item, text or "")
                     )
-                    plan = {"files": [file | {"was": now}], "outside": outside}
+                    plan = {"files": [file | {"was": current}], "outside": outside}
                     decisions.append(replace(each, plan=plan))
         if self._has_pages(scope):
             decisions += await self._asked_lines(scope)
@@ -290,8 +290,8 @@ def _has_text(message: MessageFile) -> bool:
 def _source(conversation: str) -> str:
     """Return the name of a page's source for people; a chat is "a chat", since its id says nothing."""
     if conversation.startswith(f"{RAW}/"):
-        return "what is still there of what they cite"
-    return "what was said in a chat" if conversation.startswith("conv_") else conversation
+        return "their remaining sources"
+    return "a chat" if conversation.startswith("conv_") else conversation
 
 
 def _of_job(job: WikiJob, outside: bool) -> Decision:
@@ -300,7 +300,7 @@ def _of_job(job: WikiJob, outside: bool) -> Decision:
         WRITTEN.name,
         (),
         ", ".join(pages or job.changed_files),
-        f"from {_source(job.conversation)}; {job.folder}/report.md tells how",
+        f"from {_source(job.conversation)}; {job.folder}/report.md has details",
         {"outside": outside},
         evidence=(job.raw_copy,),
         state="done",

@@ -60,7 +60,7 @@ class Morning:
         if night.why in ("schedule", "late"):
             begun = instant(datetime.combine(night.date, self._begins), zone)
             due = max(self._morning_after(begun), ended)
-            early = due.astimezone(zone).time() < self._at  # it was caught up in the next night
+            early = due.astimezone(zone).time() < self._at  # the night was caught up during the next one
             return self._morning_after(due) if early else due
         return self._morning_after(ended)
 

@@ -154,7 +154,7 @@ class NightWatch:
             if why is None or not (self._enabled or why == "asked" or "night" in job.progress):
                 return JobDone()  # nights were turned off after it was enqueued
             night = await self._begin(job, why)
-            if night is not None and night.state == "running":  # else another process ended it
+            if night is not None and night.state == "running":  # otherwise another process ended it
                 night = await self._tidying.tidy(night)
         if night is None or "conversation" not in job.args:
             return JobDone()

@@ -29,7 +29,7 @@ ANSWERS: Mapping[str, WhichHolds] = {
 }
 """Answers, and which of two contradicting memories each declares true (M-087)."""
 ONLY_YES_OR_NO = "is answered with yes or no"
-CHANGED = "what it is about has changed since, or was decided elsewhere, so nothing was done"
+CHANGED = "its subject has changed or was decided elsewhere, so nothing was done"
 ANSWERED = {
     "done": "was done already",
     "refused": "was refused already",
@@ -189,10 +189,10 @@ class Questions:
         async with self._stores.placing.settled(), self._stores.database.transaction() as tx:
             if not await self._stores.decisions.move(tx, item, "refused"):
                 return Answered(item, CHANGED)
-            if item.kind == PAGE_LINES:  # they stay, and are shown again
+            if item.kind == PAGE_LINES:  # the lines stay, and models see them again
                 files, lines = self._stores.wiki.files, item.plan["lines"]
                 await to_its_end(partial(shown_again, files, lines))
-        if item.kind == LINES:  # they are written back
+        if item.kind == LINES:  # the lines are written back to their file
             await self._stores.memories.text(item.scope)
         return Answered(item)
 

@@ -60,7 +60,7 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     if not reply.is_whole:
         raise Unfit("it was cut off before its end")
     if problem := refusal([(fact.text, fact.protected) for fact in old], reply.text):
-        raise Unfit(problem, "the list would lose what must stay, or is no list")
+        raise Unfit(problem, "the list would lose required lines, or is no list")
     if json_in(reply.text, reply) is not reply:
         raise Unfit("it is JSON, not one fact per line")
     lines = listed(reply.text)
@@ -69,7 +69,7 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     known = {key(fact.text) for fact in old}
     new = [line for line in lines if key(line) not in known]
     if not all(are_made_of(line, [fact.text for fact in old]) for line in new):
-        raise Unfit("a line says what stands in none of the others, or in another language")
+        raise Unfit("a line says something that is not in the others, or uses another language")
     return lines
 
 

@@ -76,7 +76,7 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
         raise Unfit("it is not shorter")
     lines = [line for line in text.splitlines() if line.strip()]
     if not all(are_made_of(NUMBERING.sub("", line), texts) for line in lines):
-        raise Unfit("a line says what stands in none of them, or in another language")
+        raise Unfit("a line says something that is in none of them, or uses another language")
     if _numbers(NUMBERING.sub("", "\n".join(texts))) - _numbers(text):
         raise Unfit("a number of them is missing")
     return text.rstrip() + "\n"

@@ -287,14 +287,14 @@ def ends_of(actions: Sequence[TaskAction], then: Mapping[str, Task]) -> list[Tas
 
     `then`: all tasks with their new wording.
     """
-    wanted = {action.task.id: action for action in actions if action.ends}
-    ended = {name for name, action in wanted.items() if says_done(action.task.content)}
-    ends = [TaskEnd(wanted[name]) for name in wanted if name in ended]
-    staying = [name for name in then if name not in wanted]
-    for name, action in wanted.items():
+    ending = {action.task.id: action for action in actions if action.ends}
+    ended = {name for name, action in ending.items() if says_done(action.task.content)}
+    ends = [TaskEnd(ending[name]) for name in ending if name in ended]
+    staying = [name for name in then if name not in ending]
+    for name, action in ending.items():
         if name in ended or name in staying:
             continue
-        others = [*staying, *(each for each in wanted if each not in {*ended, *staying, name})]
+        others = [*staying, *(each for each in ending if each not in {*ended, *staying, name})]
         successor = next((each for each in others if says_all_of(then[each], action.task)), None)
         proved = successor is not None
         if successor is None:

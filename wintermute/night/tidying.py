@@ -333,7 +333,7 @@ class Tidying:
         """Store that a phase is running, so that a phase that always crashes is skipped in the end."""
         tally = PhaseTally(scope, name, "running", tries=known.tries + 1 if known else 1)
         if tally.tries > MOST_TRIES:
-            tally = replace(tally, status="failed", note="interrupted twice: left out")
+            tally = replace(tally, status="failed", note="interrupted twice, so it was skipped")
         await self._store_tally(run, tally)
         return tally
 

@@ -160,7 +160,7 @@ class _Output:
     def printed(self) -> str:
         """Return the kept output."""
         said = clean(self._kept.decode("utf-8", "replace"))
-        return f"{said}\n[cut off here: it went on]\n" if self._more else said
+        return f"{said}\n[the rest was cut off]\n" if self._more else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ def differences(
             if len(changes) + len(objections) > MOST_DIFFERENCES:
                 return (), (f"more than {MOST_DIFFERENCES} files were changed",)
     except (RecursionError, OSError) as error:
-        return (), (f"what it left cannot be read: {error}",)
+        return (), (f"its results cannot be read: {error}",)
     objections += [f"{path} was deleted" for path in sorted(known.keys() - seen)]
     return tuple(changes), tuple(objections)
 

@@ -192,14 +192,14 @@ class Consolidation:
         """Return the raw copy of an unsuccessful job if it has the same text; else ""."""
         for job in listed_jobs(self._files):
             if job.conversation == talk.named and job.raw_copy:
-                here = StoreFolder(self._files.root / job.raw_copy)
-                same = all(text_at(here, name) == text for name, text in talk.files)
+                copy = StoreFolder(self._files.root / job.raw_copy)
+                same = all(text_at(copy, name) == text for name, text in talk.files)
                 return job.raw_copy if same and job.status != "applied" else ""
         return ""
 
     async def _judge(self, task: PageTask, work: PageWork) -> "_Done":
-        ours = [each.path for each in work.changes if self._hides(each.after or "")]
-        reasons = tuple(f"{path} would hold a secret of the configuration" for path in ours)
+        revealing = [each.path for each in work.changes if self._hides(each.after or "")]
+        reasons = tuple(f"{path} would hold a secret of the configuration" for path in revealing)
         work = await to_its_end(partial(_safe, work))
         if work.failed or work.objections:
             return _Done(work, PageVerdict(reasons=work.objections))
@@ -217,13 +217,13 @@ class Consolidation:
         end = self._now().isoformat(timespec="seconds")
         job = replace(job, end=end, exit_code=0, proposed=tuple(p.change.path for p in proposed))
         await to_its_end(partial(note, self._files, job, self._texts(done)))
-        recording = unrecorded
+        record = unrecorded
         if self._kept is not None:
             lines = done.work.lines
-            recording = partial(self._kept.recording, job, talk, changes, proposed, lines)
-        said = replace(job, status="applied", reason="")
-        beside = partial(_beside, self._files, said, talk, done, self._report(said, done))
-        job = await put_in_place(self._files, job, changes, beside, seen, recording)
+            record = partial(self._kept.recording, job, talk, changes, proposed, lines)
+        applied = replace(job, status="applied", reason="")
+        beside = partial(_beside, self._files, applied, talk, done, self._report(applied, done))
+        job = await put_in_place(self._files, job, changes, beside, seen, record)
         if self._kept is not None:
             with _logged_failure(job):
                 await self._kept.settled(job.name)
@@ -343,10 +343,10 @@ def _beside(
     """Return the files that change with the pages: lines written by us, taint marks and the report."""
     here = StoreFolder(files.root / job.raw_copy)
     if any(text_at(here, name) != text for name, text in talk.files):
-        raise StoreChanged("what was said was changed meanwhile")
-    found = [written_change(files, change) for change in done.verdict.changes]
+        raise StoreChanged("messages were changed meanwhile")
+    changes = [written_change(files, change) for change in done.verdict.changes]
     if talk.is_outside:
         pages = [each.path for each in done.verdict.changes if is_page(each.path)]
-        found.append(marked_outside(files, [job.raw_copy, *pages]))
+        changes.append(marked_outside(files, [job.raw_copy, *pages]))
     path = f"{job.folder}/{REPORT}"
-    return [*found, FileChange(path, text_at(files, path), report)]
+    return [*changes, FileChange(path, text_at(files, path), report)]

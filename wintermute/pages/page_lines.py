@@ -254,23 +254,26 @@ def _lost(
         lost = LostLines(known, answered | renamed)
         pages = _lines(wiki)
         at = {path for path, _ in known}
-        near = [each for each in pages if lost.anywhere or each[0] in at]
-        gone = {each for each in near if lost.goes(*each)}
-        found = {digest(line): line for _, line in gone}
-        names, texts = {*(name for _, name in known), *lost.anywhere}, {*map(_bare, found.values())}
+        candidates = [each for each in pages if lost.anywhere or each[0] in at]
+        gone = {each for each in candidates if lost.goes(*each)}
+        lines_gone = {digest(line): line for _, line in gone}
+        names, texts = (
+            {*(name for _, name in known), *lost.anywhere},
+            {*map(_bare, lines_gone.values())},
+        )
         for path in (f"{job}/{patch}" for job in names_in(files, JOBS) for patch in PATCHES):
             lines = (line[1:] for line in (text_at(files, f"{JOBS}/{path}") or "").splitlines())
             texts |= {_bare(line) for line in lines if digest(line) in names}
-        theirs, already = [each for each in pages if each not in gone], asked_lines(files)
-        shares = _sharing(theirs, [*said, *texts] if known or asks else ())
+        others, already = [each for each in pages if each not in gone], asked_lines(files)
+        shares = _sharing(others, [*said, *texts] if known or asks else ())
         own = [
             line
             for path, line in shares
             if asks or not ((path, digest(line)) in every or line in written_lines(files, path))
         ]
-        own += [line for _, line in theirs if digest(line) in already] if already else []
+        own += [line for _, line in others if digest(line) in already] if already else []
         asked = {digest(line): line for line in own}
-    return LostLines(known, lost.anywhere, tuple(sorted(texts)), asked, tuple(jobs), found)
+    return LostLines(known, lost.anywhere, tuple(sorted(texts)), asked, tuple(jobs), lines_gone)
 
 
 def _lines(wiki: WikiStore) -> list[tuple[str, str]]:

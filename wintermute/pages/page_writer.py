@@ -164,8 +164,10 @@ def page_in(reply: Reply, title: str) -> str:
         raise Unfit("it holds more than one page")
     if is_open_fence(body):
         raise Unfit("a block of code in it does not end")
-    head, said = f"{text}\n".removesuffix(body).rstrip(), without_sources(body)
-    text = "\n\n".join([head, said] if said.startswith("# ") else [head, f"# {title}", said])
+    head, content = f"{text}\n".removesuffix(body).rstrip(), without_sources(body)
+    text = "\n\n".join(
+        [head, content] if content.startswith("# ") else [head, f"# {title}", content]
+    )
     if tokens(len(text)) > MOST_TOKENS:
         raise Unfit(f"it is too long: at most {MOST_TOKENS} tokens")
     return text
@@ -254,14 +256,14 @@ class PageWriter:
         lines: dict[str, LineOrigins] = {}
         plan: list[PlannedPage] = []
         failed: dict[str, AnswerUnusable] = {}
-        there = task.view.after((), [f"{task.raw}/{name}" for name, _ in task.talk.files])
+        base_view = task.view.after((), [f"{task.raw}/{name}" for name, _ in task.talk.files])
         window = self._models.window(ROLE, self._backend)
         known_names = KnownNames(task.view.names)
         parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
         for n, part in enumerate(parts, 1):
             text = "\n".join(part.values())
             self._progress(f"part {n} of {len(parts)}: which pages it is about")
-            view = there.after(texts.values())
+            view = base_view.after(texts.values())
             names = known_names.about(text, int(NAMES_SHARE * window))
             names += [shortest_link(view.names, path) for path in texts]
             pages = await self._plan(task, view, text, list(dict.fromkeys(names)), window)
@@ -279,19 +281,19 @@ class PageWriter:
                     texts[page.path], lines[page.path] = done
         if failed and not texts:
             raise next(iter(failed.values()))
-        view = there.after(texts.values())
+        view = base_view.after(texts.values())
         for path, change in texts.items():
             left = _dead_links(change.after or "", change.before or "", view)
             after = unlinked(change.after or "", left)
             texts[path] = replace(change, after=after)
             lines[path] = renamed(lines[path], change.after, after)
-        said = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]
+        planned_pages = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]
         reasons = [f"- {page.path}: {page.reason}" for page in plan] or ["Nothing is worth a page."]
         reasons += [f"- {path} was not written: {problem}" for path, problem in failed.items()]
         return PageWork(
             tuple(texts.values()),
             frozenset(page.path for page in plan),
-            stdout=json.dumps({"pages": said}, indent=1, ensure_ascii=False) + "\n",
+            stdout=json.dumps({"pages": planned_pages}, indent=1, ensure_ascii=False) + "\n",
             report="\n".join(reasons) + "\n",
             lines=lines,
         )
@@ -353,7 +355,9 @@ class PageWriter:
                 told = (
                     "write a name that has no page without brackets, or link to a page of the list"
                 )
-                raise Unfit(f"[[{dead[0]}]] leads nowhere: {told}", "a link of it leads nowhere")
+                raise Unfit(
+                    f"[[{dead[0]}]] leads nowhere: {told}", "one of its links leads nowhere"
+                )
             return answers[-1]
 
         text = await self._models.proved_answer(

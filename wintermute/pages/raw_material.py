@@ -49,7 +49,7 @@ NOT_SAID = re.compile(r"<(?:memory name=|cathedral>)")
 NEWEST = 2**62
 """Position after all casts and edits."""
 ONLY_OURS = (
-    "{name} is no direct chat of the owner's: pages are made of what was said there, and of folders"
+    "{name} is not a direct chat of the owner: pages are made only of such chats and of folders"
 )
 
 
@@ -126,7 +126,7 @@ class FolderTalk:
         path = self._conversation.path
         messages = self._conversation.messages()
         if not messages:
-            raise WintermuteError(f"{path} has no messages: nothing can be made of it")
+            raise WintermuteError(f"{path} has no messages, so no page can be made of it")
         inside = path.is_relative_to(self._store)
         files = StoreFolder(path)
         try:
@@ -311,7 +311,7 @@ class Consolidations:
         why = Reason("consolidation", self.scope, evidence=evidence, summary=job.name)
         async with self._stores.database.transaction() as tx:
             if talk.part and not await self.stands(talk.part, tx):
-                raise QuestionWithdrawn("what was said was changed meanwhile")
+                raise QuestionWithdrawn("messages were changed meanwhile")
             set_id = None
             if changes:
                 done = recorded(changes, evidence)

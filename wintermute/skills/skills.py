@@ -183,7 +183,7 @@ def skill_items(folder: Path) -> TextItems:
 
     def file_of(item: str) -> TextFile:
         if not is_file_name(f"{item}{ENDING}"):
-            raise ToolFailed(f"{item[:100]} is no name of a skill")
+            raise ToolFailed(f"{item[:100]} is not the name of a skill")
         return _file(folder, item)
 
     return TextItems(text, partial(files_prepared, file_of))
@@ -278,10 +278,10 @@ class Skills:
         name = one_line(name)
         undo = Undo(self._database, self._changes, {}, self._placing)
         async with self._writing:
-            was = await self._placing.files["skill"].state(name)
+            before = await self._placing.files["skill"].state(name)
             await self._placing.finish()
-            if await self._placing.files["skill"].state(name) != was:
-                return f"{shown(name)} is changed: what was interrupted before is done now"
+            if await self._placing.files["skill"].state(name) != before:
+                return f"{shown(name)} was changed: an interrupted change is finished now"
             for newest in await self._undoable(name):
                 undone = await undo.run(newest, {name})
                 if undone.back or undone.kept:
@@ -313,7 +313,7 @@ def _restored(name: str, newest: ChangeSet, undone: Undone) -> str:
     at = stamp(newest.created_at)[:16].replace("T", " ")
     if not undone.back:
         raise ToolFailed(
-            f"{shown(name)}: the change of {at} UTC was not undone, a later edit of it stays"
+            f"{shown(name)}: the change of {at} UTC was not undone, because of a later edit"
         )
     gone = "gone" if undone.back[0].after is None else "back"
     return f"{shown(name)} is {gone}: the change of {at} UTC is undone"

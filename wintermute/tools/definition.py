@@ -56,8 +56,8 @@ class OwnTool:
 def definition(name: str) -> Json:
     """Read the file of a tool: `description` and `parameters`, the same in `small`, `people` for the docs."""
     file = resources.files("wintermute.tools") / "definitions" / f"{name}.json"
-    found: Json = json.loads(file.read_text("utf-8"))
-    return found
+    texts: Json = json.loads(file.read_text("utf-8"))
+    return texts
 
 
 class Done(OwnTool):
@@ -72,7 +72,7 @@ class Done(OwnTool):
         answer = args["answer"]
         if not isinstance(answer, str):
             return answer
-        said = without_recalls(answer)
-        if not said.strip():
+        text = without_recalls(answer)
+        if not text.strip():
             raise ToolFailed("done requires an answer: recall pages before it, not in it")
-        return said
+        return text

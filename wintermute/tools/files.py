@@ -138,12 +138,12 @@ class Roots:
 
     def _guard(self, folder: int, entry: str, writing: bool) -> None:
         """Refuse the data folder within a root, except for the skills. Raises: ToolFailed."""
-        found = os.fstat(folder)
-        if entry != "skills" and os.path.samestat(found, self._data_dir.stat()):
+        state = os.fstat(folder)
+        if entry != "skills" and os.path.samestat(state, self._data_dir.stat()):
             raise ToolFailed(f"of Wintermute's own data folder only {SKILLS} can be used")
         if writing:
             with suppress(FileNotFoundError):
-                if os.path.samestat(found, (self._data_dir / "skills").stat()):
+                if os.path.samestat(state, (self._data_dir / "skills").stat()):
                     raise ToolFailed(NOT_SKILLS)
 
 

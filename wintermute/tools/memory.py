@@ -56,8 +56,8 @@ class AppendMemory(OwnTool):
         origins = (caller.event_id,) if caller.event_id else ()
         taint = await self._casts.is_tainted(tx, caller.cast_id)
         if MOST < len(cleaned(args["entry"])) <= LONGEST_TEXT:
-            kind = NewFact(caller.scope, args["entry"], source, origins=origins, taint=taint)
-            return await self._split_later(tx, caller, kind)
+            whole = NewFact(caller.scope, args["entry"], source, origins=origins, taint=taint)
+            return await self._split_later(tx, caller, whole)
         fact, outcome = await self._facts.add(
             *(tx, reason(caller), args["entry"], source),
             scope=caller.scope,
@@ -74,8 +74,8 @@ class AppendMemory(OwnTool):
         parts = [replace(whole, text=part) for part in pieces_of(text)]
         kept = await self._facts.supersede(tx, reason(caller), parts, {})
         digest = hashlib.blake2b(f"{caller.cast_id}\0{text}".encode(), digest_size=16).hexdigest()
-        given = {"text": text, "facts": [fact.id for fact in kept.facts], "set": kept.set_id}
-        await self._jobs.enqueue(tx, SPLIT, digest, caller.scope, given)
+        args = {"text": text, "facts": [fact.id for fact in kept.facts], "set": kept.set_id}
+        await self._jobs.enqueue(tx, SPLIT, digest, caller.scope, args)
         return {"stored": "kept; it is split into single memories in the background"}
 
 

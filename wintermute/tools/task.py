@@ -67,16 +67,18 @@ class TaskTool(OwnTool):
         args = {
             name: value for name, value in args.items() if not _is_ignorable(action, name, value)
         }
-        strange = sorted(args.keys() - TAKES[action] - {"action", "reason"})
-        strange = [] if action == "list" else strange  # a list changes nothing
-        if strange:
+        unexpected = sorted(args.keys() - TAKES[action] - {"action", "reason"})
+        unexpected = [] if action == "list" else unexpected  # a list changes nothing
+        if unexpected:
             takes = ", ".join(sorted(TAKES[action]))
-            raise ToolFailed(f"{action} takes {takes}, not {', '.join(strange)}; nothing was done")
+            raise ToolFailed(
+                f"{action} takes {takes}, not {', '.join(unexpected)}; nothing was done"
+            )
         if caller.only_adds and action not in ("add", "list"):
             raise ToolFailed(ASK_FIRST)
         if action == "list":
-            found = await self._tasks.listed(caller.scope, args.get("status", "active"))
-            return [self._row(task) for task in found]
+            tasks = await self._tasks.listed(caller.scope, args.get("status", "active"))
+            return [self._row(task) for task in tasks]
         if action == "add":
             return self._row(await self._add(tx, caller, args), ahead=DUE_TIMES)
         return self._row(await self._act(tx, caller, action, args), ahead=DUE_TIMES)
@@ -143,9 +145,9 @@ class TaskTool(OwnTool):
     def _row(self, task: Task, ahead: int = 1) -> Json:
         """Return the stored task. `ahead`: number of due times to show, for checking them."""
         zone, schedule, next_due = self._tasks.zone, task.plan.schedule, task.next_due
-        more: tuple[datetime, ...] = ()
+        later: tuple[datetime, ...] = ()
         if schedule and next_due and ahead > 1:
-            more = upcoming(schedule, next_due, zone, ahead - 1)
+            later = upcoming(schedule, next_due, zone, ahead - 1)
         row: Json = {
             "id": task.id,
             "priority": task.priority,
@@ -153,7 +155,7 @@ class TaskTool(OwnTool):
             "content": task.content,
             "schedule": task.schedule or None,
             "next_due": in_words(next_due, zone) if next_due else None,
-            "then": [in_words(each, zone) for each in more],
+            "then": [in_words(each, zone) for each in later],
             "execution_mode": task.plan.mode if schedule else None,
             "ai_prompt": task.plan.ai_prompt,
             "note": self._note(task) if ahead > 1 else "",

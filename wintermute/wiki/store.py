@@ -293,7 +293,7 @@ class WikiStore:
         if found.reason == "ambiguous":
             return ambiguous(title, found.paths)
         nearest = names.like(name_of(title.strip()))
-        if sum(map(is_page, names.paths)) > MOST_INDEX_LINES:  # the index shows not all (W-080)
+        if sum(map(is_page, names.paths)) > MOST_INDEX_LINES:  # the index does not show all pages (W-080)
             hits = (shortest_link(names, hit.path) for hit in self.search(title, NEAREST))
             nearest = tuple(dict.fromkeys((*names.near(title), *hits, *nearest)))[:NEAREST]
         return not_found(title, nearest)

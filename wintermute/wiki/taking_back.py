@@ -40,7 +40,7 @@ from wintermute.wiki.page_jobs import (
 )
 from wintermute.wiki.verdict import lines_of, path_problem
 
-NOTHING = "nothing is left to take back"
+NOTHING = "nothing is left to undo"
 CHANGED = "saved meanwhile: try again"
 
 RecordingBack = Callable[[WikiJob, Sequence[FileChange]], AbstractAsyncContextManager[str | None]]
@@ -138,7 +138,7 @@ def _changes_of(files: StoreFolder, job: WikiJob) -> tuple[FileChange, ...]:
         return files.changes_of(job.name)
     except (FileUnusable, FileNotFoundError) as problem:
         raise WintermuteError(
-            f"{job.folder} does not say any more what it changed: {problem}"
+            f"{job.folder} no longer has a record of its changes: {problem}"
         ) from problem
 
 

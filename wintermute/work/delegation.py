@@ -49,8 +49,8 @@ from wintermute.work.runner import MOST_CRASHES, Look
 ROLE = "sub_sessions"
 
 MOST_CHARACTERS = 40_000  # of all results in one text
-FEWEST_CHARACTERS = 80  # of each of them
-MANY = 200  # characters that are left for each where only beginnings are shown
+FEWEST_CHARACTERS = 80  # of each result, at least
+MANY = 200  # characters of each below which only beginnings are shown
 OBJECTIVE_CHARACTERS = 200
 STEP_CHARACTERS = 500
 EVENT_KINDS: dict[str, EventKind] = {
@@ -80,7 +80,7 @@ class Bounds:
         if blocking and (used_up := place.left.breached(0, 0, 0)):
             raise ToolFailed(f"nothing was started: {used_up} leaves nothing for a sub-session")
         levels = (place.depth, self.limits.max_depth, order.max_depth)
-        depth = min(each for each in levels if each is not None) - 1  # that may be below it (L-060)
+        depth = min(each for each in levels if each is not None) - 1  # levels below it (L-060)
         tools = tools_for(order.mode, depth, order.tools, place.toolbox.names)
         wards = Wards(
             self.limits.max_turns,
@@ -255,7 +255,7 @@ class Ending:
             return False
         kind, text = report(members)
         body = event(kind, newest.id, text)
-        # The event of an untrusted person's cause must not become a trusted one.
+        # A request from an unverified device must not become trusted by its result.
         origin: Origin = "other" if cause.origin == "other" else "system"
         event_id = f"{RESULT}{newest.room_turn}/{newest.id}"
         return await self._inbox.store_event(tx, cause, event_id, body, origin)

@@ -34,7 +34,7 @@ LATER = (timedelta(hours=1), timedelta(days=1), timedelta(weeks=1))
 """Pauses after three, four and more crashes (M-095); a persistent job waits an hour each time."""
 AFTER_CRASHES = "a crash interrupted it each time"
 BUG = "internal error, see the log"
-CHANGED = "what it was about has changed meanwhile"
+CHANGED = "its subject has changed meanwhile"
 AWAY: Mapping[type[WintermuteError], str] = {
     ModelUnavailable: "no model answers",
     BudgetSpent: "the budget of the day is spent",

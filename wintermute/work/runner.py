@@ -138,94 +138,98 @@ class Runner:
 
     def ring(self, name: str) -> None:
         """Wake a job type: a job of it may be ready."""
-        next(kind for kind in self.kinds if kind.name == name).bell.set()
+        next(job_type for job_type in self.kinds if job_type.name == name).bell.set()
 
     async def run(
         self, wake: Callable[[str], None], *, unasked: bool = False, only: Collection[str] = ()
     ) -> None:
         """Run until cancelled the types with this value of `unasked`; `only`: these types of them."""
         async with asyncio.TaskGroup() as group:
-            for kind in self.kinds:
-                if kind.unasked == unasked and (not only or kind.name in only):
-                    group.create_task(self._serve(kind, wake))
+            for job_type in self.kinds:
+                if job_type.unasked == unasked and (not only or job_type.name in only):
+                    group.create_task(self._serve(job_type, wake))
 
     async def finish(self, name: str, wake: Callable[[str], None]) -> None:
         """Run all ready jobs of a type and wait for running ones, before the program exits."""
-        kind = next(kind for kind in self.kinds if kind.name == name)
+        job_type = next(job_type for job_type in self.kinds if job_type.name == name)
         running: dict[str, Any] = {}
         try:
             while True:
-                kind.bell.clear()
-                poll = await self._begin(kind, partial(kind.ready, free=kind.at_once), running)
+                job_type.bell.clear()
+                poll = await self._begin(
+                    job_type, partial(job_type.ready, free=job_type.at_once), running
+                )
                 for job in poll.pieces:
-                    await self._execute(kind, job, running, wake)
-                if not poll.pieces and not kind.underway:
+                    await self._execute(job_type, job, running, wake)
+                if not poll.pieces and not job_type.underway:
                     return
                 if not poll.pieces:
-                    await kind.bell.wait()
+                    await job_type.bell.wait()
         except asyncio.CancelledError:
             if running:
-                await self._suspend(kind, [*running.values()])
+                await self._suspend(job_type, [*running.values()])
             raise
 
-    async def _serve(self, kind: Kind[P], wake: Callable[[str], None]) -> None:
+    async def _serve(self, job_type: Kind[P], wake: Callable[[str], None]) -> None:
         running: dict[str, P] = {}
 
         async def ready(tx: Transaction) -> Look[P]:
-            return await kind.ready(tx, max(kind.at_once - len(running), 0))
+            return await job_type.ready(tx, max(job_type.at_once - len(running), 0))
 
         def start(poll: Look[P]) -> None:
             for job in poll.pieces:
-                group.create_task(self._execute(kind, job, running, wake))
+                group.create_task(self._execute(job_type, job, running, wake))
 
         try:
             async with asyncio.TaskGroup() as group:
-                poll = await self._begin(kind, kind.left, running)
+                poll = await self._begin(job_type, job_type.left, running)
                 start(poll)
                 self._notify(poll.news, wake)
                 while True:
-                    kind.bell.clear()
-                    poll = await self._begin(kind, ready, running)
+                    job_type.bell.clear()
+                    poll = await self._begin(job_type, ready, running)
                     start(poll)
                     self._notify(poll.news, wake)
-                    await self._pause(kind.bell, poll.again)
+                    await self._pause(job_type.bell, poll.again)
         except asyncio.CancelledError:
             if running:
-                await self._suspend(kind, [*running.values()])
+                await self._suspend(job_type, [*running.values()])
             raise
 
-    async def _suspend(self, kind: Kind[P], jobs: Sequence[P]) -> None:
+    async def _suspend(self, job_type: Kind[P], jobs: Sequence[P]) -> None:
         """Record an orderly stop. If this cannot be done at once, it counts as a crash."""
         with suppress(TimeoutError, StorageBlocked):
             async with asyncio.timeout(PARKING_SECONDS), self._stores.database.transaction() as tx:
-                await kind.parked(tx, jobs)
+                await job_type.parked(tx, jobs)
 
     async def _begin(
         self,
-        kind: Kind[P],
+        job_type: Kind[P],
         poll: Callable[[Transaction], Awaitable[Look[P]]],
         running: dict[str, P],
     ) -> Look[P]:
         async with self._stores.database.transaction() as tx:
             result = await poll(tx)
             for job in result.pieces:
-                kind.underway[job.id] = Stop()
+                job_type.underway[job.id] = Stop()
                 running[job.id] = job
         return result
 
     async def _execute(
-        self, kind: Kind[P], job: P, running: dict[str, P], wake: Callable[[str], None]
+        self, job_type: Kind[P], job: P, running: dict[str, P], wake: Callable[[str], None]
     ) -> None:
         try:
-            result = await guarded(kind.do(job, kind.underway[job.id], self.toolbox), job.id)
-            news = await guarded(kind.over(job, result), job.id) if result is not None else None
+            result = await guarded(
+                job_type.do(job, job_type.underway[job.id], self.toolbox), job.id
+            )
+            news = await guarded(job_type.over(job, result), job.id) if result is not None else None
             if news is None:
                 await self._stores.health.note("casts", "fail", "internal error, see the log")
-                news = await kind.over(job, None)
+                news = await job_type.over(job, None)
             del running[job.id]
         finally:
-            del kind.underway[job.id]
-            kind.bell.set()
+            del job_type.underway[job.id]
+            job_type.bell.set()
         self._notify(news, wake)
 
     def _notify(self, news: Collection[str], wake: Callable[[str], None]) -> None:
@@ -246,15 +250,15 @@ class Runner:
         """End all work of a conversation."""
         return [
             ended
-            for kind in self.kinds
-            if isinstance(kind, HandedOutWork)
-            for ended in await kind.end(tx, conversation_id, only=only, after=after)
+            for job_type in self.kinds
+            if isinstance(job_type, HandedOutWork)
+            for ended in await job_type.end(tx, conversation_id, only=only, after=after)
         ]
 
     async def take_back(
         self, tx: Transaction, conversation_id: str, events: Collection[str]
     ) -> None:
         """End the work that was handed out for these events."""
-        for kind in self.kinds:
-            if isinstance(kind, HandedOutWork):
-                await kind.take_back(tx, conversation_id, events)
+        for job_type in self.kinds:
+            if isinstance(job_type, HandedOutWork):
+                await job_type.take_back(tx, conversation_id, events)

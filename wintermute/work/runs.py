@@ -141,8 +141,8 @@ class Runs:
 
     async def _served(self, tx: Transaction) -> list[str]:
         conversations, rooms = self._stores.conversations, await self._stores.runs.rooms(tx)
-        held = [await conversations.get(conversation_id) for conversation_id in rooms]
-        return [each.id for each in held if self._speaker.serves(each.room_id)]
+        rooms_held = [await conversations.get(conversation_id) for conversation_id in rooms]
+        return [each.id for each in rooms_held if self._speaker.serves(each.room_id)]
 
     async def _begun_run(self, occurrence: Occurrence) -> Run | None:
         """Return the run of an occurrence; None if it has not begun."""
@@ -255,9 +255,9 @@ class Runs:
         }
         return fill(self._instruction.text(), values)
 
-    async def over(self, piece: Run, result: Outcome | None) -> Collection[str]:
+    async def over(self, run: Run, result: Outcome | None) -> Collection[str]:
         """Store the end of the cast and the message to its room in one transaction."""
-        run, outcome = piece, result or BROKEN
+        outcome = result or BROKEN
         async with self._stores.database.transaction() as tx:
             ended = await self._stores.casts.end(
                 tx, run.cast.id, outcome.state, outcome.reason, outcome.text
@@ -269,16 +269,16 @@ class Runs:
             elif outcome.reason in WAITS:
                 await self._put_off(tx, run, outcome)
             else:
-                said = outcome.text or last_step(run.cast)
-                await self._failed(tx, run, outcome.reason, said)
+                last_words = outcome.text or last_step(run.cast)
+                await self._failed(tx, run, outcome.reason, last_words)
         return [run.occurrence.conversation_id]
 
-    async def _done(self, tx: Transaction, run: Run, result: str) -> None:
+    async def _done(self, tx: Transaction, run: Run, answer: str) -> None:
         occurrence, outbox_id = run.occurrence, None
-        notify = occurrence.mode == "autonomous_notify" and result not in ("", NO_ACTION)
+        notify = occurrence.mode == "autonomous_notify" and answer not in ("", NO_ACTION)
         if notify and (await self._stores.tasks.get(run.task.id, None)).status != "deleted":
-            outbox_id = await self._say(tx, run, result)
-        await self._stores.runs.done(tx, occurrence, result, outbox_id)
+            outbox_id = await self._say(tx, run, answer)
+        await self._stores.runs.done(tx, occurrence, answer, outbox_id)
 
     async def _put_off(self, tx: Transaction, run: Run, outcome: Outcome) -> None:
         """Put the run off, which is no failure of the task, and notify its room once."""
@@ -292,9 +292,9 @@ class Runs:
             tx, key, EVER, occurrence.conversation_id, text, meant_for=run.scope
         )
 
-    async def _failed(self, tx: Transaction, run: Run, reason: str, said: str) -> None:
+    async def _failed(self, tx: Transaction, run: Run, reason: str, last_step_text: str) -> None:
         """Store the error and report it, even for a silent task (T-048, T-050)."""
-        why = NO_ANSWER.get(reason, said or reason)
+        why = NO_ANSWER.get(reason, last_step_text or reason)
         task, outbox_id = await self._stores.tasks.get(run.task.id, None), None
         ends = task.failures + 1 >= MOST_FAILURES or task.next_due is None
         pauses = ends and task.status == "active"
