@@ -134,7 +134,7 @@ class Contradictions:
     def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_contradiction
-        self._same = own.config.dreaming.dedup_similarity
+        self._similarity = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
         """Count facts."""
@@ -144,7 +144,9 @@ class Contradictions:
         """Yield a step for each pair, then one with the facts that are finished. Raises: ModelError."""
         compared = await work.compared()
         removed = going(work.so_far)
-        groups = await clusters_of(self._stores.nights, compared, work.scope, self._same, removed)
+        groups = await clusters_of(
+            self._stores.nights, compared, work.scope, self._similarity, removed
+        )
         pending = {fact.id for group in groups.owed for fact in group}
         open_pairs = await self._open_pairs(compared, work.scope, groups)
         named = {name for pair in open_pairs for name in pair}
@@ -208,18 +210,20 @@ class Contradictions:
         if answer.action == "keep_both":
             return TidyStep(judged=(digest,))
         if answer.action == "merge":
-            return TidyStep((self._merged(older, newer, answer, digest),))
+            return TidyStep((self._merge_decision(older, newer, answer, digest),))
         free = answer.action == "keep_second" and may_settle(older, newer)
-        return TidyStep((self._ended(older, newer, digest, free=free),))
+        return TidyStep((self._end_decision(older, newer, digest, free=free),))
 
-    def _merged(self, older: Fact, newer: Fact, answer: PairAnswer, digest: str) -> Decision:
+    def _merge_decision(
+        self, older: Fact, newer: Fact, answer: PairAnswer, digest: str
+    ) -> Decision:
         over = answer.ended
         if over and not (over == (older.id,) and may_settle(older, newer)):
-            return self._ended(older, newer, digest, free=False)
+            return self._end_decision(older, newer, digest, free=False)
         reason = "what one of them says is over" if over else "they add to each other"
         return merging((older, newer), answer.text, reason, digest, over)
 
-    def _ended(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Decision:
+    def _end_decision(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Decision:
         days = _in_turn(loser, winner, self._stores.tasks.zone)
         member = {"id": loser.id, "text": loser.text}
         return Decision(

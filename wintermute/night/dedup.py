@@ -275,7 +275,7 @@ class Dedup:
     def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_dedup
-        self._least = own.config.dreaming.dedup_similarity
+        self._similarity = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
         """Count facts."""
@@ -287,7 +287,9 @@ class Dedup:
         if compared.note:
             yield TidyStep(note=compared.note, left=compared.more > 0)
         removed = going(work.so_far)
-        groups = await clusters_of(self._stores.nights, compared, work.scope, self._least, removed)
+        groups = await clusters_of(
+            self._stores.nights, compared, work.scope, self._similarity, removed
+        )
         for group in groups.owed:
             yield await self._merge(work, compared, group)
 

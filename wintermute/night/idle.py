@@ -103,7 +103,7 @@ class Pages:
         self._backend = own.config.wiki.model  # replaces the models of the role
         self._redact = own.redact
         self._clock = own.clock
-        self._kept = Consolidations(own.stores, own.clock)
+        self._records = Consolidations(own.stores, own.clock)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """Yield one step with the number of pages and the open questions, also those of this night."""
@@ -119,7 +119,7 @@ class Pages:
             asked = await self._open_questions(work.scope)
             after = await self._count()
         except WintermuteError as problem:  # earlier results are reported all the same
-            done.append(_ended_by(problem))
+            done.append(_failed_step(problem))
         # Read from the store: the program may have been killed after some of the jobs.
         made = await to_its_end(partial(self._applied_jobs, await kept.of_night()))
         yield TidyStep(
@@ -138,33 +138,37 @@ class Pages:
 
         Raises: WintermuteError for a problem that concerns several jobs.
         """
-        async for part in self._parts(scope):
+        async for part in self._new_parts(scope):
             digest = _chat_digest(part)
             if await self._stores.nights.unjudged(scope, [digest]):
-                yield (step := await _consolidate(by, ChatTalk(self._kept, part.conversation_id)))
+                yield (
+                    step := await _consolidate(by, ChatTalk(self._records, part.conversation_id))
+                )
                 if step.note and not step.left:
                     async with self._stores.database.transaction() as tx:
                         await self._stores.nights.judge(tx, scope, [digest])
         for page, raws in await self._incomplete_pages():
-            talks = [FolderTalk(self._stores.wiki.root, self._folder(r), self._kept) for r in raws]
+            talks = [
+                FolderTalk(self._stores.wiki.root, self._folder(r), self._records) for r in raws
+            ]
             steps = [await _consolidate(by, talk) for talk in talks]
             for step in steps:
                 yield step
             if not any(step.left for step in steps):
                 await self._mark_rewritten(page)
 
-    async def _parts(self, scope: str) -> AsyncIterator[ChatPart]:
+    async def _new_parts(self, scope: str) -> AsyncIterator[ChatPart]:
         """Yield the new messages of each chat that can become a page."""
         for name in await idle(self._stores, scope, self._clock):
-            part = await self._kept.unread(name)
-            if self._kept.talk(name, part) is not None:
+            part = await self._records.unread(name)
+            if self._records.talk(name, part) is not None:
                 yield part
 
     async def foreseen(self, work: PhaseWork) -> str:
         """Announce the number of chats that would become pages and of pages to be rewritten."""
         if not self._has_pages(work.scope):
             return ""
-        chats = [_chat_digest(part) async for part in self._parts(work.scope)]
+        chats = [_chat_digest(part) async for part in self._new_parts(work.scope)]
         fresh, again = (
             await self._stores.nights.unjudged(work.scope, chats),
             await self._incomplete_pages(),
@@ -178,7 +182,7 @@ class Pages:
         wiki = self._stores.wiki
         jobs = [read_job(wiki.files, name) for name in names]
         return [
-            _of_job(job, wiki.is_outside(job.raw_copy))
+            _job_decision(job, wiki.is_outside(job.raw_copy))
             for job in jobs
             if job and job.status == "applied" and job.changed_files
         ]
@@ -240,10 +244,10 @@ class Pages:
                     plan = {"files": [file | {"was": current}], "outside": outside}
                     decisions.append(replace(each, plan=plan))
         if self._has_pages(scope):
-            decisions += await self._asked_lines(scope)
+            decisions += await self._lines_question(scope)
         return decisions
 
-    async def _asked_lines(self, scope: str) -> list[Decision]:
+    async def _lines_question(self, scope: str) -> list[Decision]:
         """Return one question for all withheld lines that no open question covers (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
         open_ = await self._stores.decisions.listed(self._stores.database, scope=scope, states=OPEN)
@@ -265,7 +269,7 @@ async def _consolidate(by: Consolidation, talk: RawMaterial) -> TidyStep:
     except StorageBlocked:
         raise
     except WintermuteError as problem:
-        return _ended_by(problem)
+        return _failed_step(problem)
     if job is None or job.status == "applied":
         return TidyStep()
     failed = job.status == "failed"
@@ -273,7 +277,7 @@ async def _consolidate(by: Consolidation, talk: RawMaterial) -> TidyStep:
     return TidyStep(note=f"{job.folder} {job.status}: {job.reason}", left=left, failed=failed)
 
 
-def _ended_by(problem: WintermuteError) -> TidyStep:
+def _failed_step(problem: WintermuteError) -> TidyStep:
     """Return a step that failed and is tried again the next night."""
     return TidyStep(note=str(problem), left=True, failed=not isinstance(problem, StoreBusy))
 
@@ -294,7 +298,7 @@ def _source(conversation: str) -> str:
     return "a chat" if conversation.startswith("conv_") else conversation
 
 
-def _of_job(job: WikiJob, outside: bool) -> Decision:
+def _job_decision(job: WikiJob, outside: bool) -> Decision:
     pages = [path for path in job.changed_files if is_page(path)]
     return Decision(
         WRITTEN.name,
@@ -328,14 +332,13 @@ class FoldIdle:
         )
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """Yield one step with the long conversations before and after. An unusable summary is not asked for
-        again."""
+        """Yield one step with the long conversations before and after. An unusable summary is not asked for again."""
         folding, problems = self._folding(work), ""
         # Folds before a kill were not reported yet.
         done = dict.fromkeys(await self._stores.folds.of_night(work.night.id, work.scope), BEFORE)
         branches = {*done}
         try:
-            async for branch, past, digest in self._long(folding, work.scope):
+            async for branch, past, digest in self._long_conversations(folding, work.scope):
                 branches.add(branch)
                 if summary := await self._fold(work, folding, branch, past, digest):
                     done[branch] = summary
@@ -371,12 +374,14 @@ class FoldIdle:
 
     async def foreseen(self, work: PhaseWork) -> str:
         """Announce the number of conversations that would be summed up."""
-        digests = [digest async for *_, digest in self._long(self._folding(work), work.scope)]
+        digests = [
+            digest async for *_, digest in self._long_conversations(self._folding(work), work.scope)
+        ]
         fresh = await self._stores.nights.unjudged(work.scope, digests)
         would = f"{counted(len(fresh), 'long conversation')} would be summed up: not tried here"
         return would if fresh else ""
 
-    async def _long(
+    async def _long_conversations(
         self, folding: Folding, scope: str
     ) -> AsyncIterator[tuple[str, BranchView, str]]:
         """Yield each long conversation: its branch, its history and a digest of its state."""

@@ -44,30 +44,30 @@ class Morning:
 
     def __init__(self, stores: Stores, dreaming: Dreaming, speaker: Speaker, clock: Clock) -> None:
         self._stores = stores
-        self._wanted = dreaming.report
-        self._begins = time(dreaming.hour, dreaming.minute)
-        self._at = time.fromisoformat(dreaming.report_at)
+        self._reports = dreaming.report
+        self._night_time = time(dreaming.hour, dreaming.minute)
+        self._report_time = time.fromisoformat(dreaming.report_at)
         self._speaker = speaker
         self._clock = clock
 
     def due(self, night: Night) -> datetime:
         """Return the time of a night's report: the morning after it began, or its end if that is later.
 
-        A night started at the command line is reported the next morning, since it may be the middle of the
-        night now.
+        A night started at the command line is reported the next morning, since it may be the middle of the night now.
         """
         zone, ended = self._stores.tasks.zone, night.ended_at or self._clock.now()
         if night.why in ("schedule", "late"):
-            begun = instant(datetime.combine(night.date, self._begins), zone)
+            begun = instant(datetime.combine(night.date, self._night_time), zone)
             due = max(self._morning_after(begun), ended)
-            early = due.astimezone(zone).time() < self._at  # the night was caught up during the next one
+            # Early if the night was caught up during the next one.
+            early = due.astimezone(zone).time() < self._report_time
             return self._morning_after(due) if early else due
         return self._morning_after(ended)
 
     def _morning_after(self, moment: datetime) -> datetime:
         zone = self._stores.tasks.zone
         day = moment.astimezone(zone).date() - DAY
-        while (found := instant(datetime.combine(day, self._at), zone)) <= moment:
+        while (found := instant(datetime.combine(day, self._report_time), zone)) <= moment:
             day += DAY
         return found
 
@@ -94,7 +94,7 @@ class Morning:
     async def _to_report(self, tx: Transaction, night: Night) -> dict[str, list[Decision]]:
         """Return a night's decisions to report, by scope; a group gets only its questions."""
         by_scope = dict[str, list[Decision]]()
-        for item in await self._stores.nights.untold_items(tx, night) if self._wanted else ():
+        for item in await self._stores.nights.untold_items(tx, night) if self._reports else ():
             by_scope.setdefault(item.scope, []).append(item)
         return {
             scope: items
@@ -140,8 +140,10 @@ class Morning:
         reports: Sequence[tuple[Night, Sequence[Decision]]],
     ) -> None:
         nights = [night for night, _ in reports]
-        failures = sum(len(failed(night)) for night in nights) if self._is_owners(scope) else 0
-        known = self._known(scope)
+        failures = (
+            sum(len(failed(night)) for night in nights) if self._stores.owner.owns(scope) else 0
+        )
+        known = self._report_scopes(scope)
         waits = any(left_over(night, known) for night in nights)
         today = self._clock.now().astimezone(self._stores.tasks.zone).date()
         items = [item for _, of_night in reports for item in of_night]
@@ -171,21 +173,18 @@ class Morning:
             of_it = asks.n if asks and asks.night == night else None
             await self._stores.nights.tell(tx, night, scope, outbox_id, of_it)
 
-    def _is_owners(self, scope: str) -> bool:
-        return self._stores.owner.owns(scope)
-
-    def _known(self, scope: str) -> tuple[str, ...]:
+    def _report_scopes(self, scope: str) -> tuple[str, ...]:
         """Return the scopes of the report there; phases without a scope are reported to the owner."""
-        return ("", scope) if self._is_owners(scope) else (scope,)
+        return ("", scope) if self._stores.owner.owns(scope) else (scope,)
 
     async def report_to(
         self, tx: Transaction, night: Night, conversation_id: str
     ) -> Collection[str]:
         """Report a night to the conversation that asked for it."""
-        conversation = await self._stores.conversations.get(conversation_id)
+        chat = await self._stores.conversations.get(conversation_id)
         everything = await self._stores.decisions.listed(tx, night.id, states=("done", "open"))
-        items = [item for item in everything if item.scope == conversation.scope]
-        known = self._known(conversation.scope)
+        items = [item for item in everything if item.scope == chat.scope]
+        known = self._report_scopes(chat.scope)
         failures = [tally for tally in failed(night) if tally.scope in known]
         unfinished = left_over(night, known)
         report = message("Done", items, len(failures), left=bool(unfinished))
@@ -204,12 +203,12 @@ class Morning:
             lines.append(f"I couldn't {', '.join(steps)}. I'll try again next night.")
         await self._send(
             tx,
-            conversation,
-            conversation.scope,
+            chat,
+            chat.scope,
             NightMessage("\n".join(lines), report.asks),
             [night.id],
         )
-        return (conversation.id,)
+        return (chat.id,)
 
 
 class NightReports:

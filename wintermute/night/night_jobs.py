@@ -88,7 +88,7 @@ class NightWatch:
         self._tidying = tidying
         self._morning = morning
         self._enabled = dreaming.enabled
-        self._begins = time(dreaming.hour, dreaming.minute)
+        self._start_time = time(dreaming.hour, dreaming.minute)
         self._clock = clock
         self._missed: tuple[date, datetime] | None = None  # the date, and the time it was noticed
 
@@ -102,8 +102,8 @@ class NightWatch:
         if not self._enabled or (doubt is not None and doubt.waits):
             return None
         now, zone = self._clock.now(), self._stores.tasks.zone
-        night = newest_night(now, self._begins, zone)
-        tomorrow = next_night(night, self._begins, zone).at
+        night = newest_night(now, self._start_time, zone)
+        tomorrow = next_night(night, self._start_time, zone).at
         if await self._stores.nights.has_been(night.day, tx):
             return tomorrow
         if now - night.at <= ON_TIME:

@@ -45,8 +45,7 @@ def require_kept(night: Night, items: Sequence[Decision], now: datetime) -> None
 async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) -> NightUndone:
     """Undo these decisions; `whole`: they are all decisions of their change sets.
 
-    An item that was changed again since stays, and the result names it. Raises: WintermuteError if it is too
-    late.
+    An item that was changed again since stays, and the result names it. Raises: WintermuteError if it is too late.
     """
     done = [i for i in items if i.state == "done" and i.change_set and not is_forgotten(i)]
     await stores.placing.finish()  # an earlier undo may have been killed

@@ -113,7 +113,7 @@ class Questions:
         if not is_number(name):
             return await self.item(word, scope)
         await self.open_in(scope)
-        return (await self._numbered(scope, int(name), int(name), name))[0]
+        return (await self._items_numbered(scope, int(name), int(name), name))[0]
 
     async def open_in(self, scope: str) -> list[Decision]:
         """Return a scope's open questions, oldest first."""
@@ -133,7 +133,7 @@ class Questions:
                 named += waiting
             elif span := RANGE.fullmatch(word.strip("`#")):
                 first, last = int(span[1]), int(span[2] or span[1])
-                here = await self._numbered(scope, first, last, word)
+                here = await self._items_numbered(scope, first, last, word)
                 older = [i for i in waiting if first <= i.n <= last and i.night != here[0].night]
                 if older:
                     raise SeveralMeant([*older, *here])
@@ -142,7 +142,7 @@ class Questions:
                 named.append(await self.item(word, scope))
         return list({item.id: item for item in named}.values())
 
-    async def _numbered(self, scope: str, first: int, last: int, word: str) -> list[Decision]:
+    async def _items_numbered(self, scope: str, first: int, last: int, word: str) -> list[Decision]:
         items = await self._stores.decisions.listed(self._stores.database, scope=scope)
         matching = [item for item in items if first <= item.n <= last]
         if not matching:
@@ -159,7 +159,7 @@ class Questions:
 
     async def yes(self, item: Decision, executors: Deeds, answer: WhichHolds = "new") -> Answered:
         """Apply a decision if its subject is unchanged (M-079); a no before it can be revised."""
-        item = await self._open_again(item)
+        item = await self._reopen(item)
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
         keeps_other = item.kind == "ended" and answer != "new"
@@ -174,7 +174,7 @@ class Questions:
             await self._stores.memories.text(item.scope)
         return Answered(wanted, "" if done else CHANGED)
 
-    async def _open_again(self, item: Decision) -> Decision:
+    async def _reopen(self, item: Decision) -> Decision:
         """Reopen a refused decision, except for lines, which are back in their file."""
         if item.state != "refused" or item.kind == LINES:
             return item

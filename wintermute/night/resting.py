@@ -59,7 +59,7 @@ class Stale:
 
     def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
-        self._wanted = own.config.dreaming
+        self._settings = own.config.dreaming
 
     async def size(self, scope: str) -> int:
         """Count active facts."""
@@ -67,9 +67,9 @@ class Stale:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """Yield one step, the longest unused facts first."""
-        days = timedelta(days=self._wanted.stale_days)
+        days = timedelta(days=self._settings.stale_days)
         before = self._stores.facts.now() - days
-        least, database = self._wanted.stale_min_access, self._stores.database
+        least, database = self._settings.stale_min_access, self._stores.database
         unused = await stale(database, work.scope, before, least)
         decided = {name for item in work.so_far for name in _named(item)}
         digests = {_digest(fact): fact for fact in unused if fact.id not in decided}
@@ -79,7 +79,7 @@ class Stale:
             return
         taken = wanted[:MOST]
         yield TidyStep(
-            tuple(_item(part, days, least) for part in _parts(taken)),
+            tuple(_item(part, days, least) for part in _groups(taken)),
             judged=tuple(map(_digest, taken)),
             note=f"{len(wanted) - MOST} more wait" if len(wanted) > MOST else "",
             left=len(wanted) > MOST,
@@ -97,7 +97,7 @@ def _digest(fact: StaleFact) -> str:
     return digest_of("rest", fact.id, stamp(fact.used))
 
 
-def _parts(facts: Sequence[StaleFact]) -> Iterator[Sequence[StaleFact]]:
+def _groups(facts: Sequence[StaleFact]) -> Iterator[Sequence[StaleFact]]:
     size = 1 if len(facts) <= FEW else AT_ONCE
     for n in range(0, len(facts), size):
         yield facts[n : n + size]

@@ -81,7 +81,7 @@ async def rewrite_list(stores: Stores, tx: Transaction, item: Decision, why: Rea
     """
     old, lines = item.plan["old"], item.plan["lines"]
     facts = await stores.facts.living(tx, item.scope, list(old))
-    if {fact.id: fact.text for fact in facts} != old or any(map(_is_apart, facts)):
+    if {fact.id: fact.text for fact in facts} != old or any(map(_is_excluded, facts)):
         return False
     if await stores.decisions.waiting(item.scope, LINES, tx):
         return False
@@ -139,13 +139,13 @@ class ListRewriting:
         """
         if not work.dry:
             await self._stores.memories.text(work.scope)  # reads edits made by hand
-        kept = await self._held(work.scope)
+        kept = await self._refused_lines(work.scope)
         if new := await self._stores.nights.unjudged(work.scope, kept):
             yield TidyStep(judged=tuple(new))  # digests are kept longer than items
         if await self._stores.decisions.waiting(work.scope, LINES):
             return  # a person may be about to remove some of them (M-090)
         live = await self._stores.facts.live(work.scope)
-        candidates = [fact for fact in live if not _is_apart(fact)]
+        candidates = [fact for fact in live if not _is_excluded(fact)]
         texts = [fact.text for fact in candidates]
         if not await self._stores.nights.unjudged(work.scope, [digest := _digest(texts)]):
             return
@@ -155,7 +155,7 @@ class ListRewriting:
         old = [fact for fact in candidates if _line(fact.text) in free]
         if len(old) < FEWEST:
             return
-        lines = await answer_or_step(self._asked(work, old), (digest,), _unchanged)
+        lines = await answer_or_step(self._ask(work, old), (digest,), _unchanged)
         if isinstance(lines, TidyStep):
             yield lines
             return
@@ -163,14 +163,14 @@ class ListRewriting:
         after = [*lines, *(text for text in texts if _line(text) not in free)]
         yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
 
-    async def _held(self, scope: str) -> set[str]:
+    async def _refused_lines(self, scope: str) -> set[str]:
         """Return digests of the lines that a person refused to lose."""
         items = await self._stores.decisions.listed(
             self._stores.database, scope=scope, states=UNWANTED
         )
         return {_line(text) for item in items if item.phase == self.name for text in item.before}
 
-    async def _asked(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
+    async def _ask(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
         shown = "\n".join(fact.text for fact in old)
         question = fill(self._template.text(), {"content": untagged(shown)})
         if estimate(question) > work.models.window(ROLE):
@@ -185,7 +185,7 @@ def _unchanged(problem: ModelError) -> str:
     return LARGE if isinstance(problem, ContextTooLarge) else f"the list stays as it is: {problem}"
 
 
-def _is_apart(fact: Fact) -> bool:
+def _is_excluded(fact: Fact) -> bool:
     """Decide if a fact has an end or may come from outside, so that it is not rewritten (L-037)."""
     return fact.taint or fact.valid_to is not None
 

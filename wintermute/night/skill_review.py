@@ -92,7 +92,7 @@ class SkillReview:
     def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_skills
-        self._alike = own.config.dreaming.dedup_similarity
+        self._similarity = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
         """Count skills."""
@@ -108,7 +108,7 @@ class SkillReview:
             work.scope, [skill.digest for skill in skills.values()]
         )
         asked, asked_about, waiting = 0, set[str](), set[str]()
-        for group in await asyncio.to_thread(self._groups, skills, new):
+        for group in await asyncio.to_thread(self._find_groups, skills, new):
             if asked_about & {skill.name for skill in group}:
                 waiting |= {skill.name for skill in group}
                 continue
@@ -140,7 +140,7 @@ class SkillReview:
             skills[skill.name] = SkillText(skill.name, text, saved)
         return skills
 
-    def _groups(
+    def _find_groups(
         self, skills: Mapping[str, SkillText], new: set[str]
     ) -> list[tuple[SkillText, ...]]:
         """Return similar pairs with a new skill, most similar first; then new long skills."""
@@ -150,7 +150,7 @@ class SkillReview:
         pairs: dict[tuple[str, str], float] = {}
         for skill, parts in zip(fresh, likeness, strict=True):
             for other, part in zip(skills.values(), parts, strict=True):
-                if other.name != skill.name and part >= self._alike:
+                if other.name != skill.name and part >= self._similarity:
                     pairs[min(skill.name, other.name), max(skill.name, other.name)] = part
         ranked = sorted(pairs, key=lambda pair: (-pairs[pair], pair))
         groups = [(skills[one], skills[other]) for one, other in ranked]

@@ -211,7 +211,7 @@ class TaskReview:
         if not tasks or not await self._stores.nights.unjudged(work.scope, [digest]):
             return
         answer = await answer_or_step(
-            *(self._asked(work, tasks), (digest,)),
+            *(self._ask(work, tasks), (digest,)),
             lambda problem: LARGE if isinstance(problem, ContextTooLarge) else UNUSABLE,
         )
         if isinstance(answer, TidyStep):
@@ -227,7 +227,7 @@ class TaskReview:
         note, left = "; ".join(notes), plan.wait > 0
         yield TidyStep(plan.items, judged=known, note=note, left=left)
 
-    async def _asked(self, work: PhaseWork, tasks: Mapping[str, Task]) -> TaskAnswer:
+    async def _ask(self, work: PhaseWork, tasks: Mapping[str, Task]) -> TaskAnswer:
         async def are_unchanged(tx: Transaction) -> bool:
             return all([await _is_unchanged(self._stores, tx, task) for task in tasks.values()])
 

@@ -223,13 +223,13 @@ class Tidying:
         self._likeness = partial(Likeness, *given, own.stores.meaning, least, same)
 
     @property
-    def _all(self) -> list[NightPhase]:
+    def _all_phases(self) -> list[NightPhase]:
         return [phase for group in (*self._groups, self._closing) for phase in group]
 
     @property
     def phases(self) -> tuple[str, ...]:
         """Names of all phases, in order."""
-        return tuple(phase.name for phase in self._all)
+        return tuple(phase.name for phase in self._all_phases)
 
     async def tidy(self, night: Night, progress: Progress = unwatched) -> Night:
         """Run a night to its end, or finish an interrupted one. The caller holds `alone`."""
@@ -251,7 +251,7 @@ class Tidying:
         run = self._new_run(night, progress, dry=True)
         await self._run_phases(run)
         cost = replace(night, calls=run.asked.calls, tokens=run.asked.used, usd=run.asked.usd)
-        tried = {phase.name for phase in self._all if isinstance(phase, TriedPhase)}
+        tried = {phase.name for phase in self._all_phases if isinstance(phase, TriedPhase)}
         phases = tuple(each for each in run.tallies if each.note or each.name in tried)
         return replace(cost, state="done", phases=phases), run.items
 
@@ -298,7 +298,7 @@ class Tidying:
             if not turn.is_left or turn.calls:
                 ages.setdefault(turn.scope, turn.age)
         waiting = left | await scopes_with_news(self._stores.database, night.began_at)
-        for phase in self._all:
+        for phase in self._all_phases:
             waiting |= await phase.waiting() if isinstance(phase, AwaitedPhase) else set()
         if night.scope:
             return [night.scope], waiting
@@ -345,7 +345,7 @@ class Tidying:
             return tally, []
         notes, results, before = list[str](), list[Decision](), run.asked.calls
         answers = await self._stores.decisions.answered(tally.scope)
-        so_far = await self._so_far(run, tally.scope)
+        so_far = await self._decisions_so_far(run, tally.scope)
         given = run.night, tally.scope, run.asked, likeness, answers
         work, tally = PhaseWork(*given, so_far, run.dry, before), replace(tally, status="ok")
         try:
@@ -383,7 +383,7 @@ class Tidying:
             await looked_at(tx, step.looked_at, step.waiting, step.by_words)
             await self._spend(tx, run)
 
-    async def _so_far(self, run: NightRun, scope: str) -> list[Decision]:
+    async def _decisions_so_far(self, run: NightRun, scope: str) -> list[Decision]:
         if run.dry:
             return [item for item in run.items if item.scope == scope]
         return await self._stores.decisions.listed(self._stores.database, run.night.id, scope)
@@ -397,7 +397,7 @@ class Tidying:
         """
         losing = [
             item
-            for item in await self._so_far(run, scope)
+            for item in await self._decisions_so_far(run, scope)
             if item.state == "planned" and item.loses and item.phase in names
         ]
         if not losing:
@@ -430,7 +430,7 @@ class Tidying:
         if run.dry or tally.tries > MOST_TRIES:  # one of these decisions may crash the program
             return tally
         notes, status = [tally.note], tally.status
-        for item in await self._so_far(run, tally.scope):
+        for item in await self._decisions_so_far(run, tally.scope):
             if item.phase != phase.name or item.state != "planned":
                 continue
             try:
@@ -471,10 +471,10 @@ def _joined(*notes: str) -> str:
 
 def _steps(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
     tried = not work.dry or isinstance(phase, TriedPhase)
-    return phase.steps(work) if tried else _foreseen(work, phase)
+    return phase.steps(work) if tried else _forecast(work, phase)
 
 
-async def _foreseen(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
+async def _forecast(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
     if isinstance(phase, ForeseenPhase):
         yield TidyStep(note=await phase.foreseen(work))
 

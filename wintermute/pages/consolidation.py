@@ -88,7 +88,7 @@ class Consolidation:
         self._agents = agents
         self._clock = clock
         self._zone = zone
-        self._kept = kept
+        self._records = kept
         self._redact = redact
 
     async def consolidate(
@@ -102,8 +102,8 @@ class Consolidation:
         worker = self.agent(agent)
         async with alone(self._files, self._clock, wait=wait):
             await to_its_end(partial(_prepare, self._files))
-            if self._kept is not None:
-                await self._kept.settle(self._files)
+            if self._records is not None:
+                await self._records.settle(self._files)
             talk = await material.read()
             if talk is None:
                 return None
@@ -120,7 +120,7 @@ class Consolidation:
         talk = await material.read()
         if talk is None:
             return None
-        raw = await to_its_end(partial(self._raw, talk))
+        raw = await to_its_end(partial(self._raw_copy_path, talk))
         task = await self._task(talk, WikiJob("", agent, raw_copy=raw))
         done = await self._judge(task, await worker.pages(task))
         changes = done.work.changes if done.refused else done.verdict.changes
@@ -174,14 +174,14 @@ class Consolidation:
 
     async def _write_raw(self, job: WikiJob, talk: Talk) -> WikiJob:
         """Write the raw copy of the conversation, and record its path first (W-059)."""
-        job = replace(job, raw_copy=await to_its_end(partial(self._raw, talk)))
+        job = replace(job, raw_copy=await to_its_end(partial(self._raw_copy_path, talk)))
         await to_its_end(partial(note, self._files, job, {JOB: job.as_json()}))
-        if self._kept is not None:
-            await self._kept.begun(job, talk)
-        await to_its_end(partial(_keep, self._files, job.raw_copy, talk))
+        if self._records is not None:
+            await self._records.begun(job, talk)
+        await to_its_end(partial(_write_raw_copy, self._files, job.raw_copy, talk))
         return job
 
-    def _raw(self, talk: Talk) -> str:
+    def _raw_copy_path(self, talk: Talk) -> str:
         if talk.named.startswith(f"{RAW}/"):
             return talk.named  # a raw copy already: its pages are written again
         if talk.part is None and (left := self._left_copy(talk)):
@@ -198,15 +198,15 @@ class Consolidation:
         return ""
 
     async def _judge(self, task: PageTask, work: PageWork) -> "_Done":
-        revealing = [each.path for each in work.changes if self._hides(each.after or "")]
+        revealing = [each.path for each in work.changes if self._has_secret(each.after or "")]
         reasons = tuple(f"{path} would hold a secret of the configuration" for path in revealing)
-        work = await to_its_end(partial(_safe, work))
+        work = await to_its_end(partial(_remove_secrets, work))
         if work.failed or work.objections:
             return _Done(work, PageVerdict(reasons=work.objections))
         verdict = await to_its_end(partial(_verdict, task, work))
         return _Done(work, PageVerdict(reasons=reasons) if reasons else verdict)
 
-    def _hides(self, text: str) -> bool:
+    def _has_secret(self, text: str) -> bool:
         return self._redact(text) != text
 
     async def _put_in_place(
@@ -218,15 +218,17 @@ class Consolidation:
         job = replace(job, end=end, exit_code=0, proposed=tuple(p.change.path for p in proposed))
         await to_its_end(partial(note, self._files, job, self._texts(done)))
         record = unrecorded
-        if self._kept is not None:
+        if self._records is not None:
             lines = done.work.lines
-            record = partial(self._kept.recording, job, talk, changes, proposed, lines)
+            record = partial(self._records.recording, job, talk, changes, proposed, lines)
         applied = replace(job, status="applied", reason="")
-        beside = partial(_beside, self._files, applied, talk, done, self._report(applied, done))
+        beside = partial(
+            _accompanying, self._files, applied, talk, done, self._report(applied, done)
+        )
         job = await put_in_place(self._files, job, changes, beside, seen, record)
-        if self._kept is not None:
+        if self._records is not None:
             with _logged_failure(job):
-                await self._kept.settled(job.name)
+                await self._records.settled(job.name)
         return job
 
     async def _end_unchanged(self, job: WikiJob, talk: Talk, done: "_Done") -> WikiJob:
@@ -240,8 +242,8 @@ class Consolidation:
         texts = {**self._texts(done), REPORT: self._report(job, done), JOB: job.as_json()}
         with _logged_failure(job):
             await to_its_end(partial(note, self._files, job, texts))
-            if self._kept is not None:
-                await self._kept.dropped(self._files, job.name)
+            if self._records is not None:
+                await self._records.dropped(self._files, job.name)
         return job
 
     def _texts(self, done: "_Done") -> dict[str, str]:
@@ -304,7 +306,7 @@ def _view(store: WikiStore) -> StoreView:
         return StoreView(store.pages(), store.tree().names, store.files.presence)
 
 
-def _keep(files: StoreFolder, raw: str, talk: Talk) -> None:
+def _write_raw_copy(files: StoreFolder, raw: str, talk: Talk) -> None:
     if (files.root / raw).is_dir():
         return
     with files.writing():
@@ -325,7 +327,7 @@ def _verdict(task: PageTask, work: PageWork) -> PageVerdict:
     )
 
 
-def _safe(work: PageWork) -> PageWork:
+def _remove_secrets(work: PageWork) -> PageWork:
     """Remove secrets from the work, except those that a person wrote into a page (M-083)."""
     if any(secret_kind(name_of(each.path)) for each in work.changes):
         return PageWork(objections=("the name of a page gives a secret away",))
@@ -337,7 +339,7 @@ def _safe(work: PageWork) -> PageWork:
     return replace(work, changes=changes, stdout=stdout, stderr=stderr, report=report)
 
 
-def _beside(
+def _accompanying(
     files: StoreFolder, job: WikiJob, talk: Talk, done: _Done, report: str
 ) -> list[FileChange]:
     """Return the files that change with the pages: lines written by us, taint marks and the report."""

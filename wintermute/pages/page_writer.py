@@ -206,7 +206,7 @@ class KnownNames:
         if len(self._words) > ALL_NAMES:
             said = _words(text)
             near = {name for word in said for name in self._of_word.get(word, ())}
-            known = sorted(near, key=lambda name: (-_share(self._words[name], said), name))
+            known = sorted(near, key=lambda name: (-_share_said(self._words[name], said), name))
         names: list[str] = []
         for name in known:
             room -= estimate(name) + 1
@@ -220,7 +220,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(word for word in WORDS.findall(text.casefold()) if len(word) > 1)
 
 
-def _share(words: Collection[str], said: Collection[str]) -> float:
+def _share_said(words: Collection[str], said: Collection[str]) -> float:
     """Return the part of a name's letters that are in the text."""
     return sum(len(word) for word in words if word in said) / sum(map(len, words))
 
@@ -247,7 +247,7 @@ class PageWriter:
         self._models = models
         self._backend = backend
         self._prompts = prompts
-        self._kept = kept
+        self._records = kept
         self._progress = progress
 
     async def pages(self, task: PageTask) -> PageWork:
@@ -327,7 +327,7 @@ class PageWriter:
     ) -> tuple[FileChange, LineOrigins]:
         """Write one page; return it and the origins of its new lines. `told`: origins from the part before."""
         if known is None:
-            known = await to_its_end(partial(_present, task, page.path))
+            known = await to_its_end(partial(_current, task, page.path))
         whole, asked = known.after or "", await to_its_end(partial(asked_lines, task.store.files))
         now, title = without_asked(whole, asked), name_of(page.path)
         names = dict.fromkeys((*shown.names, *_page_links(now, shown.view)))
@@ -377,9 +377,9 @@ class PageWriter:
 
     def _sources(self, task: PageTask) -> QuestionSources | None:
         events = tuple(dict.fromkeys(event for event, _ in task.talk.events))
-        if self._kept is None or not events:
+        if self._records is None or not events:
             return None
-        return QuestionSources(events, partial(self._kept.stands, task.talk.part))
+        return QuestionSources(events, partial(self._records.stands, task.talk.part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +391,7 @@ class _Shown:
     view: StoreView
 
 
-def _present(task: PageTask, path: str) -> FileChange:
+def _current(task: PageTask, path: str) -> FileChange:
     """Return a page as a change from its bytes to its current text. Raises: FileUnusable."""
     content = task.store.files.content(path)
     if content is None:

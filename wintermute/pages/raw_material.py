@@ -106,20 +106,20 @@ class FolderTalk:
         """`kept`: knows if an answer in the folder was made with an untrusted page in view."""
         self._store = store
         self._conversation = conversation
-        self._kept = kept
+        self._records = kept
         self._room = f"{FOLDER}{conversation.path.resolve()}"
 
     async def read(self) -> Talk | None:
         """Return all messages. Raises: WintermuteError if this is no conversation."""
         talk = await to_its_end(self._read)
-        if self._kept is None:
+        if self._records is None:
             return talk
         names = [f"{talk.named}/{file}" for file, _ in talk.files]
-        places = await self._kept.events_of(names) if talk.named.startswith(f"{RAW}/") else []
+        places = await self._records.events_of(names) if talk.named.startswith(f"{RAW}/") else []
         events = tuple((event, path.rpartition("/")[2]) for event, path in places)
-        said = [each.name for each in self._conversation.messages() if _is_said(each)]
+        said = [each.name for each in self._conversation.messages() if _is_spoken(each)]
         sources = tuple(frozenset(e for e, file in events if file == name) for name in said)
-        outside = talk.is_outside or await self._kept.saw_outside(self._room)
+        outside = talk.is_outside or await self._records.saw_outside(self._room)
         return replace(talk, is_outside=outside, events=events, sources=sources)
 
     def _read(self) -> Talk:
@@ -141,12 +141,12 @@ class FolderTalk:
 def _blocks(messages: Sequence[MessageFile]) -> Iterator[str]:
     """Yield each message that was said, indented so that no line of it can pass for another speaker."""
     for each in messages:
-        if _is_said(each):
+        if _is_spoken(each):
             lines = shortened(each.text.strip(), MOST_CHARACTERS).splitlines()
             yield f"{each.role}: " + "\n  ".join(lines)
 
 
-def _is_said(message: MessageFile) -> bool:
+def _is_spoken(message: MessageFile) -> bool:
     return message.role != "system" and not NOT_SAID.match(message.text)
 
 
@@ -270,7 +270,7 @@ class Consolidations:
             wordings += rows
             if len(rows) < MOST_ROWS:
                 return tuple(wordings)
-            cursor = _beyond(cursor, rows)
+            cursor = _cursor_after(cursor, rows)
 
     async def stands(self, part: ChatPart | None, tx: Transaction) -> bool:
         """Check that no message was edited or deleted since it was read; None: a raw copy."""
@@ -408,7 +408,7 @@ def _drop_raw(files: StoreFolder, raw: str) -> None:
         drop_raw(files, raw)
 
 
-def _beyond(cursor: Cursor, rows: Sequence[Wording]) -> Cursor:
+def _cursor_after(cursor: Cursor, rows: Sequence[Wording]) -> Cursor:
     """Return the cursor after these rows: late messages first, then edited ones, then new ones."""
     kind, place = rows[-1].place
     if kind < 2:
@@ -421,10 +421,10 @@ class ChatTalk:
     """Source: new messages of a chat of the owner's."""
 
     def __init__(self, kept: Consolidations, name: str) -> None:
-        self._kept = kept
+        self._records = kept
         self._name = name
 
     async def read(self) -> Talk | None:
         """Return the transcript. Raises: WintermuteError if it is no such chat."""
-        part = await self._kept.unread(await self._kept.chat(self._name))
-        return self._kept.talk(self._name, part)
+        part = await self._records.unread(await self._records.chat(self._name))
+        return self._records.talk(self._name, part)

@@ -53,8 +53,7 @@ MOST_DOCUMENTATION = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """Skill. `name`: the file's name without `.md`, also of one in a folder; `summary`: its first line without
-    `#`."""
+    """Skill. `name`: the file's name without `.md`, also of one in a folder; `summary`: its first line without `#`."""
 
     name: str
     summary: str
@@ -110,7 +109,7 @@ def _skill(folder: Path, name: str) -> Skill | None:
     """Read a skill; None for a file without text (P-036)."""
     with (
         suppress(UnicodeDecodeError),
-        open(folder / name, encoding="utf-8-sig", opener=_unfollowed) as file,
+        open(folder / name, encoding="utf-8-sig", opener=_open_unfollowed) as file,
     ):
         if summary := summary_in(file.read(HEAD)):
             fits = len(summary) <= MOST_SHOWN
@@ -162,7 +161,7 @@ def summary_of(line: str) -> str:
     return one_line(line.strip().lstrip("#"))
 
 
-def _unfollowed(path: str, _flags: int) -> int:
+def _open_unfollowed(path: str, _flags: int) -> int:
     return os.open(path, READ)
 
 

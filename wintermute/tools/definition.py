@@ -1,7 +1,6 @@
 """Tool definitions: the texts for the model are one JSON file per tool in `definitions/`.
 
-The reason of a change records on whose behalf a tool acts. `done` has no effect of its own: the loop acts on
-it.
+The reason of a change records on whose behalf a tool acts. `done` has no effect of its own: the loop acts on it.
 """
 
 import json

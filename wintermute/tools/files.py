@@ -94,7 +94,7 @@ class Roots:
 
     def allowed(self, caller: Caller, *, writing: bool, also: str | None = None) -> str:
         """Name the folders that this caller may use; `also` is a file beside them."""
-        folders = [*([] if writing else [SKILLS]), *self._open_to(caller)]
+        folders = [*([] if writing else [SKILLS]), *self._folders_for(caller)]
         words = f"the allowed folders: {', '.join(map(str, folders)) or 'none'}"
         return f"{words}; and the file {also}" if also else words
 
@@ -104,10 +104,10 @@ class Roots:
 
         Raises: OSError for links and other obstacles.
         """
-        with folder_of(place.folder, place.below, make=make, guard=self._guard) as folder:
+        with folder_of(place.folder, place.below, make=make, guard=self._check_folder) as folder:
             yield folder
 
-    def _open_to(self, caller: Caller) -> tuple[Path, ...]:
+    def _folders_for(self, caller: Caller) -> tuple[Path, ...]:
         return self._folders if self._owner.may(caller.origin, caller.scope) else ()
 
     def _places(self, path: str, caller: Caller) -> list[AllowedFile]:
@@ -119,7 +119,7 @@ class Roots:
                 below = wanted.relative_to(skills)
                 inner = ("skills", *below.parts) if below.parts else ()
                 return [AllowedFile(self._data_dir, inner, str(SKILLS / below))]
-        folders = self._open_to(caller)
+        folders = self._folders_for(caller)
         return [
             AllowedFile(folder, (folder / wanted).relative_to(folder).parts, str(folder / wanted))
             for folder in folders
@@ -136,7 +136,7 @@ class Roots:
             return True  # an obstacle: opening it gives the reason
         return True
 
-    def _guard(self, folder: int, entry: str, writing: bool) -> None:
+    def _check_folder(self, folder: int, entry: str, writing: bool) -> None:
         """Refuse the data folder within a root, except for the skills. Raises: ToolFailed."""
         state = os.fstat(folder)
         if entry != "skills" and os.path.samestat(state, self._data_dir.stat()):
@@ -160,7 +160,7 @@ class ReadFile(OwnTool):
 
     def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
         """Decide if the result is untrusted: it is neither a skill nor the list of memories."""
-        shown = _shown(self._memories, caller)
+        shown = _memories_path(self._memories, caller)
         return not self._roots.is_skill(args["path"]) and not (
             shown and _is_memories(shown, args["path"])
         )
@@ -170,7 +170,7 @@ class ReadFile(OwnTool):
         path = args["path"]
         first = int(args.get("offset", 1))
         most = min(int(args.get("limit", MOST_LINES)), MOST_LINES)
-        shown = _shown(self._memories, caller)
+        shown = _memories_path(self._memories, caller)
         if self._memories and shown and _is_memories(shown, path):
             with _memory_errors():
                 text = await self._memories.text(caller.scope)
@@ -204,7 +204,7 @@ class WriteFile(OwnTool):
         The memories of a scope belong to the person who talks there, not only to the owner.
         """
         path, content = args["path"], args["content"]
-        shown = _shown(self._memories, caller)
+        shown = _memories_path(self._memories, caller)
         if self._memories and shown and _is_memories(shown, path):
             if caller.only_adds:
                 raise ToolFailed(ASK_FIRST)
@@ -226,7 +226,7 @@ class WriteFile(OwnTool):
         return {"path": place.shown, "bytes": len(content_bytes), "created": created}
 
 
-def _shown(memories: MemoriesView | None, caller: Caller) -> str | None:
+def _memories_path(memories: MemoriesView | None, caller: Caller) -> str | None:
     return memories.shown(caller.scope) if memories else None
 
 

@@ -67,8 +67,7 @@ class AppendMemory(OwnTool):
         return {"id": fact.id, "text": fact.text, "source": fact.source, "stored": outcome}
 
     async def _split_later(self, tx: Transaction, caller: Caller, whole: NewFact) -> Json:
-        """Store a long text as it is and enqueue a job that splits it into memories; a search finds it
-        meanwhile."""
+        """Store a long text as it is and enqueue a job that splits it into memories; a search finds it meanwhile."""
         text = whole.text
         refuse_secret(text)
         parts = [replace(whole, text=part) for part in pieces_of(text)]

@@ -81,7 +81,7 @@ class TaskTool(OwnTool):
             return [self._row(task) for task in tasks]
         if action == "add":
             return self._row(await self._add(tx, caller, args), ahead=DUE_TIMES)
-        return self._row(await self._act(tx, caller, action, args), ahead=DUE_TIMES)
+        return self._row(await self._act_on(tx, caller, action, args), ahead=DUE_TIMES)
 
     async def _add(self, tx: Transaction, caller: Caller, args: Json) -> Task:
         request = PlanRequest.of(args)
@@ -103,7 +103,7 @@ class TaskTool(OwnTool):
             written=caller.written,
         )
 
-    async def _act(self, tx: Transaction, caller: Caller, action: str, args: Json) -> Task:
+    async def _act_on(self, tx: Transaction, caller: Caller, action: str, args: Json) -> Task:
         if not args.get("id"):
             raise ToolFailed(f"{action} needs the id of a task, as in task_ab12cd34")
         by_owner = self._tasks.owner.may(caller.origin, caller.scope)

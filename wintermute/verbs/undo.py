@@ -14,8 +14,7 @@ async def undo(
     items: Collection[str] | None = None,
     key: str | None = None,
 ) -> Undone:
-    """Undo a change set, or only some of its items. `key`: id of the command, so that a repeat finds the
-    result.
+    """Undo a change set, or only some of its items. `key`: id of the command, so that a repeat finds the result.
 
     Raises: WintermuteError while something is being forgotten, and for a file that cannot be written.
     """

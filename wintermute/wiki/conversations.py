@@ -167,8 +167,7 @@ def enlist(files: StoreFolder, *paths: str) -> None:
 
 
 def delist(files: StoreFolder, *paths: str) -> None:
-    """Remove conversations from the list; their files stay. Within `StoreFolder.writing`. Raises:
-    StoreUnusable."""
+    """Remove conversations from the list; their files stay. Within `StoreFolder.writing`. Raises: StoreUnusable."""
     known = listed(files)
     left = [path for path in known if path not in paths]
     if len(left) < len(known):

@@ -76,16 +76,16 @@ class StoreFolder:
         except OSError as error:
             raise StoreUnusable(f"{self.root} cannot be read: {error.strerror}") from error
         try:
-            self._take(folder, shared=shared)
+            self._take_lock(folder, shared=shared)
             if self.presence(APPLYING) == "file":
-                self._take(folder, shared=False)
+                self._take_lock(folder, shared=False)
                 with told(self.root):
                     self._finish()
             yield
         finally:
             os.close(folder)
 
-    def _take(self, folder: int, *, shared: bool) -> None:
+    def _take_lock(self, folder: int, *, shared: bool) -> None:
         """Take the lock, or raise StoreUnusable if another program, such as a stopped one, keeps it."""
         patience = self._patience * (1 if shared else WRITERS_SHARE)
         try:
@@ -104,11 +104,11 @@ class StoreFolder:
         for n, change in enumerate(changes):
             if change.after is not None:
                 self.put(f"{JOBS}/{job}/{OUTPUT}/{n}", change.after)
-            self._prove_writable(change)
+            self._check_writable(change)
         values = [asdict(each) for each in changes]
         self.put(f"{JOBS}/{job}/{CHANGES}", json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
-    def _prove_writable(self, change: FileChange) -> None:
+    def _check_writable(self, change: FileChange) -> None:
         """Check that the folder of a change can be written."""
         parts = change.path.split("/")
         with (
@@ -124,7 +124,7 @@ class StoreFolder:
         Within `writing`. Returns the paths of files that somebody edited meanwhile and that stay as they are.
         Raises: StoreUnusable; OSError.
         """
-        changes = self._staged(job)
+        changes = self._read_staged(job)
         self.put(APPLYING, job)
         try:
             return self._finish()
@@ -145,7 +145,7 @@ class StoreFolder:
         self.remove(APPLYING)
         log.warning("pages not put in place, all is as before store=%s job=%s", self.root, job)
 
-    def _staged(self, job: str) -> tuple[FileChange, ...]:
+    def _read_staged(self, job: str) -> tuple[FileChange, ...]:
         try:
             return self.changes_of(job)
         except (FileUnusable, FileNotFoundError) as problem:

@@ -76,22 +76,22 @@ class LinkGraph:
 
     def __init__(self, pages: Mapping[str, WikiPage], names: Names, look: PresenceOf) -> None:
         """`pages`: pages and the index by path. `look`: see `links.resolve`."""
-        self._given = pages
+        self._source_pages = pages
         self._pages = dict(sorted(pages.items()))
         self._names = names
-        self._look = look
-        self._looked: dict[str, Presence] = {}
+        self._presence_of = look
+        self._presences: dict[str, Presence] = {}
         targets = {target for page in self._pages.values() for target in page.links}
         self._found = {each: resolve(each, names, self._presence, near=False) for each in targets}
 
     def _presence(self, path: str) -> Presence:
-        found = self._looked[path] = self._look(path)
+        found = self._presences[path] = self._presence_of(path)
         return found
 
     def is_of(self, pages: Mapping[str, WikiPage], names: Names) -> bool:
         """Check that the graph is current: same pages, and other linked files unchanged."""
-        return (pages is self._given and names is self._names) and all(
-            self._look(path) == found for path, found in self._looked.items()
+        return (pages is self._source_pages and names is self._names) and all(
+            self._presence_of(path) == found for path, found in self._presences.items()
         )
 
     def backlinks(self, path: str) -> tuple[str, ...]:

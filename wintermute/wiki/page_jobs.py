@@ -149,11 +149,11 @@ def read_job(files: StoreFolder, name: str) -> WikiJob | None:
         given = {each.name: values[each.name] for each in fields(WikiJob) if each.name in values}
         lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
         job = replace(WikiJob(**given | lists), name=name)
-        return job if _is_sound(job) else None
+        return job if _is_valid(job) else None
     return None
 
 
-def _is_sound(job: WikiJob) -> bool:
+def _is_valid(job: WikiJob) -> bool:
     """Check the values of a record, which another program may have written. Raises: ValueError."""
     texts = (job.agent, job.conversation, job.raw_copy, job.start, job.status, job.reason)
     named = (*job.changed_files, *job.proposed)
@@ -179,14 +179,14 @@ async def alone(files: StoreFolder, clock: Clock, *, wait: bool) -> AsyncIterato
                 break
             except BlockingIOError:
                 if not wait:
-                    raise StoreBusy(_who(files)) from None
+                    raise StoreBusy(_busy_message(files)) from None
             await clock.sleep(PAUSE)
         yield
     finally:
         os.close(folder)
 
 
-def _who(files: StoreFolder) -> str:
+def _busy_message(files: StoreFolder) -> str:
     job = next((job for job in listed_jobs(files) if job.is_open), None)
     name = f"{job.folder} ({job.agent}, since {job.start})" if job else "another job"
     return f"{name} is working on {files.root}: try again when it is done, or add --wait"
@@ -426,7 +426,7 @@ async def put_in_place(
             done = replace(job, change_set=set_id)
             stage = partial(_stage, files, done, changes, beside)
             await to_its_end(stage)
-        edited = await to_its_end(partial(_applied, files, job.name))
+        edited = await to_its_end(partial(_apply_staged, files, job.name))
         if edited:  # saved by somebody at the same moment
             stay = tuple(path for path in paths if path not in edited)
             said = f"edited meanwhile, so left as it is: {', '.join(edited)}"
@@ -446,7 +446,7 @@ def _stage(
         files.stage(done.name, (*changes, *beside(), last))
 
 
-def _applied(files: StoreFolder, job: str) -> tuple[str, ...]:
+def _apply_staged(files: StoreFolder, job: str) -> tuple[str, ...]:
     with told(files.root):
         return files.apply(job)
 

@@ -109,7 +109,7 @@ class WikiStore:
         self._stamped: dict[str, dict[str, Stamped]] = {}
         self._pages: Mapping[str, WikiPage] = {}
         self._graph = LinkGraph(self._pages, self._tree.names, self.files.presence)
-        self._guard = threading.RLock()
+        self._lock = threading.RLock()
 
     @property
     def root(self) -> Path:
@@ -159,29 +159,29 @@ class WikiStore:
 
     def resolve(self, title: str, *, raw: bool = False) -> str | Unresolved:
         """Return the path that a title refers to. `raw`: raw conversations have titles, too (W-018)."""
-        tree = _tree(self._walked((JOBS, CONVERSATIONS))) if raw else self.tree()
+        tree = _tree(self._walk((JOBS, CONVERSATIONS))) if raw else self.tree()
         return resolve(title, tree.names, self.files.presence)
 
     def tree(self) -> Tree:
         """Return all files with titles now. Only folders that changed are read again."""
-        with self._guard:
-            listings = self._walked(UNTITLED)
+        with self._lock:
+            listings = self._walk(UNTITLED)
             if listings != self._listings:
                 self._tree = _tree(listings)
             self._listings = listings
             return self._tree
 
-    def _walked(self, without: Sequence[str] = (), *, top: str = "") -> dict[str, _Listing]:
+    def _walk(self, without: Sequence[str] = (), *, top: str = "") -> dict[str, _Listing]:
         listings: dict[str, _Listing] = {}
         remaining = [top]
         while remaining:
             folder = remaining.pop()
-            listings[folder] = self._listed(folder)
+            listings[folder] = self._list_folder(folder)
             inner = (_joined(folder, name) for name in listings[folder].folders)
             remaining += [each for each in inner if each not in without]
         return listings
 
-    def _listed(self, folder: str) -> _Listing:
+    def _list_folder(self, folder: str) -> _Listing:
         """Return the entries of a folder, from the cache if it did not change."""
         now = time.time_ns()
         try:
@@ -202,7 +202,7 @@ class WikiStore:
 
     def pages(self) -> Mapping[str, WikiPage]:
         """Return every page and the index as they are now. Only changed files are read again."""
-        with self._guard:
+        with self._lock:
             wanted = self.tree().pages
             stamped = {folder: self._pages_in(folder, names) for folder, names in wanted.items()}
             if stamped != self._stamped:
@@ -225,7 +225,7 @@ class WikiStore:
 
     def graph(self) -> LinkGraph:
         """Return the current graph of links."""
-        with self._guard:
+        with self._lock:
             pages, names = self.pages(), self._tree.names
             if not self._graph.is_of(pages, names):
                 self._graph = LinkGraph(pages, names, self.files.presence)
@@ -236,9 +236,9 @@ class WikiStore:
         words, linked = words_of(question), self.graph().linked
         found = {path: each for path, text in self._texts() if (each := weights(words, path, text))}
         hits = ranked(found, len(linked), linked, most)
-        return tuple(replace(hit, line=line_with(words, self._said(hit.path))) for hit in hits)
+        return tuple(replace(hit, line=line_with(words, self._page_text(hit.path))) for hit in hits)
 
-    def _said(self, path: str) -> str:
+    def _page_text(self, path: str) -> str:
         with suppress(FileUnusable):
             return _text(self.files.content(path) or b"")
         return ""
@@ -262,24 +262,24 @@ class WikiStore:
         """Return entries among conversations and jobs that are no plain files."""
         odd: dict[str, str] = {}
         for top in UNTITLED:
-            for at, listing in self._walked(top=top).items():
+            for at, listing in self._walk(top=top).items():
                 odd |= {_joined(at, name): why for name, why in listing.odd}
         return odd
 
     async def recalled(self, title: str) -> RecalledPage | str:
         """Return the page for a title, or the notice for the model (W-028, W-029)."""
-        return await asyncio.to_thread(self._recalled, title)
+        return await asyncio.to_thread(self._recall, title)
 
-    def _recalled(self, title: str) -> RecalledPage | str:
+    def _recall(self, title: str) -> RecalledPage | str:
         try:
             with self.files.reading():
-                return self._looked_up(title)
+                return self._look_up(title)
         except StoreMissing:
             return not_found(title, ())
         except StoreUnusable:  # an interrupted write cannot be finished: `wiki check` says why
             return out_of_order()
 
-    def _looked_up(self, title: str) -> RecalledPage | str:
+    def _look_up(self, title: str) -> RecalledPage | str:
         names = self.tree().names
         found = resolve(title, names, _hidden, near=False)
         if isinstance(found, Unresolved):
@@ -293,7 +293,7 @@ class WikiStore:
         if found.reason == "ambiguous":
             return ambiguous(title, found.paths)
         nearest = names.like(name_of(title.strip()))
-        if sum(map(is_page, names.paths)) > MOST_INDEX_LINES:  # the index does not show all pages (W-080)
+        if sum(map(is_page, names.paths)) > MOST_INDEX_LINES:  # more than the index shows (W-080)
             hits = (shortest_link(names, hit.path) for hit in self.search(title, NEAREST))
             nearest = tuple(dict.fromkeys((*names.near(title), *hits, *nearest)))[:NEAREST]
         return not_found(title, nearest)

@@ -178,7 +178,7 @@ async def take_back(
     Raises: WintermuteError, also if nothing of it can be undone; StoreChanged.
     """
     seen = await to_its_end(partial(SeenPages, files))
-    back = await to_its_end(partial(_chosen, files, name))
+    back = await to_its_end(partial(_choose_locked, files, name))
     if not back.changes:
         edited = ", ".join(back.kept)
         raise WintermuteError(
@@ -204,7 +204,7 @@ async def take_back(
     return TakenBack(done, back.changes, back.kept)
 
 
-def _chosen(files: StoreFolder, name: str | None) -> WayBack:
+def _choose_locked(files: StoreFolder, name: str | None) -> WayBack:
     with files.reading():
         return chosen(files, name)
 
@@ -218,11 +218,11 @@ def _report(back: WayBack) -> str:
 
 def page_items(files: StoreFolder) -> TextItems:
     """Return the pages as undoable items: kind `page`, by path."""
-    return TextItems(partial(text_at, files), partial(_prepared, files), files.reading)
+    return TextItems(partial(text_at, files), partial(_prepare, files), files.reading)
 
 
 @contextmanager
-def _prepared(files: StoreFolder, changes: Sequence[Change]) -> Iterator[Callable[[], None]]:
+def _prepare(files: StoreFolder, changes: Sequence[Change]) -> Iterator[Callable[[], None]]:
     """Stage all pages for the journal of the store, which puts all or none in place.
 
     Raises: StoreUnusable; StoreChanged for a page that was saved meanwhile, also at the moment of placing.
@@ -232,7 +232,7 @@ def _prepared(files: StoreFolder, changes: Sequence[Change]) -> Iterator[Callabl
     try:
         with told(files.root):
             _check_unchanged(files, wanted)
-            files.stage(name, [*wanted, *(_beside(files, each) for each in wanted)])
+            files.stage(name, [*wanted, *(_lines_change(files, each) for each in wanted)])
         yield partial(_place, files, name, wanted)
     finally:
         # Kept while changes are being put in place: the next lock finishes them.
@@ -248,7 +248,7 @@ def _check_unchanged(files: StoreFolder, wanted: Sequence[FileChange]) -> None:
             raise StoreChanged(f"{change.path}: {CHANGED}")
 
 
-def _beside(files: StoreFolder, change: FileChange) -> FileChange:
+def _lines_change(files: StoreFolder, change: FileChange) -> FileChange:
     ours = written_lines(files, change.path)
     return written_change(
         files, change, [line for line in lines_of(change.after or "") if line in ours]

@@ -222,10 +222,10 @@ class Ending:
 
     async def _notify(self, tx: Transaction, node: SubSession) -> bool:
         if node.parent is not None:
-            return await self._gather(tx, node.parent)
+            return await self._close_collecting(tx, node.parent)
         return not node.blocking and await self.tell(tx, node.workflow)
 
-    async def _gather(self, tx: Transaction, parent_id: str) -> bool:
+    async def _close_collecting(self, tx: Transaction, parent_id: str) -> bool:
         """Close a parent whose own work is over, if the last one that it spawned has ended."""
         parent = await self._store.get(tx, parent_id)
         if parent.state == "collecting" and not await self._store.has_open_below(tx, parent_id):
@@ -339,9 +339,7 @@ class Delegation:
         self._idle = 0  # calls that wait for their sub-session's children
         self._polls_soon = False  # poll again soon: some turn or cast has not ended yet
         self._awaited: dict[str, asyncio.Event] = {}
-        self._orphaned: set[str] = (
-            set()
-        )  # sub-sessions of cancelled calls, until the caller has ended
+        self._orphaned = set[str]()  # sub-sessions of cancelled calls, until the caller has ended
 
     @property
     def at_once(self) -> int:
@@ -354,7 +352,7 @@ class Delegation:
         Raises: ToolFailed, and then nothing starts.
         """
         await self._store.check_name(tx, caller.cast_id, order.name)
-        node = await self._new(tx, caller, order, blocking=False)
+        node = await self._create(tx, caller, order, blocking=False)
         place = placed(caller)
         if not (self._polls_soon and await self._store.more_to_come(tx, place.turn_id, place.n)):
             self.bell.set()  # the runner waits for the end of this transaction
@@ -373,7 +371,7 @@ class Delegation:
         async with self._database.transaction() as tx:
             node = await self._store.of_call(tx, place.turn_id, place.n, item)
             if node is None:
-                node = await self._new(tx, caller, order, blocking=True, item=item)
+                node = await self._create(tx, caller, order, blocking=True, item=item)
                 node = await self._start(tx, node)
             stop = self.underway[node.id] = Stop()
         try:
@@ -436,7 +434,7 @@ class Delegation:
 
     async def left(self, tx: Transaction) -> Look[SubSession]:
         """Resume interrupted sub-sessions, and end those with too many crashes (L-068)."""
-        rooms = await self._served(tx)
+        rooms = await self._served_rooms(tx)
         interrupted = await self._store.interrupted(tx, rooms)
         for node, crashes in interrupted:
             if crashes >= MOST_CRASHES:
@@ -450,11 +448,10 @@ class Delegation:
 
     async def ready(self, tx: Transaction, free: int) -> Look[SubSession]:
         """Start sub-sessions whose dependencies are done (L-063, L-066), and report orphaned results."""
-        rooms = await self._served(tx)
+        rooms = await self._served_rooms(tx)
         lost = set(self._orphaned)
-        self._orphaned -= lost - await self._store.still_open(
-            tx, lost
-        )  # others may be added meanwhile
+        # Only these: others may be added meanwhile.
+        self._orphaned -= lost - await self._store.still_open(tx, lost)
         news = await self._ending.gather_lifted(tx, rooms)
         held = not await self._store.release_held(tx, rooms)
         self._polls_soon = held or bool(self._orphaned)
@@ -497,11 +494,11 @@ class Delegation:
         self._wake_all()
         return [node.room] if notified else []
 
-    async def _served(self, tx: Transaction) -> list[str]:
+    async def _served_rooms(self, tx: Transaction) -> list[str]:
         rooms = await self._store.open_rooms(tx)
         return [conversation for conversation, room_id in rooms if self._speaker.serves(room_id)]
 
-    async def _new(
+    async def _create(
         self, tx: Transaction, caller: Caller, order: Order, *, blocking: bool, item: int = 0
     ) -> SubSession:
         place = placed(caller)

@@ -28,7 +28,7 @@ class Deliveries:
         self._barred = barred
         self._encrypted = encrypted
         self._speaker = speaker
-        self._known: dict[tuple[str, str | None], Conversation | None] = {}
+        self._cache: dict[tuple[str, str | None], Conversation | None] = {}
 
     @classmethod
     async def now(cls, tx: Transaction, stores: Stores, speaker: Speaker) -> "Deliveries":
@@ -40,9 +40,9 @@ class Deliveries:
     async def home(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
         """Return the conversation for a message of a scope; None: there is none now."""
         key = (scope, made_in)
-        if key not in self._known:
-            self._known[key] = await self._find(tx, scope, made_in)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = await self._find(tx, scope, made_in)
+        return self._cache[key]
 
     async def _find(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
         if scope == EVERYWHERE and made_in is not None:
@@ -50,16 +50,18 @@ class Deliveries:
         else:
             scope = self._stores.owner.scope if scope == EVERYWHERE else scope
             candidates = await self._stores.conversations.homes(tx, scope, made_in)
-        secret = await self._is_secret(made_in)
-        target = next((each for each in candidates if self._may(each, made_in, secret)), None)
+        secret = await self._is_encrypted(made_in)
+        target = next(
+            (each for each in candidates if self._is_allowed(each, made_in, secret)), None
+        )
         return target or await self._open(tx, scope, secret)
 
-    async def _is_secret(self, made_in: str | None) -> bool:
+    async def _is_encrypted(self, made_in: str | None) -> bool:
         if made_in is None:
             return False
         return (await self._stores.conversations.get(made_in)).room_id in self._encrypted
 
-    def _may(self, each: Conversation, made_in: str | None, secret: bool) -> bool:
+    def _is_allowed(self, each: Conversation, made_in: str | None, secret: bool) -> bool:
         if each.room_id in self._gone or (each.room_id in self._barred and each.id != made_in):
             return False
         if secret and each.room_id not in self._encrypted:

@@ -114,7 +114,7 @@ class JobKind:
         self.policy = policy
         self._speaker = speaker
         self._clock = clock
-        self._owe = owe
+        self._enqueue_due = owe
 
     async def left(self, tx: Transaction) -> Look[Job]:
         """Resume interrupted jobs, and put off those with too many crashes."""
@@ -137,7 +137,7 @@ class JobKind:
 
     async def ready(self, tx: Transaction, free: int) -> Look[Job]:
         """Begin the oldest jobs."""
-        due = None if self._owe is None else await self._owe(tx)
+        due = None if self._enqueue_due is None else await self._enqueue_due(tx)
         again = await self._stores.jobs.next_due(tx, self.name)  # before `begin`: time goes on
         again = min(filter(None, (due, again)), default=None)
         return Look(await self._stores.jobs.begin(tx, self.name, free), again=again)

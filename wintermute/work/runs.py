@@ -126,7 +126,7 @@ class Runs:
         runs = [
             run
             for occurrence in await self._stores.runs.open_in(tx, conversation_id)
-            if (run := await self._begun_run(occurrence)) and run.id in self.underway
+            if (run := await self._load_run(occurrence)) and run.id in self.underway
         ]
         for run in runs:
             await self._stores.casts.end(tx, run.cast.id, "truncated", "stopped", "")
@@ -139,12 +139,12 @@ class Runs:
     ) -> None:
         """Do nothing: no event begins a run."""
 
-    async def _served(self, tx: Transaction) -> list[str]:
+    async def _served_rooms(self, tx: Transaction) -> list[str]:
         conversations, rooms = self._stores.conversations, await self._stores.runs.rooms(tx)
         rooms_held = [await conversations.get(conversation_id) for conversation_id in rooms]
         return [each.id for each in rooms_held if self._speaker.serves(each.room_id)]
 
-    async def _begun_run(self, occurrence: Occurrence) -> Run | None:
+    async def _load_run(self, occurrence: Occurrence) -> Run | None:
         """Return the run of an occurrence; None if it has not begun."""
         if occurrence.cast_id is None:
             return None
@@ -157,17 +157,17 @@ class Runs:
         """Resume interrupted runs, and fail those with too many crashes (T-037)."""
         going: list[Run] = []
         await self._leave_terminal(tx)
-        rooms = await self._served(tx)
+        rooms = await self._served_rooms(tx)
         await self._stores.runs.hurry(tx)
         for occurrence, crashes in await self._stores.runs.interrupted(tx, rooms):
-            run = await self._begun_run(occurrence)
+            run = await self._load_run(occurrence)
             if run is not None and crashes < MOST_CRASHES:
                 going.append(run)
             elif run is not None:
                 await self._stores.casts.end(
                     tx, run.cast.id, "truncated", "restarted", run.cast.last_words
                 )
-                await self._failed(tx, run, "restarted", "")
+                await self._store_failed(tx, run, "restarted", "")
         return Look(going, rooms)
 
     async def parked(self, tx: Transaction, runs: Sequence[Run]) -> None:
@@ -193,7 +193,7 @@ class Runs:
         until = await self._stores.runs.next_try(tx)  # before `ready`, since time goes on
         left = None if until is None else timedelta(seconds=until - self._clock.monotonic())
         again = None if left is None else self._clock.now() + left
-        ready = await self._stores.runs.ready(tx, await self._served(tx), free)
+        ready = await self._stores.runs.ready(tx, await self._served_rooms(tx), free)
         begun = [await self._begin(tx, occurrence) for occurrence in ready]
         return Look([run for run in begun if run is not None], again=again)
 
@@ -265,19 +265,19 @@ class Runs:
             if not ended:
                 return ()
             if outcome.state == "terminated":
-                await self._done(tx, run, outcome.text.strip())
+                await self._store_done(tx, run, outcome.text.strip())
             elif outcome.reason in WAITS:
                 await self._put_off(tx, run, outcome)
             else:
                 last_words = outcome.text or last_step(run.cast)
-                await self._failed(tx, run, outcome.reason, last_words)
+                await self._store_failed(tx, run, outcome.reason, last_words)
         return [run.occurrence.conversation_id]
 
-    async def _done(self, tx: Transaction, run: Run, answer: str) -> None:
+    async def _store_done(self, tx: Transaction, run: Run, answer: str) -> None:
         occurrence, outbox_id = run.occurrence, None
         notify = occurrence.mode == "autonomous_notify" and answer not in ("", NO_ACTION)
         if notify and (await self._stores.tasks.get(run.task.id, None)).status != "deleted":
-            outbox_id = await self._say(tx, run, answer)
+            outbox_id = await self._send(tx, run, answer)
         await self._stores.runs.done(tx, occurrence, answer, outbox_id)
 
     async def _put_off(self, tx: Transaction, run: Run, outcome: Outcome) -> None:
@@ -292,7 +292,9 @@ class Runs:
             tx, key, EVER, occurrence.conversation_id, text, meant_for=run.scope
         )
 
-    async def _failed(self, tx: Transaction, run: Run, reason: str, last_step_text: str) -> None:
+    async def _store_failed(
+        self, tx: Transaction, run: Run, reason: str, last_step_text: str
+    ) -> None:
         """Store the error and report it, even for a silent task (T-048, T-050)."""
         why = NO_ANSWER.get(reason, last_step_text or reason)
         task, outbox_id = await self._stores.tasks.get(run.task.id, None), None
@@ -300,10 +302,10 @@ class Runs:
         pauses = ends and task.status == "active"
         if task.status != "deleted":
             text = failed(task, why, self._stores.tasks.zone, paused=pauses)
-            outbox_id = await self._say(tx, run, text)
+            outbox_id = await self._send(tx, run, text)
         await self._stores.runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
 
-    async def _say(self, tx: Transaction, run: Run, text: str) -> str:
+    async def _send(self, tx: Transaction, run: Run, text: str) -> str:
         """Send a message to the room; if others can read there by now, it waits for a private one (F-002)."""
         return await self._stores.outbox.enqueue(
             tx,
