@@ -141,17 +141,15 @@ class Pages:
         async for part in self._new_parts(scope):
             digest = _chat_digest(part)
             if await self._stores.nights.unjudged(scope, [digest]):
-                yield (
-                    step := await _consolidate(by, ChatTalk(self._records, part.conversation_id))
-                )
+                yield (step := await _run_job(by, ChatTalk(self._records, part.conversation_id)))
                 if step.note and not step.left:
                     async with self._stores.database.transaction() as tx:
                         await self._stores.nights.judge(tx, scope, [digest])
-        for page, raws in await self._incomplete_pages():
+        for page, raws in await self._incomplete():
             talks = [
                 FolderTalk(self._stores.wiki.root, self._folder(r), self._records) for r in raws
             ]
-            steps = [await _consolidate(by, talk) for talk in talks]
+            steps = [await _run_job(by, talk) for talk in talks]
             for step in steps:
                 yield step
             if not any(step.left for step in steps):
@@ -171,7 +169,7 @@ class Pages:
         chats = [_chat_digest(part) async for part in self._new_parts(work.scope)]
         fresh, again = (
             await self._stores.nights.unjudged(work.scope, chats),
-            await self._incomplete_pages(),
+            await self._incomplete(),
         )
         would = [f"{counted(len(fresh), 'chat')} would become pages"] if fresh else []
         would += [f"{counted(len(again), 'page')} would be rewritten"] if again else []
@@ -193,7 +191,7 @@ class Pages:
         store, zone = self._stores.wiki, self._stores.tasks.zone
         return Consolidation(store, agents, self._clock, zone, kept, self._redact)
 
-    async def _incomplete_pages(self) -> list[tuple[str, list[str]]]:
+    async def _incomplete(self) -> list[tuple[str, list[str]]]:
         """Return the pages that lost text, each with the conversations that it still cites."""
         rows = await self._stores.database.rows(
             "SELECT args ->> '$.page' AS page FROM jobs WHERE name = ? AND state = 'waiting'"
@@ -259,7 +257,7 @@ class Pages:
         return [Decision(PAGE_LINES, said, "", SHARED, plan, state="open")]
 
 
-async def _consolidate(by: Consolidation, talk: RawMaterial) -> TidyStep:
+async def _run_job(by: Consolidation, talk: RawMaterial) -> TidyStep:
     """Run one job. `left`: the next night tries again, for the store changed or the model is away.
 
     Raises: StorageBlocked.
@@ -338,17 +336,16 @@ class FoldIdle:
         done = dict.fromkeys(await self._stores.folds.of_night(work.night.id, work.scope), BEFORE)
         branches = {*done}
         try:
-            async for branch, past, digest in self._long_conversations(folding, work.scope):
+            async for branch, past, digest in self._long(folding, work.scope):
                 branches.add(branch)
-                if summary := await self._fold(work, folding, branch, past, digest):
-                    done[branch] = summary
+                if text := await self._fold(work, folding, branch, past, digest):
+                    done[branch] = text
         except WintermuteError as problem:  # earlier results are reported all the same
             problems = str(problem)
         away, spent = work.models.away, work.models.spent
         yield TidyStep(
             told=[
-                Decision(SUMMED_UP.name, (), "", summary, {}, state="done")
-                for summary in done.values()
+                Decision(SUMMED_UP.name, (), "", text, {}, state="done") for text in done.values()
             ],
             note="; ".join(filter(None, (away, problems))),
             left=spent,
@@ -374,14 +371,12 @@ class FoldIdle:
 
     async def foreseen(self, work: PhaseWork) -> str:
         """Announce the number of conversations that would be summed up."""
-        digests = [
-            digest async for *_, digest in self._long_conversations(self._folding(work), work.scope)
-        ]
+        digests = [digest async for *_, digest in self._long(self._folding(work), work.scope)]
         fresh = await self._stores.nights.unjudged(work.scope, digests)
         would = f"{counted(len(fresh), 'long conversation')} would be summed up: not tried here"
         return would if fresh else ""
 
-    async def _long_conversations(
+    async def _long(
         self, folding: Folding, scope: str
     ) -> AsyncIterator[tuple[str, BranchView, str]]:
         """Yield each long conversation: its branch, its history and a digest of its state."""

@@ -103,14 +103,14 @@ class Morning:
         }
 
     async def _target_room(
-        self, tx: Transaction, target_rooms: Deliveries, scope: str
+        self, tx: Transaction, targets: Deliveries, scope: str
     ) -> Conversation | None:
         """Return the target room of a scope. A report meant for a Matrix room never goes to a terminal."""
-        room = await target_rooms.home(tx, scope, None)
+        room = await targets.home(tx, scope, None)
         if room is None or is_matrix(room.room_id):
             return room
-        rooms = await self._stores.conversations.homes(tx, scope)
-        return None if any(is_matrix(each.room_id) for each in rooms) else room
+        known = await self._stores.conversations.homes(tx, scope)
+        return None if any(is_matrix(each.room_id) for each in known) else room
 
     async def work(self, _: Job) -> JobDone:
         """Send the reports in the transaction that ends the job."""
@@ -155,19 +155,15 @@ class Morning:
         tx: Transaction,
         room: Conversation,
         scope: str,
-        report: NightMessage,
+        said: NightMessage,
         nights: Sequence[str],
         *,
         unasked: bool = False,
     ) -> None:
         """Send a message and mark its nights as reported; a message with one question gets reactions."""
-        signs, asks = (SIGNS, report.asks) if report.asks else ((), None)
+        signs, asks = (SIGNS, said.asks) if said.asks else ((), None)
         outbox_id = await self._stores.outbox.enqueue(
-            *(tx, room.id, report.text),
-            kind="notice",
-            meant_for=scope,
-            signs=signs,
-            unasked=unasked,
+            *(tx, room.id, said.text), kind="notice", meant_for=scope, signs=signs, unasked=unasked
         )
         for night in nights:
             of_it = asks.n if asks and asks.night == night else None
@@ -186,27 +182,19 @@ class Morning:
         items = [item for item in everything if item.scope == chat.scope]
         known = self._report_scopes(chat.scope)
         failures = [tally for tally in failed(night) if tally.scope in known]
-        unfinished = left_over(night, known)
-        report = message("Done", items, len(failures), left=bool(unfinished))
+        left = left_over(night, known)
+        report = message("Done", items, len(failures), left=bool(left))
         here = " here. Other chats get their own report" if everything else ""
         notes = [tally.note for tally in night.phases if tally.scope in known and tally.note]
         nothing = (
             "Done, and nothing was changed" if notes else f"Done: there was nothing to tidy{here}"
         )
-        lines = [report.text or f"{nothing}{f': {WAITS}' if unfinished else ''}."]
-        lines += (
-            [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in unfinished))}."]
-            if unfinished
-            else []
-        )
+        lines = [report.text or f"{nothing}{f': {WAITS}' if left else ''}."]
+        lines += [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in left))}."] if left else []
         if steps := dict.fromkeys(USES.get(each.name, "finish all") for each in failures):
             lines.append(f"I couldn't {', '.join(steps)}. I'll try again next night.")
         await self._send(
-            tx,
-            chat,
-            chat.scope,
-            NightMessage("\n".join(lines), report.asks),
-            [night.id],
+            tx, chat, chat.scope, NightMessage("\n".join(lines), report.asks), [night.id]
         )
         return (chat.id,)
 

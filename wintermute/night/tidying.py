@@ -319,13 +319,13 @@ class Tidying:
                 run.progress(scope, phase.name)
                 tally = await self._mark_running(run, scope, phase.name, earlier.get(phase.name))
                 ran.append((phase, *await self._run_phase(run, tally, phase, likeness)))
-        guards = await self._limit_losses(run, scope, [phase.name for phase in group])
+        guards = await self._limit(run, scope, [phase.name for phase in group])
         for phase, tally, results in ran:
             tally = replace(tally, note=_joined(tally.note, guards.get(phase.name, "")))
-            tally = await self._apply_planned(run, tally, phase)
+            tally = await self._apply(run, tally, phase)
             log.info("night phase name=%s status=%s", tally.name, tally.status)
             run.tallies.append(tally)
-            await self._store_tally(run, tally, results)
+            await self._note(run, tally, results)
 
     async def _mark_running(
         self, run: NightRun, scope: str, name: str, known: PhaseTally | None
@@ -334,7 +334,7 @@ class Tidying:
         tally = PhaseTally(scope, name, "running", tries=known.tries + 1 if known else 1)
         if tally.tries > MOST_TRIES:
             tally = replace(tally, status="failed", note="interrupted twice, so it was skipped")
-        await self._store_tally(run, tally)
+        await self._note(run, tally)
         return tally
 
     async def _run_phase(
@@ -388,9 +388,7 @@ class Tidying:
             return [item for item in run.items if item.scope == scope]
         return await self._stores.decisions.listed(self._stores.database, run.night.id, scope)
 
-    async def _limit_losses(
-        self, run: NightRun, scope: str, names: Sequence[str]
-    ) -> Mapping[str, str]:
+    async def _limit(self, run: NightRun, scope: str, names: Sequence[str]) -> Mapping[str, str]:
         """Turn all planned decisions of a group into questions if they exceed the loss limit.
 
         Returns the reason for each phase.
@@ -416,9 +414,7 @@ class Tidying:
                     await self._stores.decisions.move(tx, item, "open")
         return {item.phase: f"asked, not done: {excess}" for item in losing}
 
-    async def _apply_planned(
-        self, run: NightRun, tally: PhaseTally, phase: NightPhase
-    ) -> PhaseTally:
+    async def _apply(self, run: NightRun, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
         """Apply a phase's planned decisions one by one, so that one failure does not stop the others.
 
         The next night finds the failed ones again.
@@ -448,7 +444,7 @@ class Tidying:
             members = [each["id"] for each in item.plan.get("members", ())]
             await looked_at(tx, (), members)
 
-    async def _store_tally(
+    async def _note(
         self, run: NightRun, tally: PhaseTally, results: Sequence[Decision] = ()
     ) -> None:
         """Store the tally of a phase and its own results."""

@@ -185,8 +185,7 @@ async def run(
     late = False
     async with asyncio.TaskGroup() as group:
         parts = [
-            group.create_task(part)
-            for part in (out.drain(), err.drain(), _write_input(process, given))
+            group.create_task(part) for part in (out.drain(), err.drain(), _feed(process, given))
         ]
         try:
             async with asyncio.timeout(seconds):
@@ -229,7 +228,7 @@ async def _start(
         os.close(err.into)
 
 
-async def _write_input(process: Process, text: str) -> None:
+async def _feed(process: Process, text: str) -> None:
     assert process.stdin is not None
     with suppress(BrokenPipeError, ConnectionResetError):  # it does not read its input
         process.stdin.write(text.encode())
@@ -319,27 +318,21 @@ def differences(
 
 
 def _compare(
-    path: str,
-    copy: StoreFolder,
-    store: StoreFolder,
-    changes: list[FileChange],
-    objections: list[str],
+    path: str, copy: StoreFolder, store: StoreFolder, changes: list[FileChange], problems: list[str]
 ) -> None:
     if not path.isprintable():
-        objections.append(f"{path!r} has a name that no link can hold")
+        problems.append(f"{path!r} has a name that no link can hold")
         return
     if path != INDEX and path.partition("/")[0] not in PAGE_FOLDERS:
-        objections.append(f"{path!r} was changed: it is neither a page nor the index")
+        problems.append(f"{path!r} was changed: it is neither a page nor the index")
         return
     try:
         before, after = store.content(path), copy.content(path)
         was = None if before is None else before.decode()
-        withheld = asked_lines(store)
-        changes.append(
-            FileChange(path, was, with_asked(text_of(after or b""), was or "", withheld))
-        )
+        asked = asked_lines(store)
+        changes.append(FileChange(path, was, with_asked(text_of(after or b""), was or "", asked)))
     except (FileUnusable, UnicodeDecodeError) as problem:
-        objections.append(f"{path!r} {problem}")
+        problems.append(f"{path!r} {problem}")
 
 
 @asynccontextmanager

@@ -151,7 +151,7 @@ class Consolidation:
             done = _Done(await worker.pages(task), PageVerdict())
             done = await self._judge(task, done.work)
             if not done.refused:
-                return await self._put_in_place(job, talk, done, seen)
+                return await self._apply(job, talk, done, seen)
             failed = replace(job, reason=done.refused)
             if done.work.failed:
                 return await self._end_unchanged(failed, talk, done)
@@ -209,9 +209,7 @@ class Consolidation:
     def _has_secret(self, text: str) -> bool:
         return self._redact(text) != text
 
-    async def _put_in_place(
-        self, job: WikiJob, talk: Talk, done: "_Done", seen: SeenPages
-    ) -> WikiJob:
+    async def _apply(self, job: WikiJob, talk: Talk, done: "_Done", seen: SeenPages) -> WikiJob:
         """Record the changes and put them in place. Raises: StoreChanged; QuestionWithdrawn."""
         changes, proposed = done.verdict.changes, done.verdict.proposed
         end = self._now().isoformat(timespec="seconds")
@@ -222,9 +220,7 @@ class Consolidation:
             lines = done.work.lines
             record = partial(self._records.recording, job, talk, changes, proposed, lines)
         applied = replace(job, status="applied", reason="")
-        beside = partial(
-            _accompanying, self._files, applied, talk, done, self._report(applied, done)
-        )
+        beside = partial(_beside, self._files, applied, talk, done, self._report(applied, done))
         job = await put_in_place(self._files, job, changes, beside, seen, record)
         if self._records is not None:
             with _logged_failure(job):
@@ -339,7 +335,7 @@ def _remove_secrets(work: PageWork) -> PageWork:
     return replace(work, changes=changes, stdout=stdout, stderr=stderr, report=report)
 
 
-def _accompanying(
+def _beside(
     files: StoreFolder, job: WikiJob, talk: Talk, done: _Done, report: str
 ) -> list[FileChange]:
     """Return the files that change with the pages: lines written by us, taint marks and the report."""

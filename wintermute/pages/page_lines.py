@@ -126,12 +126,9 @@ def origins(
     for line in (each for each in sourced(text) if each not in old):
         marks = [n for n in named.get(line, ()) if n in shown]
         left = beginnings(line).difference(*(words[n] for n in marks or shown))
-        messages_with = {word: [n for n in words if word in words[n]] for word in left}
-        numbers = {
-            *marks,
-            *(n for of in messages_with.values() if len(of) <= MOST_OTHERS for n in of),
-        }
-        unknown = {word for word, of in messages_with.items() if not of}
+        holders = {word: [n for n in words if word in words[n]] for word in left}
+        numbers = {*marks, *(n for of in holders.values() if len(of) <= MOST_OTHERS for n in of)}
+        unknown = {word for word, of in holders.items() if not of}
         lines = {each for each, of in old.items() if unknown & of}
         ours = [earlier[each] for each in lines & earlier.keys()]
         events = {event for n in numbers for event in shown[n][1]}.union(*(o.events for o in ours))
@@ -157,19 +154,16 @@ def renamed(origins_by_line: LineOrigins, was: str | None, now: str | None) -> L
 
 
 async def keep_sources(
-    tx: Transaction,
-    changes: Sequence[FileChange],
-    line_origins: Mapping[str, LineOrigins],
-    raw: str,
+    tx: Transaction, changes: Sequence[FileChange], named: Mapping[str, LineOrigins], raw: str
 ) -> None:
     """Store the origins of new lines; a line without an origin came from all of `raw`."""
     for change in sorted(changes, key=lambda each: each.path == INDEX):
         before = {*lines_of(change.before or "")}
         for line in (each for each in sourced(change.after or "") if each not in before):
-            origin = line_origins.get(change.path, {}).get(line, LineOrigin())
+            origin = named.get(change.path, {}).get(line, LineOrigin())
             known = [(change.path, digest(each)) for each in origin.lines]
             # Our line in the index repeats the opening line of a page.
-            if change.path == INDEX and line_origins:
+            if change.path == INDEX and named:
                 known = [*_opening_lines(line, changes)]
             old = await tx.scalars(
                 "SELECT DISTINCT source FROM page_lines"
@@ -254,12 +248,12 @@ def _lost(
         lost = LostLines(known, answered | renamed)
         pages = _lines(wiki)
         at = {path for path, _ in known}
-        candidates = [each for each in pages if lost.anywhere or each[0] in at]
-        gone = {each for each in candidates if lost.goes(*each)}
-        lines_gone = {digest(line): line for _, line in gone}
+        near = [each for each in pages if lost.anywhere or each[0] in at]
+        gone = {each for each in near if lost.goes(*each)}
+        going = {digest(line): line for _, line in gone}
         names, texts = (
             {*(name for _, name in known), *lost.anywhere},
-            {*map(_bare, lines_gone.values())},
+            {*map(_bare, going.values())},
         )
         for path in (f"{job}/{patch}" for job in names_in(files, JOBS) for patch in PATCHES):
             lines = (line[1:] for line in (text_at(files, f"{JOBS}/{path}") or "").splitlines())
@@ -273,7 +267,7 @@ def _lost(
         ]
         own += [line for _, line in others if digest(line) in already] if already else []
         asked = {digest(line): line for line in own}
-    return LostLines(known, lost.anywhere, tuple(sorted(texts)), asked, tuple(jobs), lines_gone)
+    return LostLines(known, lost.anywhere, tuple(sorted(texts)), asked, tuple(jobs), going)
 
 
 def _lines(wiki: WikiStore) -> list[tuple[str, str]]:
@@ -317,13 +311,11 @@ def _is_most(shared: Collection[str], least: int) -> bool:
 
 def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
     """Return place and digest of each line that people are asked about."""
-    asked, places = asked_lines(wiki.files), list[tuple[str, str]]()
+    asked, found = asked_lines(wiki.files), list[tuple[str, str]]()
     for path in pages_of(wiki) if asked else ():
         lines = enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
-        places += [
-            (f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked
-        ]
-    return places
+        found += [(f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked]
+    return found
 
 
 def _bare(line: str) -> str:

@@ -283,7 +283,7 @@ class PageWriter:
             raise next(iter(failed.values()))
         view = base_view.after(texts.values())
         for path, change in texts.items():
-            left = _dead_links(change.after or "", change.before or "", view)
+            left = _dead(change.after or "", change.before or "", view)
             after = unlinked(change.after or "", left)
             texts[path] = replace(change, after=after)
             lines[path] = renamed(lines[path], change.after, after)
@@ -351,13 +351,9 @@ class PageWriter:
 
         def read(reply: Reply) -> str:
             answers.append(page_in(reply, title))
-            if len(answers) == 1 and (dead := _dead_links(answers[0], now, shown.view, names)):
-                told = (
-                    "write a name that has no page without brackets, or link to a page of the list"
-                )
-                raise Unfit(
-                    f"[[{dead[0]}]] leads nowhere: {told}", "one of its links leads nowhere"
-                )
+            if len(answers) == 1 and (dead := _dead(answers[0], now, shown.view, names)):
+                told = "link only to pages of the list, and write other names without brackets"
+                raise Unfit(f"[[{dead[0]}]] leads nowhere: {told}", "a link in it leads nowhere")
             return answers[-1]
 
         text = await self._models.proved_answer(
@@ -418,9 +414,7 @@ def _page_links(text: str, view: StoreView) -> Iterator[str]:
             yield link
 
 
-def _dead_links(
-    text: str, before: str, view: StoreView, names: Collection[str] = ()
-) -> tuple[str, ...]:
+def _dead(text: str, before: str, view: StoreView, names: Collection[str] = ()) -> tuple[str, ...]:
     """Return a text's links that lead nowhere, without those it had `before` (M-094).
 
     `names`: pages that will exist.
