@@ -241,7 +241,6 @@ class TaskReview:
 
 
 async def _is_unchanged(stores: Stores, tx: Transaction, task: Task) -> bool:
-    """Check that a task is unchanged."""
     return await stores.tasks.state(tx, task.id) == state_of(task)
 
 

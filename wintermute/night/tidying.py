@@ -447,7 +447,6 @@ class Tidying:
     async def _note(
         self, run: NightRun, tally: PhaseTally, results: Sequence[Decision] = ()
     ) -> None:
-        """Store the tally of a phase and its own results."""
         if run.dry:
             return
         where = (run.night.id, tally.scope, tally.name)

@@ -407,7 +407,6 @@ def _citation(task: PageTask) -> str:
 
 
 def _page_links(text: str, view: StoreView) -> Iterator[str]:
-    """Yield the links of a text that lead to pages."""
     for link in links_in(text):
         path = resolve(link, view.names, view.look, near=False)
         if isinstance(path, str) and is_page(path):

@@ -109,7 +109,6 @@ class StoreFolder:
         self.put(f"{JOBS}/{job}/{CHANGES}", json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
     def _check_writable(self, change: FileChange) -> None:
-        """Check that the folder of a change can be written."""
         parts = change.path.split("/")
         with (
             suppress(FileNotFoundError),  # no folder, so nothing to remove

@@ -126,6 +126,5 @@ def shown(result: object) -> str | None:
 
 
 def _in_line(title: str, most: int) -> str:
-    """Return a title for use within a line."""
     line = untagged("".join(mark if mark.isprintable() else " " for mark in title))
     return line if len(line) <= most else f"{line[: most - 1]}…"

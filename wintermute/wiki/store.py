@@ -244,7 +244,6 @@ class WikiStore:
         return ""
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        """Yield the texts of all readable pages."""
         for folder, names in self.tree().pages.items():
             with suppress(OSError), folder_of(self.root, [*_parts(folder), ""]) as opened:
                 pages = (name for name in names if is_page(f"{folder}/{name}"))

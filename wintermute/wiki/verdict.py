@@ -338,6 +338,5 @@ def opening_line(text: str) -> str:
 
 
 def _opening(text: str) -> str:
-    """Return the opening of a page as plain text."""
     line = MARKUP.sub("", opening_line(text)).strip("-+ ")
     return line if len(line) <= MOST_OPENING else f"{line[: MOST_OPENING - 1].rstrip()}…"

@@ -428,7 +428,6 @@ class Delegation:
         await self._report_all(tx, found)
 
     async def _report_all(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
-        """Report the workflows of these sub-sessions, if they have ended."""
         for workflow in dict.fromkeys(node.workflow for node in nodes):
             await self._ending.tell(tx, workflow)
 
