@@ -182,7 +182,7 @@ async def test_what_was_done_is_one_change_set_of_the_owner(
     [_, back] = rows(terminal, "SELECT cause, undoes FROM change_sets ORDER BY seq")
     assert back == {"cause": "undo", "undoes": job["change_set"]}
     again = await beside(terminal, "wiki", "undo")
-    assert (again.returncode, again.stderr) == (1, b"wintermute: nothing is left to take back\n")
+    assert (again.returncode, again.stderr) == (1, b"wintermute: nothing is left to undo\n")
 
 
 async def test_a_new_page_that_no_other_links_to_stands_in_the_index(
@@ -667,7 +667,7 @@ async def test_an_undo_needs_a_store_and_nothing_else(tmp_path: Path, terminal: 
     shelf = Shelf.make(terminal.folder / "alone")
     (terminal.folder / "config.yaml").unlink()
     done = await beside(terminal, "wiki", "undo", "--store", str(shelf.root))
-    assert (done.returncode, done.stderr) == (1, b"wintermute: nothing is left to take back\n")
+    assert (done.returncode, done.stderr) == (1, b"wintermute: nothing is left to undo\n")
 
 
 async def test_a_second_job_says_who_is_at_work_or_waits(

@@ -115,7 +115,7 @@ async def survives(work: Killed, points: Sequence[int]) -> None:
         assert done is any(job["status"] == "applied" for job in applied), (where, newest)
         assert all(job["status"] in ("applied", "failed") for job in applied), (where, newest)
         code, said = await work.bot.command(*work.words)
-        over = "There is nothing new" in said or "nothing is left to take back" in said
+        over = "There is nothing new" in said or "nothing is left to undo" in said
         assert over is done, (where, said)
         assert (code == 0) or done, (where, said)
         assert undated(looked(work.bot)) == undated(work.after), where

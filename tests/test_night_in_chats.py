@@ -395,7 +395,7 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
             await house.stores.facts.supersede(
                 tx, Reason("command", OWNER), (), dict.fromkeys([car.id])
             )
-        assert "has changed since" in await says(house, "/night yes 1")
+        assert "has changed or was decided elsewhere" in await says(house, "/night yes 1")
         clock.advance(14 * 24 * HOUR)
         assert "is no longer open" in await says(house, "/night yes 2")
         assert "14 days" in await says(house, "/night yes 20260505#2")

@@ -86,9 +86,9 @@ async def test_a_command_tells_what_it_finished_of_another_night(
             left = await store.begin(tx, SYSTEM.now().date(), "schedule")
     assert left is not None
     told = nights_line(home)
-    assert "was interrupted: the daemon goes on with it, or `wintermute night run`" in told
+    assert "was interrupted: the daemon or `wintermute night run` finishes it" in told
     async with alone(home.data):
-        assert "at work since" in nights_line(home)
+        assert "running since" in nights_line(home)
     said = home.says("night", "run")
     assert said.startswith(f"{left.id} was interrupted, and is finished now\n")
     assert f"\n{left.id}-2\n" in said

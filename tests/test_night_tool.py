@@ -99,7 +99,7 @@ async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
                 await house.incoming("Undo it all", origin=origin)
                 told = (await house.said(before + 1))[before]
             assert ("Only the owner can answer or undo a night here" in told) == (origin == "other")
-            assert ("nobody speaks here now" in told) == (origin == "timer")
+            assert ("no person is speaking here now" in told) == (origin == "timer")
         assert await texts(house) == ["Likes tea"]
 
 

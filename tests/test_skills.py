@@ -314,7 +314,7 @@ async def test_a_line_edited_by_hand_since_is_never_lost(
         await shelf.skills.restore("tea")
         assert shelf.text() == left
         return
-    with pytest.raises(ToolFailed, match="a later edit of it stays"):
+    with pytest.raises(ToolFailed, match="because of a later edit"):
         await shelf.skills.restore("tea")
     assert shelf.text() == by_hand
 

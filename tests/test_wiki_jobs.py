@@ -338,7 +338,7 @@ async def test_an_undo_restores_the_pages_byte_for_byte(tmp_path: Path) -> None:
     assert (done.job.agent, done.job.undoes, done.kept) == ("undo", job.name, ())
     assert (shelf.root / done.job.folder / "diff.patch").exists()
     assert written_lines(shelf.files, "semantic/Pond.md") == frozenset()
-    with pytest.raises(WintermuteError, match="nothing is left to take back"):
+    with pytest.raises(WintermuteError, match="nothing is left to undo"):
         await take_back(shelf.files, None, NOW)
     again = await take_back(shelf.files, done.job.name, NOW)
     assert again.job.undoes == done.job.name

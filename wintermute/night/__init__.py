@@ -1,1 +1,1 @@
-"""What is done unattended at night: its phases, their answers, and the report of the morning."""
+"""Nights: the phases of the nightly pipeline, answers to its questions, and the daily report."""

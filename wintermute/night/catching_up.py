@@ -1,4 +1,7 @@
-"""What the day left to be learnt, before a night looks at what is known: it counts as the day's."""
+"""First phase of a night: read the day's remaining messages and reconstruct memory from them.
+
+Its changes count as the day's, not as the night's, so `/night undo` does not touch them.
+"""
 
 import logging
 from collections.abc import AsyncIterator
@@ -16,7 +19,7 @@ from wintermute.text import counted
 from wintermute.work.data_folder import DataFolder
 
 MOST_SETS = 10_000
-"""Change sets that are looked through for those of a night."""
+"""Change sets that are searched for those of a night."""
 TOGETHER = "brought together with others (wintermute memory history shows them)"
 YOURS = "it stays until you change it"
 EDITED = DecisionKind(
@@ -30,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class CatchUp:
-    """Reads what was said, and works the queue, as the jobs of these names do."""
+    """Harvests the remaining messages and works off the reconstruction queue, as the daytime jobs do."""
 
     name: ClassVar = "learn"
     use: ClassVar = "look for memories in messages"
@@ -44,48 +47,48 @@ class CatchUp:
         self._harvests = Harvests(own.stores.database, own.clock)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """The number of facts before and after; what it made of them is no item, but told in a note."""
+        """Yield one step: facts before and after, and a note about them, since they are no decisions."""
         before, notes, problem = await self._stores.facts.count(work.scope), list[str](), None
         try:
-            notes += await self._read(work)
-            notes += await self._rewrite(work)
-        except WintermuteError as error:  # what was done before it is told all the same
+            notes += await self._harvest(work)
+            notes += await self._reconstruct(work)
+        except WintermuteError as error:  # earlier results are reported all the same
             problem = error
-        after, told = await self._stores.facts.count(work.scope), await self._told(work)
-        note, edited = "; ".join(filter(None, (told, *notes))), await self._edited(work)
+        after, summary = await self._stores.facts.count(work.scope), await self._summary(work)
+        note, edited = "; ".join(filter(None, (summary, *notes))), await self._edited_sources(work)
         yield TidyStep(told=edited, note=note, counts=(before, after))
         if problem is not None:
             raise problem
 
-    async def _told(self, work: PhaseWork) -> str:
-        """What became of memories, by what is on record: a kill may have come after some of it."""
+    async def _summary(self, work: PhaseWork) -> str:
+        """Describe what became of memories, read from the change sets, so a kill in between loses nothing."""
         sets = await self._stores.changes.history(("fact",), work.scope, MOST_SETS)
         new = [each for each in sets if each.created_at >= work.night.began_at]
         changes = [(each.cause, change) for each in new for change in each.changes]
         learnt = sum(cause == "harvest" and change.before is None for cause, change in changes)
         gone = sum(cause == "reconstruction" and _is_gone(change) for cause, change in changes)
-        told = [f"{_memories(learnt)} learnt"] if learnt else []
-        told += [f"{gone} {TOGETHER}"] if gone else []
-        return ", ".join(told)
+        parts = [f"{_memories(learnt)} learnt"] if learnt else []
+        parts += [f"{gone} {TOGETHER}"] if gone else []
+        return ", ".join(parts)
 
-    async def _edited(self, work: PhaseWork) -> list[Decision]:
-        """Name the things that people asked for in messages that they edited since (M-089)."""
-        looked = [
+    async def _edited_sources(self, work: PhaseWork) -> list[Decision]:
+        """Return the things that people asked for in messages that they edited since (M-089)."""
+        earlier = [
             each.began_at
             for each in await self._stores.nights.newest(LOOKED_BACK)
             if each.id != work.night.id
             and each.scope in ("", work.scope)
             and each.phase in ("", self.name)
         ]
-        since = max([work.night.began_at - WEEK, *looked])
-        found = await asked_for(self._stores, work.scope, since)
-        return [Decision(EDITED.name, (text,), "", YOURS, {}, state="done") for text in found]
+        since = max([work.night.began_at - WEEK, *earlier])
+        texts = await asked_for(self._stores, work.scope, since)
+        return [Decision(EDITED.name, (text,), "", YOURS, {}, state="done") for text in texts]
 
     async def foreseen(self, work: PhaseWork) -> str:
-        """How much would be read, and brought together with what is known."""
-        digests = [digest for scope, _, digest in await self._owed() if scope == work.scope]
+        """Announce how many conversations would be read and how many new facts reconstructed."""
+        digests = [digest for scope, _, digest in await self._backlogs() if scope == work.scope]
         fresh = await self._stores.nights.unjudged(work.scope, digests)
-        queued = sum(  # a list is read whole, whatever waits
+        queued = sum(  # an unranked list is rewritten whole, without the queue
             queue.facts
             for queue in await self._stores.facts.queues(self._stores.database)
             if queue.scope == work.scope and self._stores.memories.ranked
@@ -100,15 +103,15 @@ class CatchUp:
         return f"{'; '.join(would)}: not tried here" if would else ""
 
     async def waiting(self) -> set[str]:
-        """The scopes of which something is to be read, or brought together."""
+        """Return the scopes with messages to read or facts to reconstruct."""
         queues = await self._stores.facts.queues(self._stores.database)
-        return {scope for scope, *_ in await self._owed()} | {queue.scope for queue in queues}
+        return {scope for scope, *_ in await self._backlogs()} | {queue.scope for queue in queues}
 
-    async def _read(self, work: PhaseWork) -> list[str]:
-        """What to know of it. Raises: WintermuteError."""
+    async def _harvest(self, work: PhaseWork) -> list[str]:
+        """Harvest the conversations of a scope; return notes. Raises: WintermuteError."""
         settings, failed = self._config.memory_harvest, 0
         reading = Harvest(*(self._stores, work.models, self._texts.harvest, settings, self._clock))
-        for scope, name, digest in await self._owed():
+        for scope, name, digest in await self._backlogs():
             if scope != work.scope or not await self._stores.nights.unjudged(scope, [digest]):
                 continue
             try:
@@ -120,8 +123,8 @@ class CatchUp:
                     await self._stores.nights.judge(tx, work.scope, [digest])
         return [f"{counted(failed, 'conversation')} could not be read"] if failed else []
 
-    async def _owed(self) -> list[tuple[str, str, str]]:
-        """The conversations with enough that is new: scope, id, and what tells that from other news."""
+    async def _backlogs(self) -> list[tuple[str, str, str]]:
+        """Return conversations with enough new messages: scope, id, and a digest of their state."""
         reads = self._config.memory_harvest
         async with self._stores.database.transaction() as tx:
             return [
@@ -130,8 +133,8 @@ class CatchUp:
                 if reads.enabled and each.due(reads) is not None
             ]
 
-    async def _rewrite(self, work: PhaseWork) -> list[str]:
-        """As `_read`."""
+    async def _reconstruct(self, work: PhaseWork) -> list[str]:
+        """Reconstruct the facts of a scope; return notes. Raises: WintermuteError."""
         own, failed = self._config.memory, 0
         making = Reconstruction(self._stores, work.models, self._texts.reconstruction, own)
         for queue in await self._stores.facts.queues(self._stores.database):
@@ -145,5 +148,5 @@ def _memories(count: int, which: str = "") -> str:
 
 
 def _is_gone(change: Change) -> bool:
-    """Whether it takes a fact out, or ends it, in favour of another."""
+    """Decide if a change removes a fact, or ends it in favour of another."""
     return change.kind == "fact" and (change.after is None or bool(change.after.get("replaced_by")))

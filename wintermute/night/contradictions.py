@@ -1,10 +1,10 @@
-"""Contradictions: of two facts that cannot both be true now the older one ends, and stays as past.
+"""Contradictions: if two facts cannot both be true now, the older one ends and stays as history.
 
-pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one ─ is it the newer, by one harmless
-                                                          │             value alone? ─▶ the other ends
-                                                          │                 ╰─ no ─▶ a person is asked
-                                                          ├▶ merge ─▶ as by dedup
-                                                          ╰▶ keep both ─▶ nothing, and no question again
+similar pairs ─ the nearest 20 ─▶ one question each
+                                    ├▶ keep one ─ newer, and one harmless value differs? ─▶ the other ends
+                                    │                 ╰─ no ─▶ a person is asked
+                                    ├▶ merge ─▶ as in dedup
+                                    ╰▶ keep both ─▶ no change, and no second question
 """
 
 from collections.abc import AsyncIterator, Sequence, Set
@@ -40,81 +40,81 @@ from wintermute.stores import Stores
 from wintermute.work.data_folder import DataFolder
 
 MOST = 20
-"""Pairs of a scope in a night (M-058)."""
+"""Pairs of a scope that one night compares (M-058)."""
 MOST_ASKED = 5
-"""Questions to a person among them (M-087)."""
+"""Pairs among them that a person is asked about (M-087)."""
 Action = Literal["keep_first", "keep_second", "keep_both", "merge"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 
 @dataclass(frozen=True, slots=True)
 class PairAnswer:
-    """What is to become of two facts. `ended`: ids of those that a merged text says are over."""
+    """Model's answer about two facts. `ended`: ids of those that a merged text says are over."""
 
     action: Action
     text: str = ""
     ended: tuple[str, ...] = ()
 
 
-def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
-    """What an answer says of two facts (M-058, M-072). Raises: Unfit."""
-    action = found.get("action")
+def decision(answer: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
+    """Read a model's answer about two facts (M-058, M-072). Raises: Unfit."""
+    action = answer.get("action")
     if action not in ACTIONS:
         raise Unfit(f'"action" must be one of {", ".join(ACTIONS)}')
     if action != "merge":
-        only(found, "action")
+        only(answer, "action")
         return PairAnswer(action)
-    only(found, "action", "text")
+    only(answer, "action", "text")
     line = proved(
-        found["text"], [part for fact in pair for part in (fact.text, *_days(fact, zone))]
+        answer["text"], [part for fact in pair for part in (fact.text, *_days(fact, zone))]
     )
-    heirs = Heirs([line])
-    ended = tuple(fact.id for fact in pair if heirs.overtakes(fact.text, 0))
-    kept = [fact for fact in pair if heirs.keeps(fact.text, 0) and fact.id not in ended]
+    merged = Heirs([line])
+    ended = tuple(fact.id for fact in pair if merged.overtakes(fact.text, 0))
+    kept = [fact for fact in pair if merged.keeps(fact.text, 0) and fact.id not in ended]
     if len(kept) + len(ended) < len(pair) or not kept:
         raise Unfit("it leaves out or changes what one of them says")
     return PairAnswer("merge", line, ended)
 
 
 def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
-    """What a merged text may say of its day."""
+    """Return the spellings of a fact's day that a merged text may contain."""
     day = day_of(fact, zone)
     return (f"{day}", f"{day.day} {day:%B %Y}")
 
 
 def may_settle(loser: Fact, winner: Fact) -> bool:
-    """Tell whether a night decides by itself: one value alone differs, and only a newer one wins (M-087)."""
+    """Decide if no person is needed: only one value differs, and the newer fact wins (M-087)."""
     return may_end(loser, winner) and differ_in_a_value(loser.text, winner.text)
 
 
 def day_of(fact: Fact, zone: tzinfo) -> date:
-    """The day on which it was said, there."""
+    """Return the local day on which a fact was last said."""
     return fact.last_said.astimezone(zone).date()
 
 
 def shown(fact: Fact, zone: tzinfo) -> str:
-    """A fact with its day and who said it, by which it can be told what is newer."""
+    """Return a fact with its day and speaker, so that a model can see which one is newer."""
     who = fact.speaker or ("the person" if fact.protected else "somebody")
     return f"{day_of(fact, zone)}, {who}: {fact.text}"
 
 
 async def end_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
-    """End what is true no longer, and say what is since, if anything is (M-074).
+    """End facts that are no longer true, and name the fact that is true since, if there is one (M-074).
 
-    False where one of the two is another by now, or has an end.
+    Returns False if one of them was changed or ended meanwhile.
     """
     facts, texts = stores.facts, member_texts(item)
     stays = {each["id"]: each["text"] for each in [item.plan["winner"]] if each}
-    found = await still_so(stores, tx, item, why, texts | stays, texts)
-    if not found:
+    unchanged = await still_so(stores, tx, item, why, texts | stays, texts)
+    if not unchanged:
         return False
-    losers = [fact for fact in found if fact.id in texts]
-    heirs = [fact for fact in found if fact.id in stays]
+    losers = [fact for fact in unchanged if fact.id in texts]
+    winners = [fact for fact in unchanged if fact.id in stays]
     now = facts.now()
     for loser in losers:
-        until, heir = next(((each.last_said, each.id) for each in heirs), (now, None))
+        until, successor = next(((each.last_said, each.id) for each in winners), (now, None))
         until = until if loser.valid_from < until <= now else now
-        await facts.end(tx, why, loser.id, until, heir)
+        await facts.end(tx, why, loser.id, until, successor)
     return True
 
 
@@ -125,7 +125,7 @@ END = DecisionKind(
 
 
 class Contradictions:
-    """The second look at what is new of the facts of a scope."""
+    """Phase that compares new facts for contradictions, after dedup."""
 
     name: ClassVar = "contradictions"
     use: ClassVar = "settle contradictions"
@@ -134,64 +134,66 @@ class Contradictions:
     def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_contradiction
-        self._same = own.config.dreaming.dedup_similarity
+        self._similarity = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
-        """Facts."""
+        """Count facts."""
         return await self._stores.facts.count(scope)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """One pair each; then what was looked at is known. Raises: ModelError."""
-        found = await work.compared()
-        gone = going(work.so_far)
-        groups = await clusters_of(self._stores.nights, found, work.scope, self._same, gone)
-        owed = {fact.id for group in groups.owed for fact in group}
-        open_ = await self._open(found, work.scope, groups)
-        named = {name for pair in open_ for name in pair}
-        new = {*found.new} - owed
-        yield _looked_at(found, new - named)
+        """Yield a step for each pair, then one with the facts that are finished. Raises: ModelError."""
+        compared = await work.compared()
+        removed = going(work.so_far)
+        groups = await clusters_of(
+            self._stores.nights, compared, work.scope, self._similarity, removed
+        )
+        pending = {fact.id for group in groups.owed for fact in group}
+        open_pairs = await self._open_pairs(compared, work.scope, groups)
+        named = {name for pair in open_pairs for name in pair}
+        new = {*compared.new} - pending
+        yield _finished(compared, new - named)
         own = [item for item in work.so_far if item.phase == self.name]
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
         asked: set[FactPair] = set()
-        for pair in open_:
-            facts = older, newer = in_order([found.facts[name] for name in pair])
+        for pair in open_pairs:
+            facts = older, newer = in_order([compared.facts[name] for name in pair])
             settles = may_settle(older, newer) and not work.is_small
-            if room and not gone & {*pair} and (settles or questions < MOST_ASKED):
+            if room and not removed & {*pair} and (settles or questions < MOST_ASKED):
                 room -= 1
-                step = await self._asked(work, facts)
+                step = await self._compare(work, facts)
                 asks = any(map(work.asks, step.items))
                 if asks and questions >= MOST_ASKED:
                     continue  # it waits, and the model is asked again
                 questions += asks
                 asked.add(pair)
-                gone |= {each["id"] for item in step.items for each in item.plan["members"]}
+                removed |= {each["id"] for item in step.items for each in item.plan["members"]}
                 yield step
-        rest = [pair for pair in open_ if pair not in asked]
-        later = sum(not gone & {*pair} for pair in rest)
+        rest = [pair for pair in open_pairs if pair not in asked]
+        later = sum(not removed & {*pair} for pair in rest)
         waiting = new & {name for pair in rest for name in pair}
         yield replace(
-            _looked_at(found, (new & named) - waiting),
+            _finished(compared, (new & named) - waiting),
             waiting=tuple(sorted(waiting)),
             note=f"{later} pairs wait for the next nights" if later else "",
             left=later > 0,
         )
 
-    async def _open(self, found: Compared, scope: str, groups: Clusters) -> list[FactPair]:
-        """What nobody was asked about, the likest first; without what dedup is still to ask about."""
-        owed = [{fact.id for fact in group} for group in groups.owed]
-        handed = [{fact.id for fact in group} for group in groups.refused]
-        new = {*found.new}
+    async def _open_pairs(self, compared: Compared, scope: str, groups: Clusters) -> list[FactPair]:
+        """Return pairs not asked about before, most similar first, without those that dedup still asks about."""
+        pending = [{fact.id for fact in group} for group in groups.owed]
+        refused = [{fact.id for fact in group} for group in groups.refused]
+        new = {*compared.new}
         pairs = [
             pair
-            for pair in found.ranked()
-            if (new & {*pair} or any({*pair} <= group for group in handed))
-            and not any({*pair} <= group for group in owed)
+            for pair in compared.ranked()
+            if (new & {*pair} or any({*pair} <= group for group in refused))
+            and not any({*pair} <= group for group in pending)
         ]
-        digests = {pair: pair_digest(*(found.facts[name] for name in pair)) for pair in pairs}
+        digests = {pair: pair_digest(*(compared.facts[name] for name in pair)) for pair in pairs}
         unjudged = await self._stores.nights.unjudged(scope, set(digests.values()))
         return [pair for pair in pairs if digests[pair] in unjudged]
 
-    async def _asked(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> TidyStep:
+    async def _compare(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> TidyStep:
         older, newer = pair
         zone = self._stores.tasks.zone
         values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
@@ -208,18 +210,20 @@ class Contradictions:
         if answer.action == "keep_both":
             return TidyStep(judged=(digest,))
         if answer.action == "merge":
-            return TidyStep((self._merged(older, newer, answer, digest),))
+            return TidyStep((self._merge_decision(older, newer, answer, digest),))
         free = answer.action == "keep_second" and may_settle(older, newer)
-        return TidyStep((self._ended(older, newer, digest, free=free),))
+        return TidyStep((self._end_decision(older, newer, digest, free=free),))
 
-    def _merged(self, older: Fact, newer: Fact, answer: PairAnswer, digest: str) -> Decision:
+    def _merge_decision(
+        self, older: Fact, newer: Fact, answer: PairAnswer, digest: str
+    ) -> Decision:
         over = answer.ended
         if over and not (over == (older.id,) and may_settle(older, newer)):
-            return self._ended(older, newer, digest, free=False)
+            return self._end_decision(older, newer, digest, free=False)
         reason = "what one of them says is over" if over else "they add to each other"
         return merging((older, newer), answer.text, reason, digest, over)
 
-    def _ended(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Decision:
+    def _end_decision(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Decision:
         days = _in_turn(loser, winner, self._stores.tasks.zone)
         member = {"id": loser.id, "text": loser.text}
         return Decision(
@@ -237,19 +241,19 @@ class Contradictions:
         )
 
 
-def _looked_at(found: Compared, names: Set[str]) -> TidyStep:
-    again = names & found.by_words
-    return TidyStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(again)))
+def _finished(compared: Compared, names: Set[str]) -> TidyStep:
+    later = names & compared.by_words
+    return TidyStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(later)))
 
 
 def in_order(pair: Sequence[Fact]) -> tuple[Fact, Fact]:
-    """The older one, then the newer."""
+    """Return the older fact, then the newer."""
     older, newer = sorted(pair, key=lambda fact: (fact.last_said, fact.id))
     return older, newer
 
 
 def _in_turn(older: Fact, newer: Fact, zone: tzinfo) -> str:
-    """When each was said; of one day, at which time."""
+    """Return the days on which two facts were said; for the same day, with their times."""
     first, then = older.last_said.astimezone(zone), newer.last_said.astimezone(zone)
     if first.date() != then.date():
         return f"{first:%Y-%m-%d}, then {then:%Y-%m-%d}"

@@ -1,6 +1,6 @@
-"""Dedup: facts that say the same become one, if nothing that one of them says is lost by it.
+"""Dedup: facts that say the same become one, if the merged text keeps everything that they say.
 
-new facts ─ near ─▶ clusters, all alike ─▶ one question each ─▶ {text} ─ keeps all? ─▶ merged
+new facts ─ similar ─▶ clusters ─▶ one question each ─▶ {text} ─ keeps all? ─▶ merged
                                                                     ╰─ no ─▶ to contradictions
 """
 
@@ -29,12 +29,12 @@ from wintermute.work.data_folder import DataFolder
 MOST = 8
 """Facts of a cluster."""
 LONGER = 3
-"""A merged text has less than so many times the characters of what it was made from."""
+"""Factor: a merged text is shorter than this times the facts it was made from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """`owed`: those a model is still to be asked about. `refused`: those it could not merge."""
+    """Clusters of similar facts. `owed`: a model is still to be asked. `refused`: it could not merge them."""
 
     owed: tuple[tuple[Fact, ...], ...]
     refused: tuple[tuple[Fact, ...], ...]
@@ -43,76 +43,78 @@ class Clusters:
 def clusters(
     new: Iterable[str], pairs: Mapping[FactPair, float], least: float
 ) -> list[tuple[str, ...]]:
-    """Groups of ids in which every pair is alike, with a new one in each; the likest first (M-056).
+    """Group ids so that every pair in a group is similar and one is new; most similar first (M-056).
 
-    Nothing is in two of them, and A that is like B, which is like C, brings no C that is unlike A.
+    No id is in two groups. If A is similar to B, and B to C, but A not to C, then C stays out of A's group.
     """
-    alike: dict[str, dict[str, float]] = {}
+    similar: dict[str, dict[str, float]] = {}
     for (one, other), value in pairs.items():
         if value >= least:
-            alike.setdefault(one, {})[other] = value
-            alike.setdefault(other, {})[one] = value
-    seeds = [name for name in new if name in alike]
+            similar.setdefault(one, {})[other] = value
+            similar.setdefault(other, {})[one] = value
+    seeds = [name for name in new if name in similar]
     taken: set[str] = set()
-    found: list[tuple[str, ...]] = []
-    for seed in sorted(seeds, key=lambda name: (-max(alike[name].values()), name)):
+    groups: list[tuple[str, ...]] = []
+    for seed in sorted(seeds, key=lambda name: (-max(similar[name].values()), name)):
         if seed in taken:
             continue
         group = [seed]
-        for name, _ in sorted(alike[seed].items(), key=lambda one: (-one[1], one[0])):
-            fits = name not in taken and all(name in alike[each] for each in group)
-            if fits and len(group) < MOST:
+        for name, _ in sorted(similar[seed].items(), key=lambda one: (-one[1], one[0])):
+            is_free = name not in taken and all(name in similar[each] for each in group)
+            if is_free and len(group) < MOST:
                 group.append(name)
         if len(group) > 1:
             taken.update(group)
-            found.append(tuple(group))
-    return found
+            groups.append(tuple(group))
+    return groups
 
 
 async def clusters_of(
-    nights: Nights, found: Compared, scope: str, least: float, gone: Collection[str]
+    nights: Nights, compared: Compared, scope: str, least: float, gone: Collection[str]
 ) -> Clusters:
-    """The clusters of what is new, but for what is `gone`, and pairs that were judged before."""
+    """Return clusters of new facts, without those `gone` and without pairs judged before."""
     near = {
         pair: value
-        for pair, value in found.pairs.items()
+        for pair, value in compared.pairs.items()
         if value >= least and not {*pair} & {*gone}
     }
-    digests = {pair: pair_digest(*(found.facts[name] for name in pair)) for pair in near}
-    open_ = await nights.unjudged(scope, set(digests.values()))
-    pairs = {pair: value for pair, value in near.items() if digests[pair] in open_}
-    groups = [[found.facts[name] for name in group] for group in clusters(found.new, pairs, least)]
+    digests = {pair: pair_digest(*(compared.facts[name] for name in pair)) for pair in near}
+    unjudged = await nights.unjudged(scope, set(digests.values()))
+    pairs = {pair: value for pair, value in near.items() if digests[pair] in unjudged}
+    groups = [
+        [compared.facts[name] for name in group] for group in clusters(compared.new, pairs, least)
+    ]
     groups = [sorted(group, key=lambda fact: (fact.created_at, fact.id)) for group in groups]
     named = {cluster_digest(group) for group in groups}
-    owed = (await nights.unjudged(scope, named)) - found.asked
+    pending = (await nights.unjudged(scope, named)) - compared.asked
     return Clusters(
-        tuple(tuple(group) for group in groups if cluster_digest(group) in owed),
-        tuple(tuple(group) for group in groups if cluster_digest(group) not in owed),
+        tuple(tuple(group) for group in groups if cluster_digest(group) in pending),
+        tuple(tuple(group) for group in groups if cluster_digest(group) not in pending),
     )
 
 
 def cluster_digest(facts: Sequence[Fact]) -> str:
-    """What stands for a question about these together."""
+    """Return the digest of a question about these facts together."""
     return digest_of("alike", *map(_shown, facts))
 
 
 def pair_digest(one: Fact, other: Fact) -> str:
-    """What stands for a question about how these two go together."""
+    """Return the digest of a question about these two facts."""
     return digest_of("pair", _shown(one), _shown(other))
 
 
 def _shown(fact: Fact) -> str:
-    """What is said again after it was over is another fact; what an undo brings back is the same."""
+    """Return a fact's id and text. A fact that is said again has a new id; an undone one has its old id."""
     return f"{fact.id} {fact.text}"
 
 
 def going(items: Iterable[Decision]) -> set[str]:
-    """The facts that go, or are asked to, by what is planned."""
+    """Return the ids of facts that these decisions would remove."""
     return {each["id"] for item in items for each in item.plan.get("members", ())}
 
 
 def proved(text: object, inputs: Sequence[str]) -> str:
-    """A text that may be made of these, as one clean line (M-039, M-047). Raises: Unfit."""
+    """Return a text as one clean line if it is made of the inputs only (M-039, M-047). Raises: Unfit."""
     if not isinstance(text, str):
         raise Unfit('"text" must be text')
     try:
@@ -122,16 +124,16 @@ def proved(text: object, inputs: Sequence[str]) -> str:
     if len(line) >= LONGER * sum(map(len, inputs)):
         raise Unfit("it is much longer than what it is made from")
     if not are_made_of(line, inputs):
-        raise Unfit("it says what stands in none of the data, or in another language")
+        raise Unfit("it says something that is not in the data, or uses another language")
     return line
 
 
-def merged_text(found: Json, members: Sequence[Fact]) -> str:
-    """What an answer makes of these, if nothing of any of them is lost or over (M-056). Raises: Unfit."""
-    only(found, "text")
-    line = proved(found["text"], [fact.text for fact in members])
-    heirs = Heirs([line])
-    if any(heirs.overtakes(fact.text, 0) or not heirs.keeps(fact.text, 0) for fact in members):
+def merged_text(answer: Json, members: Sequence[Fact]) -> str:
+    """Return the merged text of an answer if it keeps all that its members say (M-056). Raises: Unfit."""
+    only(answer, "text")
+    line = proved(answer["text"], [fact.text for fact in members])
+    merged = Heirs([line])
+    if any(merged.overtakes(fact.text, 0) or not merged.keeps(fact.text, 0) for fact in members):
         raise Unfit("it leaves out or changes what one of them says")
     return line
 
@@ -139,7 +141,7 @@ def merged_text(found: Json, members: Sequence[Fact]) -> str:
 def merging(
     members: Sequence[Fact], text: str, reason: str, digest: str, ended: Sequence[str] = ()
 ) -> Decision:
-    """What is planned where one text stands for all of these. `ended`: ids of what is over by it."""
+    """Return the decision to replace facts by one text. `ended`: ids of those that the text says are over."""
     return Decision(
         *(MERGED, tuple(fact.text for fact in members), text, reason),
         plan={
@@ -155,31 +157,31 @@ def merging(
 
 
 def origins_of(facts: Sequence[Fact]) -> tuple[str, ...]:
-    """What all of these came from."""
+    """Return the origins of all these facts, each once."""
     return tuple(dict.fromkeys(name for fact in facts for name in fact.origins))
 
 
 def sources_of(stores: Stores, facts: Sequence[Fact]) -> QuestionSources:
-    """That a question shows these, and that they are to be as they were when it is asked."""
+    """Return the sources of a question about facts; it is withdrawn if one of them changes first."""
 
-    async def stand(tx: Transaction) -> bool:
+    async def are_unchanged(tx: Transaction) -> bool:
         return await are_as_known(stores, tx, facts[0].scope, {f.id: f.text for f in facts})
 
-    return QuestionSources(tuple(fact.id for fact in facts), stand)
+    return QuestionSources(tuple(fact.id for fact in facts), are_unchanged)
 
 
 async def are_as_known(
     stores: Stores, tx: Transaction, scope: str, texts: Mapping[str, str]
 ) -> bool:
-    """Whether all of these are live, and say the same."""
+    """Check that all of these facts are live and have these texts."""
     there = await stores.facts.living(tx, scope, list(texts))
     return {fact.id: fact.text for fact in there} == texts
 
 
 def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
-    """What stands for all of these; the person's own words stay protected in any generation.
+    """Return the fact that replaces its members; one of the person's own words stays protected.
 
-    What says just what one of them does is that one, and came from nowhere else.
+    A text that equals one of them adds no origins.
     """
     speakers = {fact.speaker for fact in members}
     known = any(key(fact.text) == key(text) for fact in members)
@@ -206,54 +208,54 @@ async def still_so(
     texts: Mapping[str, str],
     over: Collection[str],
 ) -> list[Fact]:
-    """The facts that an item is about, if they say these texts, and are of one kind; else none.
+    """Return a decision's facts if they have these texts, the same taint and no end; else none.
 
-    Where what would be `over` was said again since the answer, it is asked about anew. But not where a
-    person has said yes: that is their newest word.
+    If a fact that would be `over` was said again since the answer, the model is asked anew. A person's yes
+    skips this check, for it is their newest word.
     """
-    found = await stores.facts.living(tx, item.scope, list(texts))
-    apart = len({fact.taint for fact in found}) > 1 or any(fact.valid_to for fact in found)
-    if apart or {fact.id: fact.text for fact in found} != texts:
+    facts = await stores.facts.living(tx, item.scope, list(texts))
+    differ = len({fact.taint for fact in facts}) > 1 or any(fact.valid_to for fact in facts)
+    if differ or {fact.id: fact.text for fact in facts} != texts:
         return []
-    losers = [fact for fact in found if fact.id in over]
-    winners = [fact for fact in found if fact.id not in over]
+    losers = [fact for fact in facts if fact.id in over]
+    winners = [fact for fact in facts if fact.id not in over]
     if why.cause != "night" or all(may_end(one, other) for one in losers for other in winners):
-        return found
+        return facts
     await stores.nights.take_back(tx, stores.decisions, item)
     await looked_at(tx, (), list(texts))
     return []
 
 
 def may_end(loser: Fact, winner: Fact) -> bool:
-    """Whether the newer evidence wins: what the person said yields only to what they said later."""
+    """Decide if the newer evidence wins: a person's own words yield only to their later words."""
     if loser.protected:
         return winner.protected and winner.last_said > loser.last_said
     return winner.last_said >= loser.last_said
 
 
 async def merge_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
-    """Put one text in the place of several: stored first, then they are retired, or have ended (M-057).
+    """Replace several facts by one text: store it, then retire or end the others (M-057).
 
-    False where one of them is another by now, or something else says just that.
+    Returns False if one of them changed meanwhile, or another fact has the same text.
     """
     facts, texts = stores.facts, member_texts(item)
     text, ended = item.plan["text"], item.plan["ended"]
     members = await still_so(stores, tx, item, why, texts, ended)
     if not members or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
         return False
-    over = dict.fromkeys(ended, 0)
-    heirs = dict.fromkeys([name for name in texts if name not in over], 0)
-    done = await facts.supersede(tx, why, [merged_fact(members, text)], heirs, over)
-    [heir] = done.facts
+    ends = dict.fromkeys(ended, 0)
+    retired = dict.fromkeys([name for name in texts if name not in ends], 0)
+    done = await facts.supersede(tx, why, [merged_fact(members, text)], retired, ends)
+    [merged] = done.facts
     gone = [*(fact.id for fact in done.retired), *done.ended]
-    await hand_down_use(tx, heir.id, gone)
+    await hand_down_use(tx, merged.id, gone)
     is_new = done.outcomes[0] != "known"
-    await take_place(tx, heir.id, gone if is_new else [heir.id, *gone])
+    await take_place(tx, merged.id, gone if is_new else [merged.id, *gone])
     return True
 
 
 def member_texts(item: Decision) -> dict[str, str]:
-    """What the facts said that an item is about, by their ids."""
+    """Return the texts of a decision's facts by id, as they were when it was made."""
     return {each["id"]: each["text"] for each in item.plan["members"]}
 
 
@@ -264,7 +266,7 @@ MERGE = DecisionKind(
 
 
 class Dedup:
-    """The first look at what is new of the facts of a scope."""
+    """First comparison of a scope's new facts."""
 
     name: ClassVar = "dedup"
     use: ClassVar = "merge similar memories"
@@ -273,23 +275,27 @@ class Dedup:
     def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_dedup
-        self._least = own.config.dreaming.dedup_similarity
+        self._similarity = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
-        """Facts."""
+        """Count facts."""
         return await self._stores.facts.count(scope)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """One cluster each. Raises: ModelError."""
-        found = await work.compared()
-        if found.note:
-            yield TidyStep(note=found.note, left=found.more > 0)
-        gone = going(work.so_far)
-        groups = await clusters_of(self._stores.nights, found, work.scope, self._least, gone)
+        """Yield a step for each cluster. Raises: ModelError."""
+        compared = await work.compared()
+        if compared.note:
+            yield TidyStep(note=compared.note, left=compared.more > 0)
+        removed = going(work.so_far)
+        groups = await clusters_of(
+            self._stores.nights, compared, work.scope, self._similarity, removed
+        )
         for group in groups.owed:
-            yield await self._asked(work, found, group)
+            yield await self._merge(work, compared, group)
 
-    async def _asked(self, work: PhaseWork, found: Compared, members: Sequence[Fact]) -> TidyStep:
+    async def _merge(
+        self, work: PhaseWork, compared: Compared, members: Sequence[Fact]
+    ) -> TidyStep:
         digest = cluster_digest(members)
         values = {"content": "\n".join(f"- {fact.text}" for fact in members)}
         asked = work.models.answer_in_json(
@@ -300,12 +306,12 @@ class Dedup:
             asked, (digest,), lambda problem: f"some were not merged: {problem}"
         )
         if isinstance(text, TidyStep):
-            found.asked.update(text.judged)
+            compared.asked.update(text.judged)
             return text
-        found.asked.add(digest)
+        compared.asked.add(digest)
         names = [fact.id for fact in members]
-        least = min(found.pairs[pair_of(*two)] for two in combinations(names, 2))
-        wanted = merging(members, text, f"they say the same (likeness {least:.2f})", digest)
-        # Whoever takes this back is not asked about two of them next.
+        similarity = min(compared.pairs[pair_of(*two)] for two in combinations(names, 2))
+        planned = merging(members, text, f"they say the same (likeness {similarity:.2f})", digest)
+        # After an undo, no question about two of these facts follows.
         pairs = tuple(pair_digest(*two) for two in combinations(members, 2))
-        return TidyStep((wanted,), judged=pairs)
+        return TidyStep((planned,), judged=pairs)

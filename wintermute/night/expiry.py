@@ -1,4 +1,4 @@
-"""What was kept for a time only goes after it, so that the store does not grow junk (M-065, F-030)."""
+"""Expiry of rows that are kept for a limited time, so that the store does not grow (M-065, F-030)."""
 
 from datetime import datetime, timedelta
 
@@ -9,30 +9,30 @@ from wintermute.stores import Stores
 
 DAY = 86_400.0
 LINES_KEPT = timedelta(days=7)
-"""How long a line of a group is kept that is background of nothing any more."""
+"""Age at which a group's line is removed, unless it is still context of a new message."""
 
 
 class Expiry:
-    """Looks once at the start and then daily, and never by a time that may not be (F-015)."""
+    """Purges at the start and then daily, but never while the clock is in doubt (F-015)."""
 
     def __init__(self, stores: Stores, clock: CheckedClock) -> None:
         self._stores = stores
         self._clock = clock
 
     async def run(self) -> None:
-        """Purge what is over, until cancelled."""
+        """Purge expired rows daily until cancelled."""
         while True:
             await self._clock.believed()
             await self.purge()
             await self._clock.sleep(DAY)
 
     async def purge(self) -> None:
-        """As `purge_expired`."""
+        """Purge once."""
         await purge_expired(self._stores, self._clock.now())
 
 
 async def purge_expired(stores: Stores, now: datetime) -> None:
-    """Remove what can no longer be undone, copies as old, and what groups said long ago."""
+    """Remove changes too old to undo, database copies of the same age, and old lines of groups."""
     async with stores.database.transaction() as tx:
         await stores.facts.expire(tx, now - KEPT)
         await stores.changes.expire(tx)
@@ -43,7 +43,7 @@ async def purge_expired(stores: Stores, now: datetime) -> None:
 
 
 async def _purge_lines(stores: Stores, conversation_id: str, before: datetime) -> None:
-    """Remove lines that a message which came now would not be shown with (F-030)."""
+    """Remove lines that would no longer be shown with a message that came now (F-030)."""
     async with stores.database.transaction() as tx:
         began = await stores.conversations.began(tx, conversation_id)
     shown = await stores.inbox.context(conversation_id, LAST, began)

@@ -1,4 +1,4 @@
-"""What a status says of nights: the last one, the next one, what failed, and what is asked."""
+"""Status line about nights: the last one, the next one, failures and open questions."""
 
 from datetime import time
 from pathlib import Path
@@ -16,45 +16,45 @@ from wintermute.text import counted
 
 PART = "nights"
 MOST_FAILED = 3
-"""Nights in a row in which something failed, before one is warned."""
+"""Failed nights in a row that make the status a warning."""
 
 
 async def night_finding(
     database: Database, clock: Clock, dreaming: Dreaming, zone: ZoneInfo, data_dir: Path
 ) -> Finding:
-    """One line. It names phases and what went wrong, and no word of what is remembered."""
+    """Return the status line. It names phases and problems, but nothing that is remembered."""
     nights = Nights(database, clock)
     newest = await nights.newest(MOST_FAILED)
-    (asked,) = await database.scalars(
+    (questions,) = await database.scalars(
         "SELECT count(*) FROM decisions WHERE state = 'open' AND night <> ''"
     )
-    told = [_last(newest[0], zone, data_dir) if newest else "none has run yet"]
-    told.append(
+    parts = [_last(newest[0], zone, data_dir) if newest else "none has run yet"]
+    parts.append(
         f"next {await _next(nights, clock, dreaming, zone)}" if dreaming.enabled else "turned off"
     )
-    told += [f"{counted(asked, 'question')}, which `/night` shows"] if asked else []
-    numbers = {"questions": asked, "failed": len(failed(newest[0])) if newest else 0}
+    parts += [f"{counted(questions, 'question')}, which `/night` shows"] if questions else []
+    numbers = {"questions": questions, "failed": len(failed(newest[0])) if newest else 0}
     if len(newest) == MOST_FAILED and all(map(failed, newest)):
-        told.append(f"{MOST_FAILED} in a row have failed -> `wintermute night report` says why")
-        return Finding(PART, "warn", "; ".join(told), numbers)
-    return Finding(PART, "ok", "; ".join(told), numbers)
+        parts.append(f"{MOST_FAILED} in a row have failed -> `wintermute night report` says why")
+        return Finding(PART, "warn", "; ".join(parts), numbers)
+    return Finding(PART, "ok", "; ".join(parts), numbers)
 
 
 async def _next(nights: Nights, clock: Clock, dreaming: Dreaming, zone: ZoneInfo) -> str:
-    """Once per date: where the hour was moved to later on, that of today was there already."""
+    """Return the time of the next night: one for each date, also if the hour was changed after today's."""
     begins = time(dreaming.hour, dreaming.minute)
-    found = next_night(newest_night(clock.now(), begins, zone), begins, zone)
-    if await nights.has_been(found.day):
-        found = next_night(found, begins, zone)
-    return f"{found.at.astimezone(zone):%Y-%m-%d %H:%M}"
+    night = next_night(newest_night(clock.now(), begins, zone), begins, zone)
+    if await nights.has_been(night.day):
+        night = next_night(night, begins, zone)
+    return f"{night.at.astimezone(zone):%Y-%m-%d %H:%M}"
 
 
 def _last(night: Night, zone: ZoneInfo, data_dir: Path) -> str:
     if night.state == "running":
         began = f"{night.began_at.astimezone(zone):%Y-%m-%d %H:%M}"
         if is_at_work(data_dir):
-            return f"at work since {began}"
-        return f"that of {began} was interrupted: the daemon goes on with it, or `wintermute night run`"
+            return f"running since {began}"
+        return f"the night of {began} was interrupted: the daemon or `wintermute night run` finishes it"
     said = f"last {(night.ended_at or night.began_at).astimezone(zone):%Y-%m-%d %H:%M}"
     names = ", ".join(dict.fromkeys(tally.name for tally in failed(night)))
     return f"{said}, but not all of it could be done ({names})" if names else said

@@ -1,6 +1,6 @@
-"""What is over goes, once a night: so that a store of years is no larger than what it holds (M-065, T-061).
+"""Housekeeping, once a night: remove what has expired, so that the store does not grow (M-065, T-061).
 
-Where there is nothing to do, nothing is written.
+If nothing has expired, nothing is written.
 """
 
 from collections.abc import AsyncIterator
@@ -23,15 +23,15 @@ from wintermute.wiki.page_jobs import discard, listed_jobs, names_in
 from wintermute.work.data_folder import DataFolder
 
 LEAST_HOLES, PART_HOLES = 16_000_000, 0.25
-"""Bytes, and which part of the database, from which on its holes are worth rewriting it."""
+"""Free bytes, and free part of the database, from which on it is vacuumed."""
 MOST_REWRITTEN = 1_000_000_000
-"""Bytes: some seconds."""
+"""Bytes of a database that is rewritten at most; this takes some seconds."""
 NEWS = timedelta(days=1)
-"""An index is put in order when facts came or went since then."""
+"""Time in which facts must have come or gone for the word index to be optimized."""
 
 
 class Housekeeping:
-    """Removes what can be undone no more, and puts the index of words in order."""
+    """Removes what can no longer be undone, and optimizes the word index."""
 
     name: ClassVar = "housekeeping"
     use: ClassVar = "clean up old files"
@@ -42,7 +42,7 @@ class Housekeeping:
         self._clock = own.clock
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """How many files of jobs, tasks and questions were over, and none that are."""
+        """Yield one step with the number of removed job folders, tasks and questions."""
         await purge_expired(self._stores, self._clock.now())
         before = self._clock.now() - KEPT
         async with self._stores.database.transaction() as tx:
@@ -51,11 +51,11 @@ class Housekeeping:
             await self._stores.nights.expire_judged(tx)
             tasks = await purge_completed(tx, before)
         folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))
-        holes = await self._mend_holes()
+        freed = await self._vacuum()
         if await self._has_news():
             async with self._stores.database.transaction() as tx:
                 await self._stores.facts.words.optimize(tx)
-        told = [
+        counts = [
             counted(n, what)
             for n, what in (
                 (tasks, "completed task"),
@@ -64,14 +64,14 @@ class Housekeeping:
             )
             if n
         ]
-        notes = [f"gone: {', '.join(told)}"] if told else []
-        notes += [f"{holes:,} bytes of the database given back"] if holes else []
+        notes = [f"gone: {', '.join(counts)}"] if counts else []
+        notes += [f"{freed:,} bytes of the database given back"] if freed else []
         yield TidyStep(note="; ".join(notes), counts=(tasks + folders + questions, 0))
 
-    async def _mend_holes(self) -> int:
-        """Rewrite the database where much of it is empty, as after many vectors went; bytes less.
+    async def _vacuum(self) -> int:
+        """Vacuum the database if much of it is empty, as after many vectors were deleted; return bytes freed.
 
-        Whoever writes waits for that, so one that would take long is left as it is.
+        Writers wait meanwhile, so a very large database is left alone.
         """
         free, whole = await self._stores.database.holes()
         if free < LEAST_HOLES or free < PART_HOLES * whole or whole > MOST_REWRITTEN:
@@ -87,7 +87,7 @@ class Housekeeping:
 
 
 def _drop_jobs(files: StoreFolder, before: datetime) -> int:
-    """Remove the folders of jobs that can be undone no more; how many."""
+    """Remove the folders of jobs that can no longer be undone; return their number."""
     old = [job for job in listed_jobs(files) if _ended(job.end or job.start, before)]
     for job in old:
         discard(files, JOBS, job.name)

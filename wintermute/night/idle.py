@@ -1,7 +1,7 @@
-"""What nobody speaks in any more: chats of the owner become pages, long conversations are folded.
+"""Idle conversations at night: the owner's chats become pages, long conversations are folded.
 
-A chat is idle after six quiet hours; each message is taken once, by the cursor of the consolidation.
-What forgetting has left incomplete is made anew, and what waits for a person's word is asked.
+A chat is idle after six hours without a message. The cursor of the consolidation takes each message once. Pages
+that lost text to `forget` are written again, and changes that need approval are asked about.
 """
 
 import logging
@@ -45,9 +45,9 @@ from wintermute.work.data_folder import DataFolder
 
 QUIET = timedelta(hours=6)
 MEANWHILE = "meanwhile"
-"""How the reason of a job ends that somebody else was in the way of."""
+"""Last word of a job's reason if somebody else's edit stopped it."""
 MOST_AGAIN = 5
-"""Pages that are made anew in one night."""
+"""Pages that one night writes again."""
 HALF = 0.5
 BEFORE = "done before the night was interrupted"
 ASKED: tuple[ItemKind, ...] = ("page", "core")
@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 
 
 async def idle(stores: Stores, scope: str, clock: Clock) -> list[str]:
-    """The conversations of a scope in which nobody has spoken for six hours, and somebody once did."""
+    """Return a scope's conversations in which somebody once spoke, but nobody for six hours."""
     return await stores.database.scalars(
         "SELECT c.id FROM conversations c JOIN inbox i ON i.conversation_id = c.id"
         " AND i.kind IN ('message', 'command') WHERE c.scope = ? AND c.kind IN ('room', 'terminal')"
@@ -87,7 +87,7 @@ async def idle(stores: Stores, scope: str, clock: Clock) -> list[str]:
 
 
 class Pages:
-    """Makes pages of the owner's idle chats (W-058)."""
+    """Phase that makes pages of the owner's idle chats (W-058)."""
 
     name: ClassVar = "pages"
     use: ClassVar = "update pages"
@@ -100,15 +100,15 @@ class Pages:
             for name in ("plan", "page")
         )
         self._prompts = WriterPrompts(own.texts.consolidation, plan, page)
-        self._backend = own.config.wiki.model  # it is asked instead of the models of the role
+        self._backend = own.config.wiki.model  # replaces the models of the role
         self._redact = own.redact
         self._clock = own.clock
-        self._kept = Consolidations(own.stores, own.clock)
+        self._records = Consolidations(own.stores, own.clock)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """The number of pages; then what waits for a person is asked, that of this night as well."""
+        """Yield one step with the number of pages and the open questions, also those of this night."""
         if not self._has_pages(work.scope):
-            yield TidyStep(told=await self._asked(work.scope))
+            yield TidyStep(told=await self._open_questions(work.scope))
             return
         kept = Consolidations(self._stores, self._clock, work.night.id)
         before, asked = await self._count(), list[Decision]()
@@ -116,12 +116,12 @@ class Pages:
         try:
             async for step in self._jobs(self._consolidation(work, kept), work.scope):
                 done.append(step)
-            asked = await self._asked(work.scope)
+            asked = await self._open_questions(work.scope)
             after = await self._count()
-        except WintermuteError as problem:  # what was done before it is told all the same
-            done.append(_ended_by(problem))
-        # By what the store says: a kill may have come after some of it.
-        made = await to_its_end(partial(self._applied, await kept.of_night()))
+        except WintermuteError as problem:  # earlier results are reported all the same
+            done.append(_failed_step(problem))
+        # Read from the store: the program may have been killed after some of the jobs.
+        made = await to_its_end(partial(self._applied_jobs, await kept.of_night()))
         yield TidyStep(
             told=[*made, *asked],
             note="; ".join(dict.fromkeys(step.note for step in done if step.note)),
@@ -134,49 +134,54 @@ class Pages:
         return scope == self._stores.owner.scope and self._stores.wiki.exists
 
     async def _jobs(self, by: Consolidation, scope: str) -> AsyncIterator[TidyStep]:
-        """All of them. What was of no use is not asked for again until more is said.
+        """Run all jobs. A chat that gave nothing usable is not tried again until it has new messages.
 
-        Raises: WintermuteError for what is wrong with more than one of them.
+        Raises: WintermuteError for a problem that concerns several jobs.
         """
-        async for part in self._parts(scope):
+        async for part in self._new_parts(scope):
             digest = _chat_digest(part)
             if await self._stores.nights.unjudged(scope, [digest]):
-                yield (step := await _job(by, ChatTalk(self._kept, part.conversation_id)))
+                yield (step := await _run_job(by, ChatTalk(self._records, part.conversation_id)))
                 if step.note and not step.left:
                     async with self._stores.database.transaction() as tx:
                         await self._stores.nights.judge(tx, scope, [digest])
-        for page, raws in await self._again():
-            talks = [FolderTalk(self._stores.wiki.root, self._folder(r), self._kept) for r in raws]
-            steps = [await _job(by, talk) for talk in talks]
+        for page, raws in await self._incomplete():
+            talks = [
+                FolderTalk(self._stores.wiki.root, self._folder(r), self._records) for r in raws
+            ]
+            steps = [await _run_job(by, talk) for talk in talks]
             for step in steps:
                 yield step
             if not any(step.left for step in steps):
-                await self._done_again(page)
+                await self._mark_rewritten(page)
 
-    async def _parts(self, scope: str) -> AsyncIterator[ChatPart]:
-        """What is new in each chat of which pages can be made."""
+    async def _new_parts(self, scope: str) -> AsyncIterator[ChatPart]:
+        """Yield the new messages of each chat that can become a page."""
         for name in await idle(self._stores, scope, self._clock):
-            part = await self._kept.unread(name)
-            if self._kept.talk(name, part) is not None:
+            part = await self._records.unread(name)
+            if self._records.talk(name, part) is not None:
                 yield part
 
     async def foreseen(self, work: PhaseWork) -> str:
-        """How many chats would become pages, and how many pages would be made anew."""
+        """Announce the number of chats that would become pages and of pages to be rewritten."""
         if not self._has_pages(work.scope):
             return ""
-        chats = [_chat_digest(part) async for part in self._parts(work.scope)]
-        fresh, again = await self._stores.nights.unjudged(work.scope, chats), await self._again()
+        chats = [_chat_digest(part) async for part in self._new_parts(work.scope)]
+        fresh, again = (
+            await self._stores.nights.unjudged(work.scope, chats),
+            await self._incomplete(),
+        )
         would = [f"{counted(len(fresh), 'chat')} would become pages"] if fresh else []
-        would += [f"{counted(len(again), 'page')} would be written anew"] if again else []
+        would += [f"{counted(len(again), 'page')} would be rewritten"] if again else []
         return f"{'; '.join(would)}: not tried here" if would else ""
 
-    def _applied(self, names: Sequence[str]) -> list[Decision]:
-        """Those of these jobs whose pages are in place, as `names` has them."""
+    def _applied_jobs(self, names: Sequence[str]) -> list[Decision]:
+        """Return decisions for those of these jobs whose pages are in place."""
         wiki = self._stores.wiki
-        found = [read_job(wiki.files, name) for name in names]
+        jobs = [read_job(wiki.files, name) for name in names]
         return [
-            _of_job(job, wiki.is_outside(job.raw_copy))
-            for job in found
+            _job_decision(job, wiki.is_outside(job.raw_copy))
+            for job in jobs
             if job and job.status == "applied" and job.changed_files
         ]
 
@@ -186,27 +191,27 @@ class Pages:
         store, zone = self._stores.wiki, self._stores.tasks.zone
         return Consolidation(store, agents, self._clock, zone, kept, self._redact)
 
-    async def _again(self) -> list[tuple[str, list[str]]]:
-        """The pages that lost something, each with the conversations that it still cites."""
+    async def _incomplete(self) -> list[tuple[str, list[str]]]:
+        """Return the pages that lost text, each with the conversations that it still cites."""
         rows = await self._stores.database.rows(
             "SELECT args ->> '$.page' AS page FROM jobs WHERE name = ? AND state = 'waiting'"
             " GROUP BY page ORDER BY min(created_at) LIMIT ?",
             (CONSOLIDATE_AGAIN, MOST_AGAIN),
         )
         pages = [str(row["page"]) for row in rows]
-        return [(page, await to_its_end(partial(self._speaking, page))) for page in pages]
+        return [(page, await to_its_end(partial(self._citing_text, page))) for page in pages]
 
-    def _speaking(self, page: str) -> list[str]:
-        """The raw conversations that a page cites and that still say something."""
+    def _citing_text(self, page: str) -> list[str]:
+        """Return the raw conversations that a page cites and that still have text."""
         text = text_at(self._stores.wiki.files, page) or ""
         cited = dict.fromkeys(link.rpartition("/")[0] for link in links_in(text))
         found = [raw for raw in cited if raw.startswith(f"{RAW}/")]
-        return [raw for raw in found if any(map(_says, self._folder(raw).messages()))]
+        return [raw for raw in found if any(map(_has_text, self._folder(raw).messages()))]
 
     def _folder(self, raw: str) -> ConversationFolder:
         return ConversationFolder(self._stores.wiki.root, raw)
 
-    async def _done_again(self, page: str) -> None:
+    async def _mark_rewritten(self, page: str) -> None:
         async with self._stores.database.transaction() as tx:
             await tx.execute(
                 "UPDATE jobs SET state = 'done', ended_at = ? WHERE name = ? AND args ->> '$.page' = ?"
@@ -221,27 +226,27 @@ class Pages:
 
         return await to_its_end(counted)
 
-    async def _asked(self, scope: str) -> list[Decision]:
-        """What waits for a person's word and was not asked by a night before."""
-        found = list[Decision]()
+    async def _open_questions(self, scope: str) -> list[Decision]:
+        """Return the decisions that wait for a person and that no earlier night asked about."""
+        decisions = list[Decision]()
         for kind in ASKED:
             for each in await self._stores.decisions.waiting(scope, kind):
                 if (file := each.file) is None or each.night:
                     continue
                 item, text = file["item"], file["text"]
-                now = text_in(await self._stores.placing.files[kind].state(item))
-                if now != text:
+                current = text_in(await self._stores.placing.files[kind].state(item))
+                if current != text:
                     outside = kind == "page" and await to_its_end(
                         partial(self._stores.wiki.is_outside, item, text or "")
                     )
-                    plan = {"files": [file | {"was": now}], "outside": outside}
-                    found.append(replace(each, plan=plan))
+                    plan = {"files": [file | {"was": current}], "outside": outside}
+                    decisions.append(replace(each, plan=plan))
         if self._has_pages(scope):
-            found += await self._asked_lines(scope)
-        return found
+            decisions += await self._lines_question(scope)
+        return decisions
 
-    async def _asked_lines(self, scope: str) -> list[Decision]:
-        """One question for all lines that are withheld and that no open one asks about (M-082)."""
+    async def _lines_question(self, scope: str) -> list[Decision]:
+        """Return one question for all withheld lines that no open question covers (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
         open_ = await self._stores.decisions.listed(self._stores.database, scope=scope, states=OPEN)
         waiting = {name for item in open_ for name in item.plan.get("lines", ())}
@@ -252,8 +257,8 @@ class Pages:
         return [Decision(PAGE_LINES, said, "", SHARED, plan, state="open")]
 
 
-async def _job(by: Consolidation, talk: RawMaterial) -> TidyStep:
-    """One job; `left`: the next night tries it again, for a store that changed or a model away says nothing.
+async def _run_job(by: Consolidation, talk: RawMaterial) -> TidyStep:
+    """Run one job. `left`: the next night tries again, for the store changed or the model is away.
 
     Raises: StorageBlocked.
     """
@@ -262,7 +267,7 @@ async def _job(by: Consolidation, talk: RawMaterial) -> TidyStep:
     except StorageBlocked:
         raise
     except WintermuteError as problem:
-        return _ended_by(problem)
+        return _failed_step(problem)
     if job is None or job.status == "applied":
         return TidyStep()
     failed = job.status == "failed"
@@ -270,8 +275,8 @@ async def _job(by: Consolidation, talk: RawMaterial) -> TidyStep:
     return TidyStep(note=f"{job.folder} {job.status}: {job.reason}", left=left, failed=failed)
 
 
-def _ended_by(problem: WintermuteError) -> TidyStep:
-    """Something was not done, and is tried the next night."""
+def _failed_step(problem: WintermuteError) -> TidyStep:
+    """Return a step that failed and is tried again the next night."""
     return TidyStep(note=str(problem), left=True, failed=not isinstance(problem, StoreBusy))
 
 
@@ -280,24 +285,24 @@ def _chat_digest(part: ChatPart) -> str:
     return digest_of("chat", part.conversation_id, str(part.upto), *rows)
 
 
-def _says(message: MessageFile) -> bool:
+def _has_text(message: MessageFile) -> bool:
     return message.text.strip() not in ("", GONE, ERASED)
 
 
 def _source(conversation: str) -> str:
-    """What pages are made from, for people: a chat has no name that would tell them anything."""
+    """Return the name of a page's source for people; a chat is "a chat", since its id says nothing."""
     if conversation.startswith(f"{RAW}/"):
-        return "what is still there of what they cite"
-    return "what was said in a chat" if conversation.startswith("conv_") else conversation
+        return "their remaining sources"
+    return "a chat" if conversation.startswith("conv_") else conversation
 
 
-def _of_job(job: WikiJob, outside: bool) -> Decision:
+def _job_decision(job: WikiJob, outside: bool) -> Decision:
     pages = [path for path in job.changed_files if is_page(path)]
     return Decision(
         WRITTEN.name,
         (),
         ", ".join(pages or job.changed_files),
-        f"from {_source(job.conversation)}; {job.folder}/report.md tells how",
+        f"from {_source(job.conversation)}; {job.folder}/report.md has details",
         {"outside": outside},
         evidence=(job.raw_copy,),
         state="done",
@@ -306,7 +311,7 @@ def _of_job(job: WikiJob, outside: bool) -> Decision:
 
 
 class FoldIdle:
-    """Folds idle conversations that fill more than half of what makes an answer fold them first."""
+    """Phase that folds idle conversations which fill more than half of the limit for folding."""
 
     name: ClassVar = "folds"
     use: ClassVar = "sum up long conversations"
@@ -325,33 +330,33 @@ class FoldIdle:
         )
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """How many were too long, and still are. A summary of no use is not asked for again."""
-        folding, broken = self._folding(work), ""
-        # What a kill came after: nobody was told of it.
+        """Yield one step with the long conversations before and after. An unusable summary is not asked for again."""
+        folding, problems = self._folding(work), ""
+        # Folds before a kill were not reported yet.
         done = dict.fromkeys(await self._stores.folds.of_night(work.night.id, work.scope), BEFORE)
-        found = {*done}
+        branches = {*done}
         try:
             async for branch, past, digest in self._long(folding, work.scope):
-                found.add(branch)
-                if told := await self._folded(work, folding, branch, past, digest):
-                    done[branch] = told
-        except WintermuteError as problem:  # what was done before it is told all the same
-            broken = str(problem)
+                branches.add(branch)
+                if text := await self._fold(work, folding, branch, past, digest):
+                    done[branch] = text
+        except WintermuteError as problem:  # earlier results are reported all the same
+            problems = str(problem)
         away, spent = work.models.away, work.models.spent
         yield TidyStep(
             told=[
-                Decision(SUMMED_UP.name, (), "", told, {}, state="done") for told in done.values()
+                Decision(SUMMED_UP.name, (), "", text, {}, state="done") for text in done.values()
             ],
-            note="; ".join(filter(None, (away, broken))),
+            note="; ".join(filter(None, (away, problems))),
             left=spent,
-            counts=(len(found), len(found) - len(done)),
-            failed=bool(broken) or (bool(away) and not spent),
+            counts=(len(branches), len(branches) - len(done)),
+            failed=bool(problems) or (bool(away) and not spent),
         )
 
-    async def _folded(
+    async def _fold(
         self, work: PhaseWork, folding: Folding, branch: str, past: BranchView, digest: str
     ) -> str:
-        """What came of one that is too long; "": nothing."""
+        """Fold one conversation and describe the result; "" if nothing changed."""
         if not await self._stores.nights.unjudged(work.scope, [digest]):
             return ""
         work.models.away = ""
@@ -365,7 +370,7 @@ class FoldIdle:
         return ""
 
     async def foreseen(self, work: PhaseWork) -> str:
-        """How many conversations would be summed up."""
+        """Announce the number of conversations that would be summed up."""
         digests = [digest async for *_, digest in self._long(self._folding(work), work.scope)]
         fresh = await self._stores.nights.unjudged(work.scope, digests)
         would = f"{counted(len(fresh), 'long conversation')} would be summed up: not tried here"
@@ -374,7 +379,7 @@ class FoldIdle:
     async def _long(
         self, folding: Folding, scope: str
     ) -> AsyncIterator[tuple[str, BranchView, str]]:
-        """Each that is too long: its branch, what is said there, and a digest of how it is now."""
+        """Yield each long conversation: its branch, its history and a digest of its state."""
         for conversation_id in await idle(self._stores, scope, self._clock):
             async with self._stores.database.transaction() as tx:
                 branch = await self._stores.conversations.current_branch(tx, conversation_id)

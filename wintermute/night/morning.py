@@ -1,7 +1,7 @@
-"""What people hear of a night: one message in the morning, and what the model is told with the next one.
+"""Daily report: one message in the morning after a night, and an event for the model with the next message.
 
-The message is stored in the transaction that marks its nights as told, so a kill neither loses nor
-doubles it. It takes no model.
+The report is stored in the transaction that marks its nights as reported, so a kill neither loses nor doubles
+it. It needs no model.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,176 +35,178 @@ from wintermute.work.jobs import JobDone
 
 MORNING = "morning"
 SIGNS = ("\N{WHITE HEAVY CHECK MARK}", "\N{CROSS MARK}")
-"""Yes and no, under a message that asks one question."""
+"""Reactions for yes and no, under a message that asks one question."""
 DAY = timedelta(days=1)
 
 
 class Morning:
-    """Owes the message of the morning, and says it."""
+    """Enqueues the daily report and sends it."""
 
     def __init__(self, stores: Stores, dreaming: Dreaming, speaker: Speaker, clock: Clock) -> None:
         self._stores = stores
-        self._wanted = dreaming.report
-        self._begins = time(dreaming.hour, dreaming.minute)
-        self._at = time.fromisoformat(dreaming.report_at)
+        self._reports = dreaming.report
+        self._night_time = time(dreaming.hour, dreaming.minute)
+        self._report_time = time.fromisoformat(dreaming.report_at)
         self._speaker = speaker
         self._clock = clock
 
     def due(self, night: Night) -> datetime:
-        """When it is told: in the morning after it began, or when it ended, if that was later.
+        """Return the time of a night's report: the morning after it began, or its end if that is later.
 
-        What somebody ran at the command line waits for a morning: it may be the middle of a night.
+        A night started at the command line is reported the next morning, since it may be the middle of the night now.
         """
         zone, ended = self._stores.tasks.zone, night.ended_at or self._clock.now()
         if night.why in ("schedule", "late"):
-            begun = instant(datetime.combine(night.date, self._begins), zone)
-            found = max(self._morning_after(begun), ended)
-            early = found.astimezone(zone).time() < self._at  # it was caught up in the next night
-            return self._morning_after(found) if early else found
+            begun = instant(datetime.combine(night.date, self._night_time), zone)
+            due = max(self._morning_after(begun), ended)
+            # Early if the night was caught up during the next one.
+            early = due.astimezone(zone).time() < self._report_time
+            return self._morning_after(due) if early else due
         return self._morning_after(ended)
 
     def _morning_after(self, moment: datetime) -> datetime:
         zone = self._stores.tasks.zone
         day = moment.astimezone(zone).date() - DAY
-        while (found := instant(datetime.combine(day, self._at), zone)) <= moment:
+        while (found := instant(datetime.combine(day, self._report_time), zone)) <= moment:
             day += DAY
         return found
 
     async def owe(self, tx: Transaction) -> datetime | None:
-        """Owe the message for what is over, once somebody can be told; when to look again.
+        """Enqueue due reports for people who can be reached; return the time of the next look.
 
-        Whoever has no room yet is told when there is one, for a week.
+        A person without a room is reported to when there is one, for a week.
         """
         untold = await self._stores.nights.untold(tx)
         now, later, over = self._clock.now(), list[datetime](), list[str]()
-        homes = await Deliveries.now(tx, self._stores, self._speaker) if untold else None
+        target_rooms = await Deliveries.now(tx, self._stores, self._speaker) if untold else None
         for night in untold:
-            about = await self._about(tx, night)
-            if not about or homes is None:
+            about = await self._to_report(tx, night)
+            if not about or target_rooms is None:
                 over.append(night.id)
             elif (due := self.due(night)) > now:
                 later.append(due)
-            elif any([await self._home(tx, homes, scope) for scope in about]):
+            elif any([await self._target_room(tx, target_rooms, scope) for scope in about]):
                 await self._stores.jobs.owe(tx, MORNING)
         if over:
             await self._stores.nights.mark_told(tx, over)
         return min(later, default=None)
 
-    async def _about(self, tx: Transaction, night: Night) -> dict[str, list[Decision]]:
-        """What is to be told of a night by scope: a group, only what it is asked."""
-        found = dict[str, list[Decision]]()
-        for item in await self._stores.nights.untold_items(tx, night) if self._wanted else ():
-            found.setdefault(item.scope, []).append(item)
+    async def _to_report(self, tx: Transaction, night: Night) -> dict[str, list[Decision]]:
+        """Return a night's decisions to report, by scope; a group gets only its questions."""
+        by_scope = dict[str, list[Decision]]()
+        for item in await self._stores.nights.untold_items(tx, night) if self._reports else ():
+            by_scope.setdefault(item.scope, []).append(item)
         return {
             scope: items
-            for scope, items in found.items()
+            for scope, items in by_scope.items()
             if not scope.startswith(ROOM) or any(item.state == "open" for item in items)
         }
 
-    async def _home(self, tx: Transaction, homes: Deliveries, scope: str) -> Conversation | None:
-        """Where a scope is told. What is meant for a room is not said at a terminal beside it."""
-        home = await homes.home(tx, scope, None)
-        if home is None or is_matrix(home.room_id):
-            return home
-        held = await self._stores.conversations.homes(tx, scope)
-        return None if any(is_matrix(each.room_id) for each in held) else home
+    async def _target_room(
+        self, tx: Transaction, targets: Deliveries, scope: str
+    ) -> Conversation | None:
+        """Return the target room of a scope. A report meant for a Matrix room never goes to a terminal."""
+        room = await targets.home(tx, scope, None)
+        if room is None or is_matrix(room.room_id):
+            return room
+        known = await self._stores.conversations.homes(tx, scope)
+        return None if any(is_matrix(each.room_id) for each in known) else room
 
     async def work(self, _: Job) -> JobDone:
-        """Say it with the end of the job."""
-        return JobDone(self._tell)
+        """Send the reports in the transaction that ends the job."""
+        return JobDone(self._send_all)
 
-    async def _tell(self, tx: Transaction) -> Collection[str]:
-        """Tell everybody who has a room of all that is due, in one message each."""
-        now, told = self._clock.now(), dict[str, list[tuple[Night, list[Decision]]]]()
+    async def _send_all(self, tx: Transaction) -> Collection[str]:
+        """Send each person with a room one message about all due nights."""
+        now, reports = self._clock.now(), dict[str, list[tuple[Night, list[Decision]]]]()
         for night in await self._stores.nights.untold(tx):
             if self.due(night) <= now:
-                for scope, items in (await self._about(tx, night)).items():
-                    told.setdefault(scope, []).append((night, items))
-        homes = await Deliveries.now(tx, self._stores, self._speaker)
+                for scope, items in (await self._to_report(tx, night)).items():
+                    reports.setdefault(scope, []).append((night, items))
+        target_rooms = await Deliveries.now(tx, self._stores, self._speaker)
         news = set[str]()
-        for scope in sorted(told):
-            home = await self._home(tx, homes, scope)
-            if home is not None:
-                await self._say(tx, home, scope, told[scope])
-                news.add(home.id)
+        for scope in sorted(reports):
+            room = await self._target_room(tx, target_rooms, scope)
+            if room is not None:
+                await self._send_report(tx, room, scope, reports[scope])
+                news.add(room.id)
         return news
 
-    async def _say(
+    async def _send_report(
         self,
         tx: Transaction,
-        home: Conversation,
+        room: Conversation,
         scope: str,
-        told: Sequence[tuple[Night, Sequence[Decision]]],
+        reports: Sequence[tuple[Night, Sequence[Decision]]],
     ) -> None:
-        nights = [night for night, _ in told]
-        broken = sum(len(failed(night)) for night in nights) if self._is_owners(scope) else 0
-        known = self._known(scope)
+        nights = [night for night, _ in reports]
+        failures = (
+            sum(len(failed(night)) for night in nights) if self._stores.owner.owns(scope) else 0
+        )
+        known = self._report_scopes(scope)
         waits = any(left_over(night, known) for night in nights)
         today = self._clock.now().astimezone(self._stores.tasks.zone).date()
-        items = [item for _, of_night in told for item in of_night]
-        said = message(told_of(nights, today), items, broken, left=waits)
-        await self._put(tx, home, scope, said, [night.id for night in nights], unasked=True)
+        items = [item for _, of_night in reports for item in of_night]
+        report = message(told_of(nights, today), items, failures, left=waits)
+        await self._send(tx, room, scope, report, [night.id for night in nights], unasked=True)
 
-    async def _put(
+    async def _send(
         self,
         tx: Transaction,
-        home: Conversation,
+        room: Conversation,
         scope: str,
         said: NightMessage,
         nights: Sequence[str],
         *,
         unasked: bool = False,
     ) -> None:
-        """The message, and that these nights are told there; signs where it asks one thing."""
+        """Send a message and mark its nights as reported; a message with one question gets reactions."""
         signs, asks = (SIGNS, said.asks) if said.asks else ((), None)
         outbox_id = await self._stores.outbox.enqueue(
-            *(tx, home.id, said.text), kind="notice", meant_for=scope, signs=signs, unasked=unasked
+            *(tx, room.id, said.text), kind="notice", meant_for=scope, signs=signs, unasked=unasked
         )
         for night in nights:
             of_it = asks.n if asks and asks.night == night else None
             await self._stores.nights.tell(tx, night, scope, outbox_id, of_it)
 
-    def _is_owners(self, scope: str) -> bool:
-        return self._stores.owner.owns(scope)
-
-    def _known(self, scope: str) -> tuple[str, ...]:
-        """Return the scopes in the report there: what is nobody's goes to the owner."""
-        return ("", scope) if self._is_owners(scope) else (scope,)
+    def _report_scopes(self, scope: str) -> tuple[str, ...]:
+        """Return the scopes of the report there; phases without a scope are reported to the owner."""
+        return ("", scope) if self._stores.owner.owns(scope) else (scope,)
 
     async def report_to(
         self, tx: Transaction, night: Night, conversation_id: str
     ) -> Collection[str]:
-        """Tell whoever asked for a night how it went, there."""
-        held = await self._stores.conversations.get(conversation_id)
+        """Report a night to the conversation that asked for it."""
+        chat = await self._stores.conversations.get(conversation_id)
         everything = await self._stores.decisions.listed(tx, night.id, states=("done", "open"))
-        items = [item for item in everything if item.scope == held.scope]
-        known = self._known(held.scope)
-        broken = [tally for tally in failed(night) if tally.scope in known]
-        waits = left_over(night, known)
-        said = message("Done", items, len(broken), left=bool(waits))
+        items = [item for item in everything if item.scope == chat.scope]
+        known = self._report_scopes(chat.scope)
+        failures = [tally for tally in failed(night) if tally.scope in known]
+        left = left_over(night, known)
+        report = message("Done", items, len(failures), left=bool(left))
         here = " here. Other chats get their own report" if everything else ""
         notes = [tally.note for tally in night.phases if tally.scope in known and tally.note]
         nothing = (
             "Done, and nothing was changed" if notes else f"Done: there was nothing to tidy{here}"
         )
-        lines = [said.text or f"{nothing}{f': {WAITS}' if waits else ''}."]
-        lines += (
-            [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in waits))}."] if waits else []
-        )
-        if steps := dict.fromkeys(USES.get(each.name, "finish all") for each in broken):
+        lines = [report.text or f"{nothing}{f': {WAITS}' if left else ''}."]
+        lines += [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in left))}."] if left else []
+        if steps := dict.fromkeys(USES.get(each.name, "finish all") for each in failures):
             lines.append(f"I couldn't {', '.join(steps)}. I'll try again next night.")
-        await self._put(tx, held, held.scope, NightMessage("\n".join(lines), said.asks), [night.id])
-        return (held.id,)
+        await self._send(
+            tx, chat, chat.scope, NightMessage("\n".join(lines), report.asks), [night.id]
+        )
+        return (chat.id,)
 
 
 class NightReports:
-    """Tells the model once what nights did, with the next message of those who it is about."""
+    """Tells the model once what nights did, with the next message of the person concerned."""
 
     def __init__(self, nights: Nights) -> None:
         self._nights = nights
 
     async def told_with(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        """The event before a message; the same again where the message is asked again."""
+        """Return the event before a message; a message that is answered again gets the same event."""
         events = [name for name in (row.event_id, row.edits) if name]
         items = await self._nights.to_report(tx, scope, events)
         if items:

@@ -1,7 +1,7 @@
-"""When a night runs, and when the morning tells of it: two kinds of owed work.
+"""Jobs of the night and of its report: scheduling, catching up and running.
 
-A night is owed once per local date, from its hour on; one that was missed is caught up when nobody
-speaks. Whoever works at a night holds the lock of the data folder, and first ends what a kill left.
+A night is enqueued once per local date, at its hour. A missed one is caught up when nobody speaks. The process
+that runs a night holds the lock of the data folder, and first finishes interrupted nights.
 """
 
 from contextlib import AsyncExitStack
@@ -25,27 +25,27 @@ from wintermute.work.jobs import JobDone, JobPutOff
 
 NIGHT = "night"
 ON_TIME = timedelta(minutes=10)
-"""So long after its hour a night is not late."""
+"""Delay after its hour up to which a night is not late."""
 SILENCE = timedelta(minutes=10)
-"""Without a word of anybody before a night is caught up."""
+"""Time without a message before a missed night is caught up."""
 DAY = timedelta(days=1)
 BUSY = timedelta(seconds=30)
-"""Until it is tried again, while another process is at work."""
+"""Delay of the next try while another process runs a night."""
 
 
 @dataclass(frozen=True, slots=True)
 class NightTime:
-    """The night of a local date, and when it begins."""
+    """Local date of a night, and the moment when it begins."""
 
     day: date
     at: datetime
 
 
 def newest_night(now: datetime, begins: time, zone: ZoneInfo) -> NightTime:
-    """The last night whose hour has come by `now`, by the clock of `zone`.
+    """Return the last night that has begun by `now`, by the clock of `zone`.
 
-    An hour that the clock leaves out is the first instant after it; of one that comes twice it is
-    the first (T-029, T-030).
+    An hour that the clock skips means the first instant after it; of a repeated hour the first one counts
+    (T-029, T-030).
     """
     today = now.astimezone(zone).date()
     nights = (
@@ -55,7 +55,7 @@ def newest_night(now: datetime, begins: time, zone: ZoneInfo) -> NightTime:
 
 
 def next_night(night: NightTime, begins: time, zone: ZoneInfo) -> NightTime:
-    """The one after it."""
+    """Return the night after this one."""
     day = night.day + DAY
     return NightTime(day, _at(day, begins, zone))
 
@@ -67,14 +67,14 @@ def _at(day: date, begins: time, zone: ZoneInfo) -> datetime:
 async def finish_left(
     stores: Stores, tidying: Tidying, but: str = "", progress: Progress = unwatched
 ) -> list[Night]:
-    """Work at what a kill left of nights until their ends, within `alone`: all of them `but` one."""
+    """Finish all interrupted nights `but` one. The caller holds `alone`."""
     await stores.placing.finish()
     running = await stores.nights.running(stores.database)
     return [await tidying.tidy(left, progress) for left in running if left.id != but]
 
 
 class NightWatch:
-    """Owes nights in time, and works at them."""
+    """Enqueues nights in time, and runs them."""
 
     def __init__(
         self,
@@ -88,33 +88,33 @@ class NightWatch:
         self._tidying = tidying
         self._morning = morning
         self._enabled = dreaming.enabled
-        self._begins = time(dreaming.hour, dreaming.minute)
+        self._start_time = time(dreaming.hour, dreaming.minute)
         self._clock = clock
-        self._missed: tuple[date, datetime] | None = None  # and when that was noticed
+        self._missed: tuple[date, datetime] | None = None  # the date, and the time it was noticed
 
     async def owe(self, tx: Transaction) -> datetime | None:
-        """Owe what was left half, and the newest night, if it was not begun; when to look again."""
-        again = await self._owe_left(tx)
-        return min(filter(None, (again, await self._owe_newest(tx))), default=None)
+        """Enqueue interrupted nights and the newest one, if it has not begun; return the time of the next look."""
+        again = await self._enqueue_interrupted(tx)
+        return min(filter(None, (again, await self._enqueue_newest(tx))), default=None)
 
-    async def _owe_newest(self, tx: Transaction) -> datetime | None:
+    async def _enqueue_newest(self, tx: Transaction) -> datetime | None:
         doubt = self._clock.doubt
         if not self._enabled or (doubt is not None and doubt.waits):
             return None
         now, zone = self._clock.now(), self._stores.tasks.zone
-        night = newest_night(now, self._begins, zone)
-        tomorrow = next_night(night, self._begins, zone).at
+        night = newest_night(now, self._start_time, zone)
+        tomorrow = next_night(night, self._start_time, zone).at
         if await self._stores.nights.has_been(night.day, tx):
             return tomorrow
         if now - night.at <= ON_TIME:
-            await self._owe(tx, night.day, "schedule")
+            await self._enqueue(tx, night.day, "schedule")
             return tomorrow
         return await self._catch_up(tx, night, now) or tomorrow
 
-    async def _owe_left(self, tx: Transaction) -> datetime | None:
-        """A command was killed as well, perhaps, and nobody else goes on with it.
+    async def _enqueue_interrupted(self, tx: Transaction) -> datetime | None:
+        """Enqueue a job for an interrupted night, for its command may have been killed as well.
 
-        When to look again while somebody is at work.
+        Returns the time of the next look while another process runs a night.
         """
         if not await self._stores.nights.running(tx):
             return None
@@ -124,26 +124,26 @@ class NightWatch:
         return None
 
     async def _catch_up(self, tx: Transaction, night: NightTime, now: datetime) -> datetime | None:
-        """Owe a missed night, or when to look again; None: there was nothing to tidy then."""
+        """Enqueue a missed night or return when to look again; None if there was nothing to tidy."""
         spoken = await self._stores.conversations.first(tx)
-        changed = await self._stores.changes.first(tx)  # an import, where nobody has spoken yet
+        changed = await self._stores.changes.first(tx)  # such as an import before anybody spoke
         if min(filter(None, (spoken, changed)), default=now) > night.at:
             return None
         if self._missed is None or self._missed[0] != night.day or self._missed[1] > now:
             self._missed = (night.day, now)
         last = await self._stores.inbox.last_said()
-        quiet = max(self._missed[1], last or self._missed[1]) + SILENCE
-        if quiet > now:
-            return quiet
-        await self._owe(tx, night.day, "late")
+        quiet_from = max(self._missed[1], last or self._missed[1]) + SILENCE
+        if quiet_from > now:
+            return quiet_from
+        await self._enqueue(tx, night.day, "late")
         return None
 
-    async def _owe(self, tx: Transaction, day: date, why: Occasion) -> None:
+    async def _enqueue(self, tx: Transaction, day: date, why: Occasion) -> None:
         args = {"date": day.isoformat(), "why": why}
         await self._stores.jobs.enqueue(tx, NIGHT, day.isoformat(), "", args)
 
     async def work(self, job: Job) -> JobDone | JobPutOff:
-        """Begin the night that is owed, or go on with it; without a reason only with what was left."""
+        """Run the night of a job to its end; a job without a reason only finishes interrupted nights."""
         why: Occasion | None = job.args.get("why")
         async with AsyncExitStack() as stack:
             try:
@@ -152,9 +152,9 @@ class NightWatch:
                 return JobPutOff(self._clock.now() + BUSY, str(busy))
             await finish_left(self._stores, self._tidying, job.progress.get("night", ""))
             if why is None or not (self._enabled or why == "asked" or "night" in job.progress):
-                return JobDone()  # perhaps it was owed before it was turned off
-            night = await self._begun(job, why)
-            if night is not None and night.state == "running":  # else another process ended it
+                return JobDone()  # nights were turned off after it was enqueued
+            night = await self._begin(job, why)
+            if night is not None and night.state == "running":  # otherwise another process ended it
                 night = await self._tidying.tidy(night)
         if night is None or "conversation" not in job.args:
             return JobDone()
@@ -162,8 +162,8 @@ class NightWatch:
             partial(self._morning.report_to, night=night, conversation_id=job.args["conversation"])
         )
 
-    async def _begun(self, job: Job, why: Occasion) -> Night | None:
-        """The night of a job; None: that of its date was begun by another."""
+    async def _begin(self, job: Job, why: Occasion) -> Night | None:
+        """Begin or resume the night of a job; None if another process has begun that date's."""
         if name := job.progress.get("night"):
             return await self._stores.nights.named(name)
         async with self._stores.database.transaction() as tx:
@@ -174,7 +174,7 @@ class NightWatch:
 
 
 async def owe_asked(stores: Stores, tx: Transaction, row: Waiting, now: datetime) -> bool:
-    """Owe a night because somebody asks for it, who is told there how it went; False: one is owed."""
+    """Enqueue a night that a person asked for, with a report to them; False if one is enqueued already."""
     if await stores.jobs.is_owed(tx, NIGHT, ""):
         return False
     day = now.astimezone(stores.tasks.zone).date()

@@ -1,4 +1,4 @@
-"""The way back from a night: its change sets, three-way, whatever happened since (M-065, M-076)."""
+"""Undo of a night: its change sets are reverted with a three-way merge (M-065, M-076)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,36 +19,36 @@ EXPIRED = f"it is too late to undo that: changes are kept for {KEPT.days} days"
 
 @dataclass(frozen=True, slots=True)
 class NightUndone:
-    """What was taken back: the items that are as if they had never been, and what each set came to."""
+    """Result of an undo: decisions that were fully undone, and the result for each change set."""
 
     items: tuple[Decision, ...]
     undone: tuple[Undone, ...]
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it changed nothing."""
+        """True if the undo changed nothing."""
         return not any(each.back or each.merges for each in self.undone)
 
 
 def is_old(night: Night, now: datetime) -> bool:
-    """Whether what it did can be taken back no more, and is not kept."""
+    """Decide if a night is too old to be undone."""
     return night.began_at <= now - KEPT
 
 
 def require_kept(night: Night, items: Sequence[Decision], now: datetime) -> None:
-    """Raises: WintermuteError for a night of which nothing that was done is left: it is too long ago."""
+    """Check that something of a night can still be undone. Raises: WintermuteError if it is too old."""
     done = any(item.state in ("done", "undone") for item in items)
     if not done and is_old(night, now):
         raise WintermuteError(EXPIRED)
 
 
 async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) -> NightUndone:
-    """Take back what these items did; `whole`: they are all that their change sets are about.
+    """Undo these decisions; `whole`: they are all decisions of their change sets.
 
-    What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
+    An item that was changed again since stays, and the result names it. Raises: WintermuteError if it is too late.
     """
     done = [i for i in items if i.state == "done" and i.change_set and not is_forgotten(i)]
-    await stores.placing.finish()  # of an undo before, which a kill came into
+    await stores.placing.finish()  # an earlier undo may have been killed
     at_work = {night.id for night in await stores.nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)
@@ -63,7 +63,7 @@ async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) 
         back.append(undone)
         held = {kept.item for kept in undone.kept}
         async with stores.database.transaction() as tx:
-            for item in of_set:  # of what somebody had put back by hand nothing is on record
+            for item in of_set:  # nothing records what somebody reverted by hand
                 still = await stores.decisions.current(tx, item)
                 if still and held.isdisjoint(name for _, name in item.names):
                     await stores.decisions.move(tx, still, "refused")

@@ -1,4 +1,4 @@
-"""What a night does, put together: its phases in their order, and what they decide."""
+"""Assembly of the night: its phases in order, and the executors of their decisions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,7 @@ from wintermute.work.data_folder import DataFolder
 Phases = Sequence[type[NightPhase]]
 OF_FACTS: Phases = (Dedup, Contradictions, Stale)
 OF_A_LIST: Phases = (ListRewriting,)
-"""A list is rewritten whole instead (M-055, M-062)."""
+"""Phases for short lists: a list is rewritten whole instead of fact by fact (M-055, M-062)."""
 IN_A_SCOPE: Sequence[Phases] = (
     (CatchUp,),
     OF_FACTS,
@@ -31,9 +31,9 @@ IN_A_SCOPE: Sequence[Phases] = (
     (Pages,),
     (FoldIdle,),
 )
-"""Phases of each scope, in their order; what is guarded together stands together."""
+"""Phases of each scope, in order; phases in one group share a loss limit."""
 ONCE: Phases = (Housekeeping,)
-"""Phases behind all scopes."""
+"""Phases that run once, after all scopes."""
 
 PHASES = [phase for group in (*IN_A_SCOPE, ONCE) for phase in group]
 USES: Mapping[str, str] = {phase.name: phase.use for phase in PHASES}
@@ -41,19 +41,19 @@ KINDS = {kind.name: kind for phase in PHASES for kind in phase.kinds}
 
 
 def kind_of(item: Decision) -> DecisionKind:
-    """The kind of a decision, with its words."""
+    """Return the kind of a decision, with its texts."""
     name = item.kind
     other = (name, f"change of kind {name}", f"changes of kind {name}", f"{name}?", name)
     return KINDS.get(name) or DecisionKind(*other)
 
 
 def deeds(stores: Stores) -> Deeds:
-    """Build what is done for items of a night: by the night itself, or by a person's yes."""
+    """Build the executors of night decisions, for the night itself and for a person's yes."""
     return Deeds(stores, {kind.name: kind.deed for kind in KINDS.values() if kind.deed})
 
 
 def tidying(own: DataFolder) -> Tidying:
-    """The night of a configuration, built on what is open."""
+    """Build the pipeline of a night from the configuration."""
     left_out = OF_A_LIST if own.stores.memories.ranked else OF_FACTS
     groups = [[phase(own) for phase in group] for group in IN_A_SCOPE if group is not left_out]
     budget, once = own.config.dreaming.budget_tokens, [phase(own) for phase in ONCE]

@@ -1,4 +1,4 @@
-"""Which night and which item somebody means, and what becomes of a question that is answered."""
+"""Lookup of nights and decisions by the names that people type, and answers to questions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ from wintermute.wiki.asked_lines import shown_again
 NIGHT = re.compile(r"(\d{8}(?:-\d{1,4})?)(?:#(\d{1,6}))?")
 RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 LOOKED_THROUGH = 60
-"""Nights among which the newest is looked for that did something."""
+"""Nights among which the newest one with decisions is searched."""
 WhichHolds = Literal["new", "old", "both", "neither"]
 NEWEST = 5
-"""Nights that are named to who asks for one that is not there."""
+"""Nights that an error lists for somebody who named an unknown one."""
 ALL = "all"
 ANSWERS: Mapping[str, WhichHolds] = {
     **{"yes": "new", "no": "both", "new": "new"},
     **{"old": "old", "both": "both", "neither": "neither"},
 }
-"""Answers, and the one of two contradicting memories that each declares true (M-087)."""
+"""Answers, and which of two contradicting memories each declares true (M-087)."""
 ONLY_YES_OR_NO = "is answered with yes or no"
-CHANGED = "what it is about has changed since, or was decided elsewhere, so nothing was done"
+CHANGED = "its subject has changed or was decided elsewhere, so nothing was done"
 ANSWERED = {
     "done": "was done already",
     "refused": "was refused already",
@@ -41,11 +41,11 @@ ANSWERED = {
 
 
 class NoSuchNight(WintermuteError):
-    """Nobody knows that night, or that item of it."""
+    """Error: there is no such night, or no such item in it."""
 
 
 class SeveralMeant(WintermuteError):
-    """A number that items of several nights have, and not the newest of these alone waits."""
+    """Error: the number fits items of several nights, and an older one is still open."""
 
     def __init__(self, items: Sequence[Decision]) -> None:
         super().__init__(f"it may be {' or '.join(item.id for item in items)}")
@@ -54,22 +54,22 @@ class SeveralMeant(WintermuteError):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of one question. `problem`: why nothing was done; "": it was."""
+    """Result of an answer. `problem`: why nothing was done; "" if it was done."""
 
     item: Decision
     problem: str = ""
 
 
 class Questions:
-    """Finds nights and items by what people call them, and does what is said yes to."""
+    """Finds nights and decisions by name, and applies the ones that are approved."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
     async def night(self, named: str, scope: str | None = None) -> Night:
-        """The night of an id, or of a date: the newest that did or asks something, there if given.
+        """Find a night by id, or by date: the newest with decisions, in this scope if given.
 
-        Raises: NoSuchNight, naming the newest.
+        Raises: NoSuchNight, listing the newest.
         """
         found = await self._stores.nights.named(named)
         if found is None and (day := _day(named)) is not None:
@@ -82,14 +82,14 @@ class Questions:
         return found
 
     async def newest_of(self, nights: Sequence[Night], scope: str | None) -> Night | None:
-        """The first of these that did or asks something there; else the first."""
+        """Return the first of these nights with decisions in the scope; else the first."""
         for night in nights:
             if await self._stores.decisions.listed(self._stores.database, night.id, scope):
                 return night
         return next(iter(nights), None)
 
     async def item(self, named: str, scope: str | None = None) -> Decision:
-        """The item `NIGHT#N`, if it is of this scope. Raises: NoSuchNight, naming those there are."""
+        """Find the item `NIGHT#N` of this scope. Raises: NoSuchNight, listing the known ones."""
         match = NIGHT.fullmatch(named.strip().strip("`"))
         if match is None or match[2] is None:
             raise NoSuchNight(f"write it as NIGHT#ITEM, such as 20260504#3, not {named[:40]}")
@@ -105,7 +105,7 @@ class Questions:
         return found
 
     async def shown(self, word: str, scope: str) -> Decision:
-        """The item that `NIGHT#N` names or, of the newest night that has one here, `N`.
+        """Find an item by `NIGHT#N`, or by `N` in the newest night that has one here.
 
         Raises: NoSuchNight.
         """
@@ -113,60 +113,59 @@ class Questions:
         if not is_number(name):
             return await self.item(word, scope)
         await self.open_in(scope)
-        return (await self._numbered(scope, int(name), int(name), name))[0]
+        return (await self._items_numbered(scope, int(name), int(name), name))[0]
 
     async def open_in(self, scope: str) -> list[Decision]:
-        """What waits for a yes or no there, oldest first."""
+        """Return a scope's open questions, oldest first."""
         async with self._stores.database.transaction() as tx:
             await self._stores.decisions.outdate(tx)
             return await self._stores.decisions.listed(tx, scope=scope, states=OPEN)
 
     async def meant(self, words: Sequence[str], scope: str) -> list[Decision]:
-        """The questions of a scope that `all`, `3`, `3-7` or `NIGHT#3` name.
+        """Find the questions of a scope that `all`, `3`, `3-7` or `NIGHT#3` name.
 
-        A number is that of the newest night that has such an item here, whatever became of it: said
-        twice it is no other question's. Raises: NoSuchNight; SeveralMeant where an older one asks
-        under that number, for it may be the one that was shown.
+        A number refers to the newest night with such an item here, answered or not, so typing it twice never
+        reaches another question. Raises: NoSuchNight; SeveralMeant if an older question has that number too.
         """
-        waiting, found = await self.open_in(scope), list[Decision]()
+        waiting, named = await self.open_in(scope), list[Decision]()
         for word in words:
             if word.casefold() == ALL:
-                found += waiting
+                named += waiting
             elif span := RANGE.fullmatch(word.strip("`#")):
                 first, last = int(span[1]), int(span[2] or span[1])
-                here = await self._numbered(scope, first, last, word)
+                here = await self._items_numbered(scope, first, last, word)
                 older = [i for i in waiting if first <= i.n <= last and i.night != here[0].night]
                 if older:
                     raise SeveralMeant([*older, *here])
-                found += here
+                named += here
             else:
-                found.append(await self.item(word, scope))
-        return list({item.id: item for item in found}.values())
+                named.append(await self.item(word, scope))
+        return list({item.id: item for item in named}.values())
 
-    async def _numbered(self, scope: str, first: int, last: int, word: str) -> list[Decision]:
-        everything = await self._stores.decisions.listed(self._stores.database, scope=scope)
-        fitting = [item for item in everything if first <= item.n <= last]
-        if not fitting:
+    async def _items_numbered(self, scope: str, first: int, last: int, word: str) -> list[Decision]:
+        items = await self._stores.decisions.listed(self._stores.database, scope=scope)
+        matching = [item for item in items if first <= item.n <= last]
+        if not matching:
             raise NoSuchNight(f"no change or question of a night has the number {word[:20]} here")
-        here = [item for item in fitting if item.night == fitting[-1].night]
+        here = [item for item in matching if item.night == matching[-1].night]
         return [item for item in here if item.state == "open"] or here[:1]
 
-    async def follow(self, item: Decision, word: str, deeds: Deeds) -> Answered:
-        """Follow one of `ANSWERS`. Only of two that cannot both be true either may be meant (M-087)."""
+    async def follow(self, item: Decision, word: str, executors: Deeds) -> Answered:
+        """Apply one of `ANSWERS`; other than yes and no only for a contradiction (M-087)."""
         answer = ANSWERS[word]
         if item.kind != "ended" and word not in ("yes", "no"):
             return Answered(item, ONLY_YES_OR_NO)
-        return await (self.no(item) if answer == "both" else self.yes(item, deeds, answer))
+        return await (self.no(item) if answer == "both" else self.yes(item, executors, answer))
 
-    async def yes(self, item: Decision, deeds: Deeds, answer: WhichHolds = "new") -> Answered:
-        """Do what it asks, if what it is about is still so (M-079); also after a no."""
-        item = await self._open_again(item)
+    async def yes(self, item: Decision, executors: Deeds, answer: WhichHolds = "new") -> Answered:
+        """Apply a decision if its subject is unchanged (M-079); a no before it can be revised."""
+        item = await self._reopen(item)
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
-        other = item.kind == "ended" and answer != "new"
-        wanted = turned(item, neither=answer == "neither") if other else item
+        keeps_other = item.kind == "ended" and answer != "new"
+        wanted = turned(item, neither=answer == "neither") if keeps_other else item
         try:
-            done = await deeds.apply(item, "command", wanted)
+            done = await executors.apply(item, "command", wanted)
         except StorageBlocked:
             raise
         except WintermuteError as problem:
@@ -175,8 +174,8 @@ class Questions:
             await self._stores.memories.text(item.scope)
         return Answered(wanted, "" if done else CHANGED)
 
-    async def _open_again(self, item: Decision) -> Decision:
-        """Who said no may think better of it; lines that stayed are in their file again."""
+    async def _reopen(self, item: Decision) -> Decision:
+        """Reopen a refused decision, except for lines, which are back in their file."""
         if item.state != "refused" or item.kind == LINES:
             return item
         async with self._stores.database.transaction() as tx:
@@ -184,22 +183,22 @@ class Questions:
         return replace(item, state="open")
 
     async def no(self, item: Decision) -> Answered:
-        """Refuse it: it is not asked again."""
+        """Refuse a decision: it is not asked again."""
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
         async with self._stores.placing.settled(), self._stores.database.transaction() as tx:
             if not await self._stores.decisions.move(tx, item, "refused"):
                 return Answered(item, CHANGED)
-            if item.kind == PAGE_LINES:  # they stay, and are shown again
+            if item.kind == PAGE_LINES:  # the lines stay, and models see them again
                 files, lines = self._stores.wiki.files, item.plan["lines"]
                 await to_its_end(partial(shown_again, files, lines))
-        if item.kind == LINES:  # they are written back
+        if item.kind == LINES:  # the lines are written back to their file
             await self._stores.memories.text(item.scope)
         return Answered(item)
 
 
 def is_number(word: str) -> bool:
-    """Whether that is an item's number and no night's id, which is longer."""
+    """Decide if a word is an item's number; a night's id is longer."""
     name = word.strip("`#")
     return name.isdecimal() and len(name) < len("20260504")
 

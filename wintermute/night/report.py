@@ -1,4 +1,4 @@
-"""A night in words, without a model: in a line, in a list, and for the model itself."""
+"""Texts about a night, made without a model: one line, a list, or an event for the model."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -16,13 +16,13 @@ from wintermute.prompt.gather import event
 from wintermute.text import counted, one_line, plain
 
 MOST_SHOWN = 160
-"""Characters of one side of an item."""
+"""Characters of "before" and of "after"."""
 MOST_REPORTED = 20
-"""Items that the model is told of."""
+"""Items in the event for the model."""
 MOST_NAMED = 3
 """Pages that a line names."""
 OUTSIDE = "left out here, /night {} shows it", "its words came from outside"
-"""What a model is told of an item from outside: what is there in the place of words, and why."""
+"""Replacement for an untrusted item's text in the event for the model, and the reason given."""
 FORGOTTEN = "words were forgotten"
 WAITS = "the rest waits for the next night"
 STATES = {
@@ -36,52 +36,52 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class NightMessage:
-    """A message. `asks`: the one question that stands in it whole, which a sign may answer."""
+    """Message. `asks`: its only question, if quoted in full; a reaction may answer it."""
 
     text: str
     asks: Decision | None = None
 
 
 def quoted(texts: Iterable[str]) -> str:
-    """Texts of people in one line, each cut where it gets long, in which nothing is formatted."""
+    """Quote people's texts in one line, each cut to length and without formatting."""
     return "; ".join(f"“{plain(cut(text))}”" for text in texts)
 
 
 def cut(text: str) -> str:
-    """A text in one line, or its beginning."""
+    """Return a text in one line, shortened if needed."""
     line = one_line(text)
     return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
 
 
 def done_words(items: Sequence[Decision]) -> str:
-    """`3 memories merged, “Garden” updated`; "" where nothing was done."""
+    """Return `3 memories merged, “Garden” updated`; "" if nothing was done."""
     parts = list[str]()
     for name, number in Counter(item.kind for item in items if item.state == "done").items():
         of_kind = [item for item in items if item.kind == name and item.state == "done"]
-        kind, called = kind_of(of_kind[0]), [page for item in of_kind for page in _pages(item)]
-        if kind.is_named and 0 < len(called) <= MOST_NAMED:
-            parts.append(f"{quoted(called).replace('; ', ', ')} updated")
+        kind, pages = kind_of(of_kind[0]), [page for item in of_kind for page in _pages(item)]
+        if kind.is_named and 0 < len(pages) <= MOST_NAMED:
+            parts.append(f"{quoted(pages).replace('; ', ', ')} updated")
             continue
-        members = [max(1, len(item.before)) for item in of_kind]  # none where it was forgotten
-        count = max(sum(members) if kind.counts_members else number, len(called))
+        members = [max(1, len(item.before)) for item in of_kind]  # a forgotten one has no texts
+        count = max(sum(members) if kind.counts_members else number, len(pages))
         parts.append(f"{count} {kind.one if count == 1 else kind.many}")
     return ", ".join(parts)
 
 
 def _pages(item: Decision) -> list[str]:
-    """What the pages are called that an item changed; the index is none."""
+    """Return the titles of the pages that an item changed, without the index."""
     paths = [PurePosixPath(name) for kind, name in item.names if kind == "page" and "/" in name]
     return [path.stem.replace("_", " ") for path in paths]
 
 
 def lead(item: Decision) -> str:
-    """The event or the question in words: `merged:`, `Merge these?`."""
+    """Return the event or question of an item: `merged:`, `Merge these?`."""
     asked, done = kind_of(item).lead(item)
     return f"{done}:" if item.state in ("done", "planned", "undone") else asked
 
 
 def is_choice(item: Decision) -> bool:
-    """Say if it asks which of two memories is true (M-087)."""
+    """Decide if an item asks which of two memories is true (M-087)."""
     return item.kind == "ended" and item.state == "open"
 
 
@@ -93,14 +93,14 @@ def how_to_answer(item: Decision) -> str:
 
 
 def item_words(item: Decision) -> str:
-    """What an item did or asks: what was there, what is there, and why. For a chat."""
+    """Describe an item for a chat: before, after and reason."""
     before, after = quoted(item.before), quoted([item.after] if item.after else [])
     joined = (" or " if is_choice(item) else " → ").join(filter(None, (before, after)))
     return _in_words(item, joined, plain)
 
 
 def item_text(item: Decision) -> str:
-    """The same for a terminal or a model."""
+    """Describe an item for a terminal or a model: before, after and reason."""
     before, after = "; ".join(map(cut, item.before)), cut(item.after)
     joined = (" or " if is_choice(item) else " -> ").join(filter(None, (before, after)))
     return _in_words(item, joined, str)
@@ -114,7 +114,7 @@ def _in_words(item: Decision, change: str, shown: Callable[[str], str]) -> str:
 
 
 def for_a_model(item: Decision) -> Decision:
-    """An item without words from outside: whoever reads them could not answer nights any more."""
+    """Return an item without untrusted text, which would taint the cast and forbid answers to nights."""
     if not item.from_outside:
         return item
     instead, why = OUTSIDE
@@ -122,17 +122,17 @@ def for_a_model(item: Decision) -> Decision:
 
 
 def is_forgotten(item: Decision) -> bool:
-    """Whether somebody asked for its words to be forgotten."""
+    """Decide if the texts of an item were forgotten."""
     return not item.before and not item.after and item.reason == FORGOTTEN_REASON
 
 
 def is_whole(item: Decision) -> bool:
-    """Whether nothing of an item is cut where it is shown in a line."""
+    """Decide if an item fits into a line without being cut."""
     return all(len(one_line(text)) <= MOST_SHOWN for text in (*item.before, item.after))
 
 
 def whole(item: Decision, *, chat: bool) -> list[str]:
-    """One item in all its length, in lines."""
+    """Return an item in full, as lines."""
 
     def block(text: str) -> list[str]:
         lines = [one_line(line) for line in text.splitlines()]
@@ -155,13 +155,13 @@ def whole(item: Decision, *, chat: bool) -> list[str]:
 
 
 def item_line(item: Decision, name: str) -> str:
-    """An item under a name and, unless it was simply done, with what became of it."""
+    """Return a list entry for an item, with its state unless it is done."""
     state = f" — {STATES[item.state]}" if item.state in STATES else ""
     return f"- `{name}` {item_words(item)}{state}"
 
 
 def told_of(nights: Sequence[Night], today: date) -> str:
-    """Which nights a message is about."""
+    """Name the nights that a message is about."""
     first = nights[0]
     if len(nights) == 1 and first.date == today and first.why in ("schedule", "late"):
         return "Last night" if first.why == "schedule" else "Last night's tidying, caught up"
@@ -173,9 +173,9 @@ def told_of(nights: Sequence[Night], today: date) -> str:
 def message(
     lead: str, items: Sequence[Decision], failed: int = 0, *, left: bool = False
 ) -> NightMessage:
-    """Two or three lines for people; no text where nothing was done and nothing is asked.
+    """Return two or three lines for people; no text if there are no changes and no questions.
 
-    `left`: something waits for the next night (M-093).
+    `left`: work waits for the next night (M-093).
     """
     done, asked = done_words(items), [item for item in items if item.state == "open"]
     if not done and not asked:
@@ -189,7 +189,7 @@ def message(
     if len(asked) != 1:
         return NightMessage(f"{line}\n`/night yes N` and `/night no N` answer." if asked else line)
     (item,) = asked
-    name = item.id  # a number alone may be another night's once this is read
+    name = item.id  # a later night may have an item with the same number
     line = f"{line}\nThe question: {item_words(item)}\n"
     if is_whole(item):
         both = ("the newer one", "both", how_to_answer(item))
@@ -199,12 +199,12 @@ def message(
 
 
 def report_event(items: Sequence[Decision]) -> str:
-    """What the model is told of nights, with the next message of a person; "" for nothing."""
+    """Return the event that tells the model about nights; "" for nothing."""
     if not items:
         return ""
     lines = [
         "What was tidied at night, by itself. The person may have seen it; it asks nothing of you.",
-        *(_told(for_a_model(item)) for item in items[:MOST_REPORTED]),
+        *(_event_line(for_a_model(item)) for item in items[:MOST_REPORTED]),
     ]
     if more := len(items) - MOST_REPORTED:
         lines += [f"and {more} more"] if more > 0 else []
@@ -215,7 +215,7 @@ def report_event(items: Sequence[Decision]) -> str:
     return event("night_report", items[-1].night, "\n".join(lines)) + "\n\n"
 
 
-def _told(item: Decision) -> str:
+def _event_line(item: Decision) -> str:
     state = {"done": "done", "open": "waits for the person's yes", "undone": "taken back"}
     before, after = "; ".join(map(cut, item.before)), cut(item.after)
     change = f"{before} -> {after}" if before and after else before or after
@@ -225,17 +225,17 @@ def _told(item: Decision) -> str:
 
 
 def left_over(night: Night, scopes: Collection[str]) -> list[PhaseTally]:
-    """The phases of these scopes that could not do all."""
+    """Return the phases of these scopes that have work left."""
     return [each for each in night.phases if each.status == "left" and each.scope in scopes]
 
 
 def failed(night: Night) -> list[PhaseTally]:
-    """The phases that met a problem."""
+    """Return the phases that failed."""
     return [tally for tally in night.phases if tally.status == "failed"]
 
 
 def as_json(night: Night, items: Sequence[Decision]) -> Json:
-    """A night for programs (M-073)."""
+    """Return a night as JSON (M-073)."""
     return {
         "id": night.id,
         "date": night.date.isoformat(),
@@ -249,7 +249,7 @@ def as_json(night: Night, items: Sequence[Decision]) -> Json:
 
 
 def item_json(item: Decision) -> Json:
-    """An item for programs (M-073)."""
+    """Return an item as JSON (M-073)."""
     names = "id", "kind", "before", "after", "reason", "evidence", "scope", "state"
     return _named(item, *names)
 

@@ -1,6 +1,6 @@
-"""What was not used for long comes to rest: found by who looks for it, and in no prompt (M-060).
+"""Archiving of unused facts: they leave all prompts, and only a search finds them (M-060).
 
-No model is asked. What would be too much for one night is a question, as all that is lost is.
+No model is asked. Like all losses, too many in one night become a question.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -20,22 +20,22 @@ from wintermute.stores import Stores
 from wintermute.work.data_folder import DataFolder
 
 FEW, AT_ONCE, MOST = 10, 50, 1_000
-"""Up to so many each is an item; of more so many together are one; and so many a night."""
+"""Facts up to which each is an item, facts of an item if there are more, and facts of a night."""
 
 
 async def rest_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
-    """Let facts rest from now on, but for those that were of use since, or went; False: all were."""
+    """Archive facts that are still unused; False if none is left."""
     facts = stores.facts
     before = facts.now() - timedelta(days=item.plan["days"])
-    found = {fact.id for fact in await stale(tx, item.scope, before, item.plan["least"])}
-    still = [name for name in item.plan["facts"] if name in found]
-    going = await facts.living(tx, item.scope, still)
-    if not going:
+    unused = {fact.id for fact in await stale(tx, item.scope, before, item.plan["least"])}
+    still = [name for name in item.plan["facts"] if name in unused]
+    facts_left = await facts.living(tx, item.scope, still)
+    if not facts_left:
         return False
-    await rest(tx, [fact.id for fact in going])
+    await rest(tx, [fact.id for fact in facts_left])
     changes = [
         Change("fact", fact.id, state_of(fact), state_of(replace(fact, archived=True)))
-        for fact in going
+        for fact in facts_left
     ]
     await stores.changes.record(tx, why, changes)
     return True
@@ -51,7 +51,7 @@ REST = DecisionKind(
 
 
 class Stale:
-    """Looks for them, where not all memories are in each prompt."""
+    """Phase that finds unused facts, if the prompt does not contain all memories anyway."""
 
     name: ClassVar = "stale"
     use: ClassVar = "set unused memories aside"
@@ -59,27 +59,27 @@ class Stale:
 
     def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
-        self._wanted = own.config.dreaming
+        self._settings = own.config.dreaming
 
     async def size(self, scope: str) -> int:
-        """Facts that are awake."""
+        """Count active facts."""
         return await awake_count(self._stores.database, scope)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """All in one step, those that were not used longest first."""
-        days = timedelta(days=self._wanted.stale_days)
+        """Yield one step, the longest unused facts first."""
+        days = timedelta(days=self._settings.stale_days)
         before = self._stores.facts.now() - days
-        least, database = self._wanted.stale_min_access, self._stores.database
-        found = await stale(database, work.scope, before, least)
-        gone = {name for item in work.so_far for name in _named(item)}
-        digests = {_digest(fact): fact for fact in found if fact.id not in gone}
+        least, database = self._settings.stale_min_access, self._stores.database
+        unused = await stale(database, work.scope, before, least)
+        decided = {name for item in work.so_far for name in _named(item)}
+        digests = {_digest(fact): fact for fact in unused if fact.id not in decided}
         new = await self._stores.nights.unjudged(work.scope, digests)
         wanted = [fact for digest, fact in digests.items() if digest in new]
         if not wanted:
             return
         taken = wanted[:MOST]
         yield TidyStep(
-            tuple(_item(part, days, least) for part in _parts(taken)),
+            tuple(_item(part, days, least) for part in _groups(taken)),
             judged=tuple(map(_digest, taken)),
             note=f"{len(wanted) - MOST} more wait" if len(wanted) > MOST else "",
             left=len(wanted) > MOST,
@@ -87,17 +87,17 @@ class Stale:
 
 
 def _named(item: Decision) -> Iterator[str]:
-    """The facts that an item is about already."""
+    """Yield the ids of facts that an item is about."""
     yield from item.evidence
     yield from (each["id"] for each in item.plan.get("members", ()))
 
 
 def _digest(fact: StaleFact) -> str:
-    """What is used again, and then no more, comes to rest again."""
+    """Return a digest with the last use, so that a fact used since can be archived again."""
     return digest_of("rest", fact.id, stamp(fact.used))
 
 
-def _parts(facts: Sequence[StaleFact]) -> Iterator[Sequence[StaleFact]]:
+def _groups(facts: Sequence[StaleFact]) -> Iterator[Sequence[StaleFact]]:
     size = 1 if len(facts) <= FEW else AT_ONCE
     for n in range(0, len(facts), size):
         yield facts[n : n + size]

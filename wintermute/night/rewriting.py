@@ -1,6 +1,6 @@
-"""The list of memories at night: written anew as a whole where it is read whole, else written out.
+"""List of memories at night: a short list is rewritten as a whole, a longer one is only exported.
 
-lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ replaced, guarded as all losses are
+lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ replaced, within the loss limit
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from wintermute.work.data_folder import DataFolder
 AGAIN = "That cannot be used: {error}. Answer once more, with the list alone, one fact per line."
 LARGE = "the list is longer than a model can be shown at once"
 LONGER = 1.5
-"""How often its length a list may have that is to be shorter."""
+"""Factor by which a rewritten list may be longer than the old one."""
 UNWANTED: tuple[DecisionState, ...] = ("undone", "refused")
 MOST_NAMED = 5
 """Memories that a notice quotes."""
 FEWEST = 2
-"""Lines; of one nothing can be made."""
+"""Lines that a list needs to be rewritten."""
 
 
 class Export:
-    """Writes out what is used most, once facts were tidied (M-061)."""
+    """Phase that writes the most used facts to their file, after facts were tidied (M-061)."""
 
     name: ClassVar = "export"
     use: ClassVar = "write the list of memories"
@@ -49,18 +49,18 @@ class Export:
         self._stores = own.stores
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """The number of facts, and of lines."""
+        """Yield one step with the number of facts and of lines."""
         facts = await awake_count(self._stores.database, work.scope)
         text = await self._stores.memories.text(work.scope)
         yield TidyStep(counts=(facts, len(text.splitlines())))
 
 
 def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
-    """The lines of an answer, if they may stand for these facts (M-062). Raises: Unfit."""
+    """Return the lines of an answer if they may replace these facts (M-062). Raises: Unfit."""
     if not reply.is_whole:
         raise Unfit("it was cut off before its end")
     if problem := refusal([(fact.text, fact.protected) for fact in old], reply.text):
-        raise Unfit(problem, "the list would lose what must stay, or is no list")
+        raise Unfit(problem, "the list would lose required lines, or is no list")
     if json_in(reply.text, reply) is not reply:
         raise Unfit("it is JSON, not one fact per line")
     lines = listed(reply.text)
@@ -69,38 +69,38 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     known = {key(fact.text) for fact in old}
     new = [line for line in lines if key(line) not in known]
     if not all(are_made_of(line, [fact.text for fact in old]) for line in new):
-        raise Unfit("a line says what stands in none of the others, or in another language")
+        raise Unfit("a line says something that is not in the others, or uses another language")
     return lines
 
 
 async def rewrite_list(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
-    """Put a list in the place of the lines it was made from, if all of them are there (M-062).
+    """Replace facts by a rewritten list, if all of them are unchanged (M-062).
 
-    What stands beside them, for it has an end or may come from outside, is no part of it. False where
-    one of them is another by now, or something else says what it would.
+    Facts with an end, or from outside, are not part of the list. Returns False if a fact was changed meanwhile,
+    or another one has the text of a new line.
     """
     old, lines = item.plan["old"], item.plan["lines"]
     facts = await stores.facts.living(tx, item.scope, list(old))
-    if {fact.id: fact.text for fact in facts} != old or any(map(_is_apart, facts)):
+    if {fact.id: fact.text for fact in facts} != old or any(map(_is_excluded, facts)):
         return False
     if await stores.decisions.waiting(item.scope, LINES, tx):
         return False
-    told = [(fact.text, fact.protected) for fact in facts]  # by now, it may be
-    if await asyncio.to_thread(refusal, told, "\n".join(lines)):
+    known = [(fact.text, fact.protected) for fact in facts]  # they may be protected by now
+    if await asyncio.to_thread(refusal, known, "\n".join(lines)):
         return False
     if any([await is_said_elsewhere(tx, item.scope, key(line), list(old)) for line in lines]):
         return False
-    fresh, heirs = await asyncio.to_thread(instead, facts, lines)
-    made = await stores.facts.supersede(tx, why, fresh, heirs)
-    for n, heir in enumerate(made.facts):
-        await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
+    new, successors_of = await asyncio.to_thread(instead, facts, lines)
+    made = await stores.facts.supersede(tx, why, new, successors_of)
+    for n, successor in enumerate(made.facts):
+        await hand_down_use(tx, successor.id, [old for old, at in successors_of.items() if at == n])
     return True
 
 
 async def remove_lines(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
-    """Retire memories whose lines went from their file all at once: somebody said yes (M-090).
+    """Retire memories whose lines were all deleted from the file, after a person's yes (M-090).
 
-    Lines that were back were another question.
+    If the lines come back, a new question is asked.
     """
     gone = await stores.facts.retire_unrecorded(tx, item.scope, item.plan["ids"], "edit")
     await stores.changes.record(tx, why, retirements(gone))
@@ -118,7 +118,7 @@ REMOVED = DecisionKind(
 
 
 class ListRewriting:
-    """Asks for the list of a scope, once for each that it was (M-062)."""
+    """Phase that rewrites a scope's list, once for each state of it (M-062)."""
 
     name: ClassVar = "memories"
     use: ClassVar = "tidy the list of memories"
@@ -129,48 +129,48 @@ class ListRewriting:
         self._template = own.texts.dream_memories
 
     async def size(self, scope: str) -> int:
-        """Lines."""
+        """Count lines."""
         return await self._stores.facts.count(scope)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """One at most. What may come from outside, or has an end, stays a line of its own.
+        """Yield at most one rewritten list. Facts with an end or from outside keep their own lines.
 
-        So does what a person put back, or did not let go: no later list takes it out.
+        So does a line that a person restored or refused to lose: no later list removes it.
         """
         if not work.dry:
-            await self._stores.memories.text(work.scope)  # with what was edited by hand
-        held = await self._held(work.scope)
-        if new := await self._stores.nights.unjudged(work.scope, held):
-            yield TidyStep(judged=tuple(new))  # it is known longer than the item
+            await self._stores.memories.text(work.scope)  # reads edits made by hand
+        kept = await self._refused_lines(work.scope)
+        if new := await self._stores.nights.unjudged(work.scope, kept):
+            yield TidyStep(judged=tuple(new))  # digests are kept longer than items
         if await self._stores.decisions.waiting(work.scope, LINES):
-            return  # some of them are about to go, perhaps (M-090)
+            return  # a person may be about to remove some of them (M-090)
         live = await self._stores.facts.live(work.scope)
-        beside = [fact for fact in live if not _is_apart(fact)]
-        whole = [fact.text for fact in beside]
-        if not await self._stores.nights.unjudged(work.scope, [digest := _digest(whole)]):
+        candidates = [fact for fact in live if not _is_excluded(fact)]
+        texts = [fact.text for fact in candidates]
+        if not await self._stores.nights.unjudged(work.scope, [digest := _digest(texts)]):
             return
         free = (
-            await self._stores.nights.unjudged(work.scope, [_line(text) for text in whole]) - held
+            await self._stores.nights.unjudged(work.scope, [_line(text) for text in texts]) - kept
         )
-        old = [fact for fact in beside if _line(fact.text) in free]
+        old = [fact for fact in candidates if _line(fact.text) in free]
         if len(old) < FEWEST:
             return
-        lines = await answer_or_step(self._asked(work, old), (digest,), _unchanged)
+        lines = await answer_or_step(self._ask(work, old), (digest,), _unchanged)
         if isinstance(lines, TidyStep):
             yield lines
             return
-        # What comes of it is not asked about again.
-        after = [*lines, *(text for text in whole if _line(text) not in free)]
+        # The new list is not asked about again.
+        after = [*lines, *(text for text in texts if _line(text) not in free)]
         yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
 
-    async def _held(self, scope: str) -> set[str]:
-        """The lines that an earlier list was to do without, and a person said no to that."""
+    async def _refused_lines(self, scope: str) -> set[str]:
+        """Return digests of the lines that a person refused to lose."""
         items = await self._stores.decisions.listed(
             self._stores.database, scope=scope, states=UNWANTED
         )
         return {_line(text) for item in items if item.phase == self.name for text in item.before}
 
-    async def _asked(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
+    async def _ask(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
         shown = "\n".join(fact.text for fact in old)
         question = fill(self._template.text(), {"content": untagged(shown)})
         if estimate(question) > work.models.window(ROLE):
@@ -185,8 +185,8 @@ def _unchanged(problem: ModelError) -> str:
     return LARGE if isinstance(problem, ContextTooLarge) else f"the list stays as it is: {problem}"
 
 
-def _is_apart(fact: Fact) -> bool:
-    """Whether it says of none that it lasts, or may come from outside (L-037)."""
+def _is_excluded(fact: Fact) -> bool:
+    """Decide if a fact has an end or may come from outside, so that it is not rewritten (L-037)."""
     return fact.taint or fact.valid_to is not None
 
 
@@ -199,14 +199,14 @@ def _line(text: str) -> str:
 
 
 def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Decision, ...]:
-    """None where it says the same in another order."""
+    """Return the decision; none if only the order of lines changed."""
     kept, known = {key(line) for line in lines}, {key(fact.text) for fact in old}
     gone = [fact for fact in old if key(fact.text) not in kept]
     new = [line for line in lines if key(line) not in known]
     if not gone and not new:
         return ()
-    heirs = Heirs(lines)
-    lost = [fact for fact in gone if not heirs.keeps(fact.text)]
+    new_list = Heirs(lines)
+    lost = [fact for fact in gone if not new_list.keeps(fact.text)]
     loses = max(len(lost), len(gone) - len(new), 0)
     return (
         Decision(
@@ -225,32 +225,32 @@ def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Decis
 def instead(
     old: Sequence[Fact], lines: Sequence[str]
 ) -> tuple[list[NewFact], dict[str, int | None]]:
-    """What stands in such a list, and for each fact that goes which of it says what that said.
+    """Return the facts of a new list, and for each old fact the index of its successor.
 
-    A line has the age and the speaker of those it says; where that is none, of all that go.
+    A line takes age and speaker from the facts that it replaces, or from all removed facts if it replaces none.
     """
     names = [key(line) for line in lines]
     known = {key(fact.text): fact for fact in old}
     gone = [fact for name, fact in known.items() if name not in names]
-    heirs = successors([fact.text for fact in gone], lines)
+    indexes = successors([fact.text for fact in gone], lines)
     fresh = []
     for n, line in enumerate(lines):
-        past = [fact for fact, heir in zip(gone, heirs, strict=True) if heir == n]
-        past += [known[names[n]]] if names[n] in known else []
-        fresh.append(merged_fact(past or gone or old, line))
-    return fresh, {fact.id: heir for fact, heir in zip(gone, heirs, strict=True)}
+        replaced = [fact for fact, index in zip(gone, indexes, strict=True) if index == n]
+        replaced += [known[names[n]]] if names[n] in known else []
+        fresh.append(merged_fact(replaced or gone or old, line))
+    return fresh, {fact.id: index for fact, index in zip(gone, indexes, strict=True)}
 
 
 async def ask_about_lines(tx: Transaction, stores: Stores, wish: Decision) -> Decision | None:
-    """Ask whether memories may go whose lines are missing; None: none of them is there any more."""
-    found = await stores.facts.living(tx, wish.scope, wish.plan["ids"])
-    if not found:
+    """Ask a person to confirm the removal of memories whose lines are missing; None if all are gone already."""
+    facts = await stores.facts.living(tx, wish.scope, wish.plan["ids"])
+    if not facts:
         await stores.decisions.move(tx, wish, "outdated")
         return None
     day = stores.facts.now().astimezone(stores.tasks.zone).date()
     night = await stores.nights.begin(tx, day, "asked", wish.scope, LINES)
-    assert night is not None  # one that is asked for always begins
-    texts = tuple(fact.text for fact in found[:MOST_NAMED])
+    assert night is not None  # a night for the reason "asked" always begins
+    texts = tuple(fact.text for fact in facts[:MOST_NAMED])
     where, wanted = (night.id, wish.scope, LINES), replace(wish, before=texts)
     [item] = await stores.decisions.number(tx, where, [wanted])
     await stores.nights.end(tx, night.id)

@@ -1,8 +1,8 @@
-"""Skills at night: what is long, twice there or not read is asked about, and nothing is changed (M-080).
+"""Skills at night: ask about long, similar and unread ones; nothing is changed without a yes (M-080).
 
-changed since the last look ─┬ alike another ─▶ one question to a model ─▶ shall they be one?
-                             ╰ long ──────────▶ one question to a model ─▶ shall it be this?
-not read for 90 days ─────────────────────────────────────────────────▶ shall it go?
+changed since the last night ─┬ similar to another ─▶ one question to a model ─▶ "merge these?"
+                              ╰ long ───────────────▶ one question to a model ─▶ "change this?"
+not read for 90 days ──────────────────────────────────────────────────────────▶ "remove this?"
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, show
 from wintermute.work.data_folder import DataFolder
 
 LONG = 4_000
-"""Characters; of a longer one a shorter text is proposed."""
+"""Characters; for a longer skill a shorter text is proposed."""
 UNREAD = timedelta(days=90)
 MOST = 20
 """Questions to a model in a night."""
 NUMBERING = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
-"""Of steps, which are fewer when there are fewer."""
+"""Numbers of steps; they may vanish when steps are merged."""
 READ = """
 SELECT DISTINCT json_extract(args, '$.path') FROM observations
 WHERE gate = 'read_file' AND NOT is_error AND started_at > ? AND json_valid(args)
@@ -40,10 +40,16 @@ WHERE gate = 'read_file' AND NOT is_error AND started_at > ? AND json_valid(args
 
 log = logging.getLogger(__name__)
 
+CHANGED = DecisionKind(
+    *("skill", "skill changed", "skills changed", "Change this skill?"),
+    ends=("Remove this skill?", "skill removed"),
+    joins=("Merge these skills?", "skills merged"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SkillText:
-    """A skill as its file is. `saved`: when that was."""
+    """Text of a skill's file. `saved`: the time when it was written."""
 
     name: str
     text: str
@@ -51,12 +57,12 @@ class SkillText:
 
     @property
     def digest(self) -> str:
-        """What it says."""
+        """Digest of name and text."""
         return digest_of("skill", self.name, self.text)
 
 
 def proposed(found: Json, old: Sequence[SkillText]) -> str:
-    """The text that an answer would put in the place of these; "": none. Raises: Unfit."""
+    """Return the text that replaces these skills; "" for none. Raises: Unfit."""
     only(found, "text")
     text = found["text"]
     if not isinstance(text, str):
@@ -70,21 +76,14 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
         raise Unfit("it is not shorter")
     lines = [line for line in text.splitlines() if line.strip()]
     if not all(are_made_of(NUMBERING.sub("", line), texts) for line in lines):
-        raise Unfit("a line says what stands in none of them, or in another language")
+        raise Unfit("a line says something that is in none of them, or uses another language")
     if _numbers(NUMBERING.sub("", "\n".join(texts))) - _numbers(text):
         raise Unfit("a number of them is missing")
     return text.rstrip() + "\n"
 
 
-CHANGED = DecisionKind(
-    *("skill", "skill changed", "skills changed", "Change this skill?"),
-    ends=("Remove this skill?", "skill removed"),
-    joins=("Merge these skills?", "skills merged"),
-)
-
-
 class SkillReview:
-    """Looks at the skills, which are everybody's, with the owner's scope."""
+    """Phase that reviews skills. They belong to everybody, and are reviewed with the owner's scope."""
 
     name: ClassVar = "skills"
     use: ClassVar = "review skills"
@@ -93,44 +92,44 @@ class SkillReview:
     def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_skills
-        self._alike = own.config.dreaming.dedup_similarity
+        self._similarity = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
-        """Skills."""
+        """Count skills."""
         mine = self._stores.owner.scope == scope
         return len(await self._stores.skills.listed()) if mine else 0
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """One for each question. Raises: ModelError."""
+        """Yield one step for each question. Raises: ModelError."""
         if work.scope != self._stores.owner.scope:
             return
         skills = await self._skills()
         new = await self._stores.nights.unjudged(
             work.scope, [skill.digest for skill in skills.values()]
         )
-        asked, busy, wait = 0, set[str](), set[str]()
-        for group in await asyncio.to_thread(self._groups, skills, new):
-            if busy & {skill.name for skill in group}:
-                wait |= {skill.name for skill in group}
+        asked, asked_about, waiting = 0, set[str](), set[str]()
+        for group in await asyncio.to_thread(self._find_groups, skills, new):
+            if asked_about & {skill.name for skill in group}:
+                waiting |= {skill.name for skill in group}
                 continue
             if asked == MOST:
                 yield TidyStep(note="more skills wait for the next night", left=True)
                 return
             asked += 1
-            busy |= {skill.name for skill in group}
-            yield await self._asked(work, group)
-        quiet = [s.digest for s in skills.values() if s.digest in new and s.name not in wait]
-        if quiet:
-            yield TidyStep(judged=tuple(quiet))
-        unread = [s for s in await self._unread(skills) if s.name not in busy]
+            asked_about |= {skill.name for skill in group}
+            yield await self._propose(work, group)
+        judged = [s.digest for s in skills.values() if s.digest in new and s.name not in waiting]
+        if judged:
+            yield TidyStep(judged=tuple(judged))
+        unread = [s for s in await self._unread(skills) if s.name not in asked_about]
         digests = {digest_of("unread", skill.digest): skill for skill in unread}
         for digest in sorted(await self._stores.nights.unjudged(work.scope, digests)):
-            yield TidyStep((_going(digests[digest], digest),))
+            yield TidyStep((_removal(digests[digest], digest),))
 
     async def _skills(self) -> dict[str, SkillText]:
-        folder, found = self._stores.places.skills(), dict[str, SkillText]()
+        folder, skills = self._stores.places.skills(), dict[str, SkillText]()
         for skill in await self._stores.skills.listed():
-            if skill.name.endswith(IN_FOLDER):  # it has files of its own
+            if skill.name.endswith(IN_FOLDER):  # a skill with further files
                 continue
             try:
                 text = await self._stores.skills.read(skill.name)
@@ -138,27 +137,27 @@ class SkillReview:
             except (ToolFailed, OSError) as problem:
                 log.warning("skill left out name=%s reason=%s", skill.name, problem)
                 continue
-            found[skill.name] = SkillText(skill.name, text, saved)
-        return found
+            skills[skill.name] = SkillText(skill.name, text, saved)
+        return skills
 
-    def _groups(
+    def _find_groups(
         self, skills: Mapping[str, SkillText], new: set[str]
     ) -> list[tuple[SkillText, ...]]:
-        """Two that are alike and of which one is new, the likest first; then new ones that are long."""
+        """Return similar pairs with a new skill, most similar first; then new long skills."""
         fresh = [skill for skill in skills.values() if skill.digest in new]
         texts = [_whole(skill) for skill in skills.values()]
         likeness = shared_words([_whole(skill) for skill in fresh], texts) if fresh else []
         pairs: dict[tuple[str, str], float] = {}
         for skill, parts in zip(fresh, likeness, strict=True):
             for other, part in zip(skills.values(), parts, strict=True):
-                if other.name != skill.name and part >= self._alike:
+                if other.name != skill.name and part >= self._similarity:
                     pairs[min(skill.name, other.name), max(skill.name, other.name)] = part
         ranked = sorted(pairs, key=lambda pair: (-pairs[pair], pair))
         groups = [(skills[one], skills[other]) for one, other in ranked]
         return [*groups, *((skill,) for skill in fresh if len(skill.text) > LONG)]
 
-    async def _asked(self, work: PhaseWork, group: Sequence[SkillText]) -> TidyStep:
-        """What a model makes of one that is long, or of two that are alike."""
+    async def _propose(self, work: PhaseWork, group: Sequence[SkillText]) -> TidyStep:
+        """Ask a model to shorten a long skill, or to merge two similar ones."""
         judged = tuple(skill.digest for skill in group)
         content = "\n\n".join(f"{shown(skill.name)}\n\n{skill.text}" for skill in group)
         template = self._template.text()
@@ -176,10 +175,10 @@ class SkillReview:
         if not text:
             return TidyStep(judged=judged)
         kept = SkillText(group[0].name, text, group[0].saved)
-        return TidyStep((_instead(group, text),), judged=(*judged, kept.digest))
+        return TidyStep((_replacement(group, text),), judged=(*judged, kept.digest))
 
     async def _unread(self, skills: Mapping[str, SkillText]) -> list[SkillText]:
-        """Those that nobody wrote or read in so long a time, as far as the loom knows."""
+        """Return skills that were neither written nor read for `UNREAD`, according to the loom."""
         before = self._stores.facts.now() - UNREAD
         old = [skill for skill in skills.values() if skill.saved <= before]
         if not old:
@@ -205,7 +204,7 @@ def _file(skill: SkillText, text: str | None) -> Json:
     return {"kind": "skill", "item": skill.name, "was": skill.text, "text": text}
 
 
-def _instead(group: Sequence[SkillText], text: str) -> Decision:
+def _replacement(group: Sequence[SkillText], text: str) -> Decision:
     first, *others = group
     named = " and ".join(skill.name for skill in group)
     return Decision(
@@ -218,7 +217,7 @@ def _instead(group: Sequence[SkillText], text: str) -> Decision:
     )
 
 
-def _going(skill: SkillText, digest: str) -> Decision:
+def _removal(skill: SkillText, digest: str) -> Decision:
     return Decision(
         kind="skill",
         before=(skill.text,),

@@ -1,9 +1,9 @@
-"""Tasks at night: wording and priority are tidied, and what says by itself that it is done is asked about.
+"""Review of tasks at night: better wording, better priority, and the end of tasks that are done.
 
-tasks of a scope ─ one question ─▶ actions ─┬▶ the assistant's own: done at once, with the way back
-                                            ╰▶ a person's, or the end of a schedule: a question
+    tasks of a scope ─ one question ─▶ actions ─┬▶ the assistant's own tasks: changed at once, undoable
+                                                ╰▶ people's tasks, or the end of a schedule: a question
 
-A task ends at once only if it says itself that it is done, or if one that stays says all of it.
+A task ends at once only if its own text says that it is done, or if a remaining task covers all of it.
 """
 
 import logging
@@ -39,9 +39,9 @@ from wintermute.text import counted
 from wintermute.work.data_folder import DataFolder
 
 BY_ASSISTANT = "tool"
-"""What made a task that the assistant may end by itself (T-058)."""
+"""Maker of the tasks that the assistant may end without a question (T-058)."""
 MOST_ENDED = 3
-"""Tasks of a scope that a night ends at once; more go on in the next one."""
+"""Tasks of a scope that one night ends at once; the others wait for the next night."""
 DONE_WORDS = (
     "done finished completed erledigt fertig abgeschlossen fait faite terminé terminée fini hecho hecha"
     " terminado terminada completado fatto fatta finito completato terminato feito feita concluído gedaan"
@@ -57,9 +57,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskAction:
-    """What a model wants of a task. `content`, `priority`: None: as it is. `ends`: it is done.
+    """Change to a task that a model proposes. `content`, `priority`: None keeps the old value. `ends`: the task
+    is done.
 
-    `foreign`: it would say what stands in none of the tasks.
+    `foreign`: the new text has words that are in none of the tasks.
     """
 
     task: Task
@@ -71,7 +72,7 @@ class TaskAction:
 
     @property
     def after(self) -> Task:
-        """The task then."""
+        """The task after the change."""
         if self.ends:
             return replace(self.task, status="completed", reason=self.reason)
         content, priority = self.content, self.priority
@@ -83,7 +84,7 @@ class TaskAction:
 
     @property
     def is_safe(self) -> bool:
-        """Whether it may be done without a person (T-058, T-059): nothing is lost by it."""
+        """True if the change loses nothing and needs no person (T-058, T-059)."""
         if self.task.made_by != BY_ASSISTANT:
             return False
         if self.ends:
@@ -93,71 +94,71 @@ class TaskAction:
 
 @dataclass(frozen=True, slots=True)
 class TaskAnswer:
-    """What an answer wants, the updates first, and what of it was left out."""
+    """Usable actions of an answer, updates first, and the reasons why others were ignored."""
 
     actions: tuple[TaskAction, ...]
     ignored: tuple[str, ...] = ()
 
 
-def actions_of(found: Json, tasks: Mapping[str, Task]) -> TaskAnswer:
-    """What can be used of an answer, each task once (T-056, T-057). Raises: Unfit."""
-    listed = found.get("actions")
+def actions_of(answer: Json, tasks: Mapping[str, Task]) -> TaskAnswer:
+    """Read the usable actions of an answer, at most one a task (T-056, T-057). Raises: Unfit."""
+    listed = answer.get("actions")
     if not isinstance(listed, list):
         raise Unfit('"actions" must be a list')
-    taken: dict[str, TaskAction] = {}
+    actions: dict[str, TaskAction] = {}
     ignored = list[str]()
-    for each in listed:
+    for item in listed:
         try:
-            action = _action(each, tasks)
+            action = _action(item, tasks)
         except ToolFailed as problem:
             ignored.append(str(problem))
             continue
         if action is not None and action.after != action.task:
-            taken.setdefault(action.task.id, action)
-    in_order = sorted(taken.values(), key=lambda action: action.ends)
+            actions.setdefault(action.task.id, action)
+    in_order = sorted(actions.values(), key=lambda action: action.ends)
     return TaskAnswer(tuple(in_order), tuple(ignored))
 
 
-def _action(each: Any, tasks: Mapping[str, Task]) -> TaskAction | None:
-    """None: it is to stay as it is. Raises: ToolFailed, saying why it is ignored."""
-    if not isinstance(each, dict):
+def _action(item: Any, tasks: Mapping[str, Task]) -> TaskAction | None:
+    """Read one action; None keeps the task. Raises: ToolFailed with the reason for ignoring it."""
+    if not isinstance(item, dict):
         raise ToolFailed("an action is no object")
-    name = each.get("task_id")
+    name = item.get("task_id")
     task = tasks.get(name.strip().removeprefix("#")) if isinstance(name, str) else None
     if task is None:
         raise ToolFailed("an action names no task that was shown")
-    match each.get("action"):
+    match item.get("action"):
         case "keep":
             return None
         case "complete":
-            return TaskAction(task, reason=_reason(each), ends=True)
+            return TaskAction(task, reason=_reason(item), ends=True)
         case "update":
-            return _update(each, task, tasks)
+            return _update(item, task, tasks)
     raise ToolFailed("an action is neither keep, complete nor update")
 
 
-def _update(each: Json, task: Task, tasks: Mapping[str, Task]) -> TaskAction:
-    content, priority = each.get("content"), each.get("priority")
+def _update(item: Json, task: Task, tasks: Mapping[str, Task]) -> TaskAction:
+    content, priority = item.get("content"), item.get("priority")
     if content is None and priority is None:
         raise ToolFailed("an update has neither content nor priority")
     text = None if content is None else checked_text(content, "content")
     known = [each.content for each in tasks.values()]
     if text is not None and len(text) >= LONGER * max(map(len, known)):
-        raise ToolFailed("an update is much longer than what it is made from")
+        raise ToolFailed("an update is much longer than the tasks it is made from")
     foreign = text is not None and not are_made_of(text, known)
     number = None if priority is None else checked_priority(priority)
-    return TaskAction(task, text, number, _reason(each, "clearer"), foreign=foreign)
+    return TaskAction(task, text, number, _reason(item, "clearer"), foreign=foreign)
 
 
-def _reason(each: Json, otherwise: str = "") -> str:
-    words = each.get("reason") or otherwise
+def _reason(item: Json, otherwise: str = "") -> str:
+    words = item.get("reason") or otherwise
     return checked_text(words, "the reason of an action")
 
 
 async def change_task(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
-    """Give a task another wording or priority, or end it, if it is what it was (T-060).
+    """Reword, reprioritise or end a task if it is unchanged since the question (T-060).
 
-    False where somebody changed it meanwhile, or what it relies on was not done.
+    Returns False if the task, or one that the decision relies on, was changed meanwhile.
     """
     tasks, plan = stores.tasks, item.plan
     if await tasks.state(tx, plan["task"]) != plan["was"]:
@@ -183,7 +184,7 @@ TIDIED = DecisionKind(
 
 
 class TaskReview:
-    """Asks about the tasks of a scope, once for each state that they are in (T-056)."""
+    """Asks a model about the tasks of a scope, once for each state of the list (T-056)."""
 
     name: ClassVar = "tasks"
     use: ClassVar = "review tasks"
@@ -194,23 +195,23 @@ class TaskReview:
         self._template = own.texts.dream_tasks
 
     async def size(self, scope: str) -> int:
-        """Active ones."""
+        """Count active tasks."""
         return len(await self._tasks(scope))
 
     async def _tasks(self, scope: str) -> dict[str, Task]:
-        """Those of the scope; what is shown everywhere is the owner's."""
-        mine = {scope, EVERYWHERE} if self._stores.owner.owns(scope) else {scope}
-        found = await self._stores.tasks.listed(scope)
-        return {task.id: task for task in found if task.scope in mine}
+        """Return the tasks of a scope; tasks shown everywhere belong to the owner's."""
+        scopes = {scope, EVERYWHERE} if self._stores.owner.owns(scope) else {scope}
+        tasks = await self._stores.tasks.listed(scope)
+        return {task.id: task for task in tasks if task.scope in scopes}
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """One at most. Raises: ModelError."""
+        """Yield at most one step. Raises: ModelError."""
         tasks = await self._tasks(work.scope)
         digest = _digest(tasks.values())
         if not tasks or not await self._stores.nights.unjudged(work.scope, [digest]):
             return
         answer = await answer_or_step(
-            *(self._asked(work, tasks), (digest,)),
+            *(self._ask(work, tasks), (digest,)),
             lambda problem: LARGE if isinstance(problem, ContextTooLarge) else UNUSABLE,
         )
         if isinstance(answer, TidyStep):
@@ -218,63 +219,62 @@ class TaskReview:
             return
         for left_out in answer.ignored:
             log.warning("action on a task ignored reason=%s", left_out)
-        found = planned(answer, tasks)
-        waiting = f"{counted(found.wait, 'task')} that could end wait for the next night"
-        notes = [*answer.ignored, *([waiting] if found.wait else [])]
-        # What comes of it is not asked about again, unless there was more.
-        known = (digest,) if found.wait else (digest, _digest(found.then))
-        note, left = "; ".join(notes), found.wait > 0
-        yield TidyStep(found.items, judged=known, note=note, left=left)
+        plan = planned(answer, tasks)
+        waiting = f"{counted(plan.wait, 'task')} that could end wait for the next night"
+        notes = [*answer.ignored, *([waiting] if plan.wait else [])]
+        # The resulting list is not asked about again, unless some ends have to wait.
+        known = (digest,) if plan.wait else (digest, _digest(plan.then))
+        note, left = "; ".join(notes), plan.wait > 0
+        yield TidyStep(plan.items, judged=known, note=note, left=left)
 
-    async def _asked(self, work: PhaseWork, tasks: Mapping[str, Task]) -> TaskAnswer:
-        async def stand(tx: Transaction) -> bool:
-            return all([await _is(self._stores, tx, task) for task in tasks.values()])
+    async def _ask(self, work: PhaseWork, tasks: Mapping[str, Task]) -> TaskAnswer:
+        async def are_unchanged(tx: Transaction) -> bool:
+            return all([await _is_unchanged(self._stores, tx, task) for task in tasks.values()])
 
         shown, template = task_lines(tasks.values()), self._template.text()
         if estimate(template + shown) > work.models.window(ROLE):
             raise ContextTooLarge(LARGE)
         return await work.models.answer_in_json(
             *(ROLE, template, {"content": shown}, lambda found: actions_of(found, tasks)),
-            sources=QuestionSources(tuple(tasks), stand),
+            sources=QuestionSources(tuple(tasks), are_unchanged),
         )
 
 
-async def _is(stores: Stores, tx: Transaction, task: Task) -> bool:
-    """Whether a task is as it was."""
+async def _is_unchanged(stores: Stores, tx: Transaction, task: Task) -> bool:
     return await stores.tasks.state(tx, task.id) == state_of(task)
 
 
 def says_done(content: str) -> bool:
-    """Whether a task says of itself that it is done, and has no "not"."""
+    """Decide if a task's text says that it is done and has no negation."""
     words = TOKENS.findall(unicodedata.normalize("NFKC", content).casefold())
     return not is_negated(content) and bool(DONE.intersection(words) or DONE_SIGNS.search(content))
 
 
 def says_all_of(kept: Task, other: Task) -> bool:
-    """Whether nothing of another task is lost where this one stays: as M-039, and names are whole.
+    """Decide if `kept` covers all of `other`, as in M-039; names must match whole.
 
-    Nor when it is due, how urgent it is, and where it is seen.
+    It must also be due at the same time, at least as urgent, and visible in the same room or everywhere.
     """
-    heirs = Heirs([kept.content])
+    covering = Heirs([kept.content])
     return (
         kept.scope in {other.scope, EVERYWHERE}
         and (kept.plan, kept.snoozed) == (other.plan, other.snoozed)
         and kept.priority <= other.priority
         and _words(other.content) <= _words(kept.content)
-        and heirs.keeps(other.content, 0)
-        and not heirs.overtakes(other.content, 0)
+        and covering.keeps(other.content, 0)
+        and not covering.overtakes(other.content, 0)
     )
 
 
 def _words(content: str) -> set[str]:
-    """The main ones and whatever is a name, short ones as well."""
+    """Return the main words and all names, including short ones."""
     names = {word.casefold() for word in TOKENS.findall(content) if word != word.lower()}
     return names | main_words(content)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """That a task ends. `heir`: what stays for it. `proved`: whether it says so, or the heir says all."""
+    """End of a task. `heir`: the task that covers it. `proved`: its own text or the other task proves it."""
 
     action: TaskAction
     heir: Task | None = None
@@ -282,32 +282,34 @@ class TaskEnd:
 
 
 def ends_of(actions: Sequence[TaskAction], then: Mapping[str, Task]) -> list[TaskEnd]:
-    """The ends that may be together: what one is left for stays, so of a ring one does.
+    """Choose the tasks that may end together: a task that covers another one stays, so one of a cycle stays.
 
-    `then`: all tasks, worded as they will be.
+    `then`: all tasks with their new wording.
     """
-    wanted = {action.task.id: action for action in actions if action.ends}
-    over = {name for name, action in wanted.items() if says_done(action.task.content)}
-    found = [TaskEnd(wanted[name]) for name in wanted if name in over]
-    stay = [name for name in then if name not in wanted]
-    for name, action in wanted.items():
-        if name in over or name in stay:
+    ending = {action.task.id: action for action in actions if action.ends}
+    ended = {name for name, action in ending.items() if says_done(action.task.content)}
+    ends = [TaskEnd(ending[name]) for name in ending if name in ended]
+    staying = [name for name in then if name not in ending]
+    for name, action in ending.items():
+        if name in ended or name in staying:
             continue
-        others = [*stay, *(each for each in wanted if each not in {*over, *stay, name})]
-        heir = next((each for each in others if says_all_of(then[each], action.task)), None)
-        proved = heir is not None
-        if heir is None:
-            heir = next((each for each in NAMED.findall(action.reason) if each in others), None)
-        found.append(TaskEnd(action, then[heir] if heir else None, proved))
-        over.add(name)
-        if heir is not None and heir not in stay:
-            stay.append(heir)
-    return found
+        others = [*staying, *(each for each in ending if each not in {*ended, *staying, name})]
+        successor = next((each for each in others if says_all_of(then[each], action.task)), None)
+        proved = successor is not None
+        if successor is None:
+            successor = next(
+                (each for each in NAMED.findall(action.reason) if each in others), None
+            )
+        ends.append(TaskEnd(action, then[successor] if successor else None, proved))
+        ended.add(name)
+        if successor is not None and successor not in staying:
+            staying.append(successor)
+    return ends
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """What comes of an answer. `then`: the tasks once that is done. `wait`: ends for the next night."""
+    """Decisions from an answer. `then`: tasks after them. `wait`: number of ends left for the next night."""
 
     items: tuple[Decision, ...]
     then: tuple[Task, ...]
@@ -315,9 +317,9 @@ class TaskPlan:
 
 
 def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
-    """Items for the actions. Where an update has to wait, or was left out, no task ends meanwhile.
+    """Turn actions into decisions. While an update waits or was ignored, no task ends at once.
 
-    For that it says the same as another may not be so yet.
+    The wording that makes one task cover another may not be in place yet.
     """
     updates = [action for action in answer.actions if not action.ends]
     waits = bool(answer.ignored) or not all(action.is_safe for action in updates)
@@ -338,7 +340,7 @@ def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
     return TaskPlan(tuple(items), active, max(0, ended - MOST_ENDED))
 
 
-def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> Decision:
+def _item(action: TaskAction, relied_on: Mapping[str, str], *, question: bool) -> Decision:
     after = action.after
     return Decision(
         kind="task",
@@ -351,7 +353,7 @@ def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> D
             "content": action.content,
             "priority": action.priority,
             "ends": action.reason if action.ends else "",
-            "beside": dict(beside),
+            "beside": dict(relied_on),
         },
         evidence=(action.task.id,),
         state="open" if question else "planned",

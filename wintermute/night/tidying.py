@@ -1,14 +1,14 @@
-"""One night, from its first phase to its last: scope by scope, the owner first, nobody starved.
+"""Pipeline of one night: scope by scope, the owner first, and each scope gets its turn.
 
     for each scope:  harvest and reconstruction of the day
-                     dedup ─▶ contradictions ─▶ stale ─▶ guard ─▶ applied, or questions ─▶ export
+                     dedup ─▶ contradictions ─▶ stale ─▶ loss limit ─▶ applied, or questions ─▶ export
                      tasks ─▶ skills ─▶ pages ─▶ folds
     at the end:      housekeeping
 
-What a phase wants is stored as it is found and done when all of its group is known, for the guard looks
-at all of it; what did its work already tells of it at its end. So a kill loses nothing: what was asked
-is not asked again, and what is planned is done by whoever goes on. A phase that fails is reported, and
-the next runs.
+A phase plans decisions, and each is stored when it is found. They are applied only when the whole group has
+run, because the loss limit counts all of them. A phase that works by itself reports its results at its end. A
+crash therefore loses nothing: no question is asked twice, and the next run applies stored plans. A phase that
+fails is reported, and the next one runs.
 """
 
 import logging
@@ -42,23 +42,26 @@ from wintermute.work.data_folder import DataFolder
 ROLE = "dreaming"
 LOCK = "night.lock"
 MOST_TRIES = 2
-"""How often a phase may be interrupted by a crash before the night goes on without it."""
+"""Crashes that may interrupt a phase before the night goes on without it."""
 EVERYWHERE = ""
-"""The scope of what belongs to nobody alone."""
+"""Scope of the work that belongs to no single scope."""
 OWNERS_SHARE = 0.5
-"""Of the budget of a night, at least, however many others wait."""
+"""Smallest part of a night's budget that the owner's scope gets."""
 LOOKED_BACK = 100
-"""Nights, to tell whose turn it is."""
+"""Earlier nights that are read to find the scope whose turn it is."""
 MOST_LOST, ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK = 0.2, 3, 0.3
-"""Which part of its facts a scope may lose in a night, how many in any case, and in seven nights."""
+"""Part of its facts that a scope may lose in a night, number always allowed, and part in seven nights."""
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+Progress = Callable[[str, str], None]
+"""Callback that gets the scope and the name of each phase as it begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """What a phase works on. `so_far`: what is wanted in this scope already, by it and those before."""
+    """Input of a phase. `so_far`: decisions of this night and scope, by this phase and earlier ones."""
 
     night: Night
     scope: str
@@ -67,34 +70,34 @@ class PhaseWork:
     answers: Answers
     so_far: Sequence[Decision] = ()
     dry: bool = False
-    """Nothing may be changed, not even by taking in what was edited by hand."""
+    """True in a dry run: nothing may change, and edits made by hand are not read in either."""
     calls: int = 0
-    """Questions to models before it."""
+    """Model calls of the night before this phase."""
 
     async def compared(self) -> Compared:
-        """Compare what is new among the facts with what lies near it; once for all phases of a group."""
+        """Compare new facts with similar ones; the result is shared by all phases of a group."""
         return await self.likeness.compared(self.scope, self.night.began_at, dry=self.dry)
 
     @property
     def is_small(self) -> bool:
-        """Tell if a small model is asked, which only proposes."""
+        """True if the role's model is small. Its answers are only proposals to a person."""
         return "small" in self.models.sizes(ROLE)
 
     def asks(self, item: Decision) -> bool:
-        """Tell if a person has to say yes: as for what a small model says, or somebody disputes."""
+        """Decide if a person must approve: small models' answers, open questions, disputed changes."""
         said = self.is_small and self.models.calls > self.calls
         return said or item.state == "open" or self.answers.disputes(item)
 
 
 @dataclass(frozen=True, slots=True)
 class TidyStep:
-    """What one step of a phase came to; it is kept whole.
+    """Result of one step of a phase; it is stored in one transaction.
 
-    `items`: what is wanted. `told`: what was done already, or is asked as it is. `judged`: digests of
-    what need not be asked again. `looked_at`: facts whose neighbours were looked at. `waiting`: of these
-    something is left to be asked. `by_words`: those of `looked_at` that are to be looked at by meaning.
-    `note`: what to know of it. `left`: there is more than a night may do. `counts`: before and after, of
-    what does its own work. `failed`: though what is here was done.
+    `items`: planned decisions. `told`: decisions that are done already or are asked as they are. `judged`:
+    digests of questions that need not be asked again. `looked_at`: facts whose neighbours were compared.
+    `waiting`: those of them with an open comparison. `by_words`: those of `looked_at` to be compared by meaning
+    later. `note`: remark for the report. `left`: more work than this night may do. `counts`: sizes before and
+    after, for a phase that works by itself. `failed`: the phase failed, although the results here are valid.
     """
 
     items: Sequence[Decision] = ()
@@ -112,63 +115,63 @@ class TidyStep:
 async def answer_or_step(
     answer: Awaitable[T], judged: Sequence[str], note: Callable[[ModelError], str]
 ) -> T | TidyStep:
-    """An answer; where it is of no use, the step that notes so, and that nobody is asked it again."""
+    """Wait for an answer. If it is unusable, return a step with a note, so that it is not asked again."""
     try:
         return await answer
     except QuestionWithdrawn:
         return TidyStep()
     except (AnswerUnusable, ContextTooLarge) as problem:
         step = TidyStep(judged=tuple(judged), note=note(problem))
-        log.warning("question of a night in vain note=%s reason=%s", step.note, problem)
+        log.warning("night question unanswered note=%s reason=%s", step.note, problem)
         return step
 
 
 class NightPhase(Protocol):
-    """One phase of a night. `use`: what it is for, for people, behind "I couldn't"."""
+    """Phase of a night. `use`: its purpose, as the report says it after "I couldn't"."""
 
     name: ClassVar[str]
     use: ClassVar[str]
     kinds: ClassVar[Kinds]
-    """Kinds of decisions that it brings with it."""
+    """Decision kinds that the phase registers."""
 
     def __init__(self, own: DataFolder) -> None: ...
 
     def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """Raises: WintermuteError; what came before it counts."""
+        """Yield results. Raises: WintermuteError; results yielded before stay valid."""
         ...
 
 
 @runtime_checkable
 class TriedPhase(Protocol):
-    """A phase that changes nothing, for its items do: a dry run tries it. Others do their own work."""
+    """Phase that only plans decisions, so a dry run can execute it. Other phases do their own work."""
 
     async def size(self, scope: str) -> int:
-        """Count what its tally tells, before and after."""
+        """Count the items of a scope, for "before" and "after" in the report."""
         ...
 
 
 @runtime_checkable
 class ForeseenPhase(Protocol):
-    """One that does its own work and can tell beforehand what it would look at, not what comes of it."""
+    """Phase that does its own work and can announce its input, but not its result."""
 
     async def foreseen(self, work: PhaseWork) -> str:
-        """It in words, changing nothing; "": nothing."""
+        """Describe the work of this phase without a change; "" if there is none."""
         ...
 
 
 @runtime_checkable
 class AwaitedPhase(Protocol):
-    """One for which some wait already when a night begins (M-093)."""
+    """Phase that may have scopes waiting when a night begins (M-093)."""
 
     async def waiting(self) -> set[str]:
-        """Their scopes."""
+        """Return the waiting scopes."""
         ...
 
 
 def guarded(losses: int, count: int, lost_lately: int) -> str:
-    """Why a scope may not lose so many of its facts in a night; "": it may (M-081).
+    """Explain why a scope would lose too many facts in one night; "" if it may lose them (M-081).
 
-    `lost_lately`: by the nights of the last seven days.
+    `lost_lately`: facts lost in the nights of the last seven days.
     """
     if losses > ALWAYS_ALLOWED and losses > MOST_LOST * count:
         return f"{losses} of {count} memories would go at once"
@@ -180,17 +183,13 @@ def guarded(losses: int, count: int, lost_lately: int) -> str:
     return ""
 
 
-Progress = Callable[[str, str], None]
-"""Told the scope and the name of what begins."""
-
-
 def unwatched(_scope: str, _phase: str) -> None:
-    """Nobody looks on."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class NightRun:
-    """A night at work. `items`, `tallies`: of a `dry` one, which is stored nowhere."""
+    """Running night. `items`, `tallies`: collected in memory only, for a dry run."""
 
     night: Night
     asked: UnaskedModels
@@ -201,7 +200,7 @@ class NightRun:
 
 
 class Tidying:
-    """Does the work of a night, from wherever it was left."""
+    """Runs the phases of a night and resumes where a crash interrupted it."""
 
     def __init__(
         self,
@@ -211,7 +210,8 @@ class Tidying:
         deeds: Deeds,
         budget: int | None,
     ) -> None:
-        """`groups`: what is guarded together. `closing`: once a night. `budget`: tokens of one night."""
+        """`groups`: phases that share a loss limit. `closing`: phases that run once a night. `budget`: tokens
+        of one night."""
         self._stores = own.stores
         self._models = own.models
         self._groups = groups
@@ -223,59 +223,59 @@ class Tidying:
         self._likeness = partial(Likeness, *given, own.stores.meaning, least, same)
 
     @property
-    def _all(self) -> list[NightPhase]:
+    def _all_phases(self) -> list[NightPhase]:
         return [phase for group in (*self._groups, self._closing) for phase in group]
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Their names, in their order."""
-        return tuple(phase.name for phase in self._all)
+        """Names of all phases, in order."""
+        return tuple(phase.name for phase in self._all_phases)
 
     async def tidy(self, night: Night, progress: Progress = unwatched) -> Night:
-        """Work until its end; what a kill left half is gone on with. Within `alone`."""
-        await self._work(self._run(night, progress))
+        """Run a night to its end, or finish an interrupted one. The caller holds `alone`."""
+        await self._run_phases(self._new_run(night, progress))
         for item in await self._stores.decisions.listed(
             self._stores.database, night.id, states=PLANNED
         ):
-            await self._take_back(item)  # of what was interrupted too often
+            await self._revert(item)  # its phase was interrupted too often
         async with self._stores.database.transaction() as tx:
             await self._stores.nights.end(tx, night.id)
-        found = await self._stores.nights.named(night.id)
-        assert found is not None
-        return found
+        ended = await self._stores.nights.named(night.id)
+        assert ended is not None
+        return ended
 
     async def preview(
         self, night: Night, progress: Progress = unwatched
     ) -> tuple[Night, list[Decision]]:
-        """What `tidy` would do, without a trace of it: only what is found and can be taken back."""
-        run = self._run(night, progress, dry=True)
-        await self._work(run)
+        """Return the decisions that `tidy` would make, without a change; only undoable ones are listed."""
+        run = self._new_run(night, progress, dry=True)
+        await self._run_phases(run)
         cost = replace(night, calls=run.asked.calls, tokens=run.asked.used, usd=run.asked.usd)
-        tried = {phase.name for phase in self._all if isinstance(phase, TriedPhase)}
+        tried = {phase.name for phase in self._all_phases if isinstance(phase, TriedPhase)}
         phases = tuple(each for each in run.tallies if each.note or each.name in tried)
         return replace(cost, state="done", phases=phases), run.items
 
-    def _run(self, night: Night, progress: Progress, *, dry: bool = False) -> NightRun:
+    def _new_run(self, night: Night, progress: Progress, *, dry: bool = False) -> NightRun:
         spent = night.calls, night.tokens, night.usd
         asked = UnaskedModels(self._models, most=self._budget, spent=spent)
         return NightRun(night, asked, progress, dry)
 
-    async def _work(self, run: NightRun) -> None:
+    async def _run_phases(self, run: NightRun) -> None:
         async for scope in self._in_turn(run):
             for group in self._groups:
-                await self._group(run, scope, group)
+                await self._run_group(run, scope, group)
         if run.night.scope == "":
             for phase in self._closing:
-                await self._group(run, EVERYWHERE, [phase])
+                await self._run_group(run, EVERYWHERE, [phase])
 
     async def scopes(self, night: Night) -> list[str]:
-        """Whose turn it is, in this order."""
+        """Return the scopes of a night in the order of their turns."""
         return (await self._turns(night))[0]
 
     async def _in_turn(self, run: NightRun) -> AsyncIterator[str]:
-        """Each scope, once it is allowed its share.
+        """Yield each scope after its token share is set.
 
-        What is left of the tokens is shared by all that are known to wait.
+        The remaining tokens are divided among the scopes that are known to wait.
         """
         scopes, waiting = await self._turns(run.night)
         for n, scope in enumerate(scopes):
@@ -285,10 +285,11 @@ class Tidying:
             yield scope
 
     async def _turns(self, night: Night) -> tuple[list[str], set[str]]:
-        """Scopes in their order: the owner's, then whose last turn is longest ago, or was not enough.
+        """Return the scopes in order, and those that wait.
 
-        And those that wait: by the nights before, and for what is new. A turn: a scope was asked about,
-        or had nothing left.
+        The owner comes first, then the scope with the oldest turn; of two equal ones, the unfinished one. A
+        scope had a turn if a model was asked about it or nothing was left to do. A scope waits if a night left
+        work in it, or if it has new facts.
         """
         ages, seen, left = dict[str, int](), set[str](), set[str]()
         for turn in await self._stores.nights.turns(night.id, LOOKED_BACK):
@@ -297,7 +298,7 @@ class Tidying:
             if not turn.is_left or turn.calls:
                 ages.setdefault(turn.scope, turn.age)
         waiting = left | await scopes_with_news(self._stores.database, night.began_at)
-        for phase in self._all:
+        for phase in self._all_phases:
             waiting |= await phase.waiting() if isinstance(phase, AwaitedPhase) else set()
         if night.scope:
             return [night.scope], waiting
@@ -308,49 +309,49 @@ class Tidying:
         )
         return [owner, *others], waiting
 
-    async def _group(self, run: NightRun, scope: str, group: Sequence[NightPhase]) -> None:
-        """Look in all of them, then do what they want, or ask."""
-        known = {} if run.dry else await self._stores.nights.tallies(run.night.id, scope)
-        over = {name for name, tally in known.items() if tally.status != "running"}
-        found, likeness = list[tuple[NightPhase, PhaseTally, list[Decision]]](), self._likeness()
+    async def _run_group(self, run: NightRun, scope: str, group: Sequence[NightPhase]) -> None:
+        """Run the phases of a group, then apply their decisions or ask about them."""
+        earlier = {} if run.dry else await self._stores.nights.tallies(run.night.id, scope)
+        finished = {name for name, tally in earlier.items() if tally.status != "running"}
+        ran, likeness = list[tuple[NightPhase, PhaseTally, list[Decision]]](), self._likeness()
         for phase in group:
-            if run.night.phase in ("", phase.name) and phase.name not in over:
+            if run.night.phase in ("", phase.name) and phase.name not in finished:
                 run.progress(scope, phase.name)
-                tally = await self._begun(run, scope, phase.name, known.get(phase.name))
-                found.append((phase, *await self._looked(run, tally, phase, likeness)))
-        guards = await self._settle(run, scope, [phase.name for phase in group])
-        for phase, tally, told in found:
+                tally = await self._mark_running(run, scope, phase.name, earlier.get(phase.name))
+                ran.append((phase, *await self._run_phase(run, tally, phase, likeness)))
+        guards = await self._limit(run, scope, [phase.name for phase in group])
+        for phase, tally, results in ran:
             tally = replace(tally, note=_joined(tally.note, guards.get(phase.name, "")))
-            tally = await self._applied(run, tally, phase)
+            tally = await self._apply(run, tally, phase)
             log.info("night phase name=%s status=%s", tally.name, tally.status)
             run.tallies.append(tally)
-            await self._note(run, tally, told)
+            await self._note(run, tally, results)
 
-    async def _begun(
+    async def _mark_running(
         self, run: NightRun, scope: str, name: str, known: PhaseTally | None
     ) -> PhaseTally:
-        """Noted before it begins, so that what crashes for ever is passed over."""
+        """Store that a phase is running, so that a phase that always crashes is skipped in the end."""
         tally = PhaseTally(scope, name, "running", tries=known.tries + 1 if known else 1)
         if tally.tries > MOST_TRIES:
-            tally = replace(tally, status="failed", note="interrupted twice: left out")
+            tally = replace(tally, status="failed", note="interrupted twice, so it was skipped")
         await self._note(run, tally)
         return tally
 
-    async def _looked(
+    async def _run_phase(
         self, run: NightRun, tally: PhaseTally, phase: NightPhase, likeness: Likeness
     ) -> tuple[PhaseTally, list[Decision]]:
-        """Keep what a phase finds, step by step; what became of it, and what it tells at its end."""
+        """Run a phase and store each step; return its tally and its own results."""
         if tally.status != "running":
             return tally, []
-        notes, told, before = list[str](), list[Decision](), run.asked.calls
+        notes, results, before = list[str](), list[Decision](), run.asked.calls
         answers = await self._stores.decisions.answered(tally.scope)
-        so_far = await self._so_far(run, tally.scope)
+        so_far = await self._decisions_so_far(run, tally.scope)
         given = run.night, tally.scope, run.asked, likeness, answers
         work, tally = PhaseWork(*given, so_far, run.dry, before), replace(tally, status="ok")
         try:
             async for step in _steps(work, phase):
-                await self._keep(run, work, phase.name, step)
-                told += step.told
+                await self._store_step(run, work, phase.name, step)
+                results += step.told
                 notes.append(step.note)
                 status = "failed" if step.failed else "left" if step.left else tally.status
                 counts = step.counts
@@ -360,9 +361,9 @@ class Tidying:
             named, how = "night phase %s name=%s scope=%s reason=%s", (status, phase.name)
             log.warning(named, *how, tally.scope, problem)
             tally, notes = replace(tally, status=status), [*notes, str(problem)]
-        return replace(tally, note=_joined(*notes), calls=run.asked.calls - before), told
+        return replace(tally, note=_joined(*notes), calls=run.asked.calls - before), results
 
-    async def _keep(self, run: NightRun, work: PhaseWork, phase: str, step: TidyStep) -> None:
+    async def _store_step(self, run: NightRun, work: PhaseWork, phase: str, step: TidyStep) -> None:
         wanted = [
             replace(item, state="open") if work.asks(item) else item
             for item in step.items
@@ -382,74 +383,75 @@ class Tidying:
             await looked_at(tx, step.looked_at, step.waiting, step.by_words)
             await self._spend(tx, run)
 
-    async def _so_far(self, run: NightRun, scope: str) -> list[Decision]:
+    async def _decisions_so_far(self, run: NightRun, scope: str) -> list[Decision]:
         if run.dry:
             return [item for item in run.items if item.scope == scope]
         return await self._stores.decisions.listed(self._stores.database, run.night.id, scope)
 
-    async def _settle(self, run: NightRun, scope: str, names: Sequence[str]) -> Mapping[str, str]:
-        """Beyond the guard nothing of what these planned is done: all of it becomes questions.
+    async def _limit(self, run: NightRun, scope: str, names: Sequence[str]) -> Mapping[str, str]:
+        """Turn all planned decisions of a group into questions if they exceed the loss limit.
 
-        By phase, why it asks.
+        Returns the reason for each phase.
         """
         losing = [
             item
-            for item in await self._so_far(run, scope)
+            for item in await self._decisions_so_far(run, scope)
             if item.state == "planned" and item.loses and item.phase in names
         ]
         if not losing:
             return {}
         count = await awake_count(self._stores.database, scope)
         async with self._stores.database.transaction() as tx:
-            lately = await self._stores.decisions.lost(tx, scope)
-        if not (guard := guarded(sum(item.loses for item in losing), count, lately)):
+            lost_lately = await self._stores.decisions.lost(tx, scope)
+        if not (excess := guarded(sum(item.loses for item in losing), count, lost_lately)):
             return {}
-        log.warning("night guarded scope=%s reason=%s", scope, guard)
+        log.warning("night guarded scope=%s reason=%s", scope, excess)
         if run.dry:
             run.items[:] = [replace(i, state="open") if i in losing else i for i in run.items]
         else:
             async with self._stores.database.transaction() as tx:
                 for item in losing:
                     await self._stores.decisions.move(tx, item, "open")
-        return {item.phase: f"asked, not done: {guard}" for item in losing}
+        return {item.phase: f"asked, not done: {excess}" for item in losing}
 
-    async def _applied(self, run: NightRun, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
-        """Do what is planned of a phase; each item alone, so that one that fails ends no other.
+    async def _apply(self, run: NightRun, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
+        """Apply a phase's planned decisions one by one, so that one failure does not stop the others.
 
-        What fails is found again by the next night.
+        The next night finds the failed ones again.
         """
         if not isinstance(phase, TriedPhase):
             return tally
         before = await phase.size(tally.scope)
         tally = replace(tally, before=before, after=before)
-        if run.dry or tally.tries > MOST_TRIES:  # one of them may be what ends the program
+        if run.dry or tally.tries > MOST_TRIES:  # one of these decisions may crash the program
             return tally
         notes, status = [tally.note], tally.status
-        for item in await self._so_far(run, tally.scope):
+        for item in await self._decisions_so_far(run, tally.scope):
             if item.phase != phase.name or item.state != "planned":
                 continue
             try:
                 await self.deeds.apply(item)
             except WintermuteError as problem:
-                log.warning("item was not done id=%s reason=%s", item.id, problem)
+                log.warning("decision not applied id=%s reason=%s", item.id, problem)
                 status, notes = "failed", [*notes, f"{item.id} was not done: {problem}"]
-                await self._take_back(item)
+                await self._revert(item)
         note, after = _joined(*notes), await phase.size(tally.scope)
         return replace(tally, status=status, after=after, note=note)
 
-    async def _take_back(self, item: Decision) -> None:
+    async def _revert(self, item: Decision) -> None:
         async with self._stores.database.transaction() as tx:
             await self._stores.nights.take_back(tx, self._stores.decisions, item)
             members = [each["id"] for each in item.plan.get("members", ())]
             await looked_at(tx, (), members)
 
-    async def _note(self, run: NightRun, tally: PhaseTally, told: Sequence[Decision] = ()) -> None:
-        """Keep what became of a phase, with what it did itself."""
+    async def _note(
+        self, run: NightRun, tally: PhaseTally, results: Sequence[Decision] = ()
+    ) -> None:
         if run.dry:
             return
         where = (run.night.id, tally.scope, tally.name)
         async with self._stores.database.transaction() as tx:
-            await self._stores.decisions.number(tx, where, told)
+            await self._stores.decisions.number(tx, where, results)
             await self._stores.nights.note(tx, run.night.id, tally)
             await self._spend(tx, run)
 
@@ -464,17 +466,17 @@ def _joined(*notes: str) -> str:
 
 def _steps(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
     tried = not work.dry or isinstance(phase, TriedPhase)
-    return phase.steps(work) if tried else _foreseen(work, phase)
+    return phase.steps(work) if tried else _forecast(work, phase)
 
 
-async def _foreseen(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
+async def _forecast(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
     if isinstance(phase, ForeseenPhase):
         yield TidyStep(note=await phase.foreseen(work))
 
 
 @asynccontextmanager
 async def alone(data_dir: Path) -> AsyncIterator[None]:
-    """A block in which no other process tidies this data folder. Raises: StoreBusy, saying who does."""
+    """Lock this data folder against another night. Raises: StoreBusy, naming the process."""
 
     def under_way(pid: int) -> WintermuteError:
         return StoreBusy(
@@ -487,5 +489,5 @@ async def alone(data_dir: Path) -> AsyncIterator[None]:
 
 
 def is_at_work(data_dir: Path) -> bool:
-    """Whether a process tidies this data folder now."""
+    """Check if a process runs a night on this data folder now."""
     return holder(data_dir, LOCK) is not None

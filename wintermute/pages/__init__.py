@@ -1,1 +1,1 @@
-"""Talk becomes pages of the wiki, which cite what they are made from."""
+"""Consolidation of conversations into pages of the wiki, which cite their sources."""

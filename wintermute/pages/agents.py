@@ -1,10 +1,10 @@
-"""Other programs that make pages: each works on a copy of the store, and what it leaves there is judged.
+"""Agents: other programs that write pages. Each works on a copy of the wiki, which is then compared.
 
-    store ─ copied ─▶ a folder of its own ─ program ─▶ what differs ─▶ changes, and objections
+    store ─ copied ─▶ a folder of its own ─ program ─▶ differences ─▶ changes, and objections
                                              ▲ the prompt on stdin, no shell, a group of processes,
-                                               a time limit, without our secrets
+                                               a time limit, without Wintermute's secrets
 
-Nothing of the copy counts by itself: the store is changed by us, later, page by page.
+Files in the copy have no effect by themselves: the wiki is changed later, page by page, by Wintermute.
 """
 
 import asyncio
@@ -42,25 +42,28 @@ from wintermute.wiki.verdict import StoreView
 
 BUILTIN = "builtin"
 CONVERSATION = "__CONVERSATION_PATH__"
-"""Stands in the prompt for the raw copy, as a path in the store (W-061)."""
+"""Placeholder in the prompt for the path of the raw copy in the wiki (W-061)."""
 SECONDS = 1_800.0
 MOST_OUTPUT = 1_000_000
-"""Bytes that are kept of what a program prints to each of its outputs."""
+"""Bytes kept of each output of a program."""
 DRAIN_SECONDS = 2.0
-"""For what its processes have printed, once they are killed."""
+"""Time to read remaining output after a program's processes were killed."""
 MOST_DIFFERENCES = 500
-"""Files: who changes more is not heard about each."""
+"""Changed files up to which each is reported."""
 OURS = ("WINTERMUTE_", "CATHEDRAL_", "CREDENTIALS_DIRECTORY")
-"""How variables begin that are about us."""
+"""Prefixes of environment variables that belong to Wintermute."""
 COPY = "wintermute-pages-"
 REPORT = "report.md"
 
 log = logging.getLogger(__name__)
 
+Inventory = Mapping[str, bytes]
+"""Digest of each file by its path."""
+
 
 @dataclass(frozen=True, slots=True)
 class PageTask:
-    """What is to be made into pages. `raw`: where its copy stands, or would."""
+    """Input of an agent. `raw`: path of the raw copy, which a dry run does not write."""
 
     talk: Talk
     raw: str
@@ -72,9 +75,9 @@ class PageTask:
 
 @dataclass(frozen=True, slots=True)
 class PageWork:
-    """What an agent made of it. `plan`: the pages it named before; None: it has no plan.
+    """Result of an agent. `plan`: the pages that it announced; None: it makes no plan.
 
-    `objections`: what it did that may not be, besides the changes. `failed`: why it came to no end.
+    `objections`: forbidden changes. `failed`: why the agent did not finish.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -86,21 +89,21 @@ class PageWork:
     stderr: str = ""
     report: str = ""
     lines: Mapping[str, LineOrigins] = field(default_factory=dict)
-    """By path, where new lines came from, as far as it was told."""
+    """Origins of new lines by path, as far as the agent reported them."""
 
 
 class PageAgent(Protocol):
-    """Whoever makes pages of a conversation."""
+    """Writer of pages from a conversation."""
 
     async def pages(self, task: PageTask) -> PageWork:
-        """Raises: WintermuteError where it could not even begin; ModelError."""
+        """Write pages. Raises: WintermuteError if it cannot start; ModelError."""
         ...
 
 
 def command_line(template: str, values: Mapping[str, str]) -> list[str]:
-    """The words of a command, with `{name}` filled in each: nothing in a value makes another word.
+    """Split a command and fill in `{name}` in each word, so that a value never adds a word.
 
-    Raises: ConfigurationError for a template that is none.
+    Raises: ConfigurationError for an invalid template.
     """
     try:
         words = shlex.split(template)
@@ -116,9 +119,9 @@ def command_line(template: str, values: Mapping[str, str]) -> list[str]:
 def program_environment(
     environment: Mapping[str, str], secrets: Sequence[str], redact: Redaction
 ) -> dict[str, str]:
-    """The variables that a program may have: none that is ours, and none that holds a secret of ours.
+    """Return the environment for a program, without Wintermute's own variables and secrets.
 
-    What is its own, such as the key of an account, stays: unless we were given the same one.
+    Its own secrets, such as an account's key, stay, unless Wintermute's configuration holds the same one.
     """
     return {
         name: value
@@ -128,41 +131,41 @@ def program_environment(
 
 
 class _Output:
-    """A pipe that a program prints to: the beginning is kept, the rest is read and thrown away."""
+    """Pipe for a program's output: the beginning is kept, the rest is read and discarded."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
         self._more = False
         self._out, self.into = os.pipe()
 
-    async def drink(self) -> None:
-        """Read until nobody can print there any more."""
+    async def drain(self) -> None:
+        """Read until all writers have closed the pipe."""
         stream = asyncio.StreamReader()
         pipe = os.fdopen(self._out, "rb", 0)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(stream), pipe
         )
         try:
-            while piece := await stream.read(65_536):
+            while chunk := await stream.read(65_536):
                 room = MOST_OUTPUT - len(self._kept)
-                self._kept += piece[:room]
-                self._more = self._more or len(piece) > room
+                self._kept += chunk[:room]
+                self._more = self._more or len(chunk) > room
         finally:
             transport.close()
 
     def close(self) -> None:
-        """Nobody will print there."""
+        """Close a pipe that no program will write to."""
         os.close(self._out)
 
     def printed(self) -> str:
-        """What was kept."""
+        """Return the kept output."""
         said = clean(self._kept.decode("utf-8", "replace"))
-        return f"{said}\n[cut off here: it went on]\n" if self._more else said
+        return f"{said}\n[the rest was cut off]\n" if self._more else said
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended. `late`: it had to be ended."""
+    """Result of a program. `late`: it was killed after its time limit."""
 
     exit_code: int
     stdout: str
@@ -173,16 +176,16 @@ class Ended:
 async def run(
     words: Sequence[str], folder: Path, given: str, environment: Mapping[str, str], seconds: float
 ) -> Ended:
-    """Run a program with a group of processes of its own, of which none is left when this returns.
+    """Run a program in its own process group, and kill what is left of the group at the end.
 
-    Raises: WintermuteError when it cannot be started.
+    Raises: WintermuteError if it cannot be started.
     """
     out, err = _Output(), _Output()
-    process = await _started(words, folder, environment, out, err)
+    process = await _start(words, folder, environment, out, err)
     late = False
     async with asyncio.TaskGroup() as group:
         parts = [
-            group.create_task(part) for part in (out.drink(), err.drink(), _give(process, given))
+            group.create_task(part) for part in (out.drain(), err.drain(), _feed(process, given))
         ]
         try:
             async with asyncio.timeout(seconds):
@@ -194,11 +197,11 @@ async def run(
             await asyncio.shield(process.wait())
         await asyncio.wait(parts, timeout=DRAIN_SECONDS)
         for part in parts:
-            part.cancel()  # who has left the group may hold its outputs for ever
+            part.cancel()  # a process that left the group may keep its outputs open
     return Ended(process.returncode or 0, out.printed(), err.printed(), late)
 
 
-async def _started(
+async def _start(
     words: Sequence[str],
     folder: Path,
     environment: Mapping[str, str],
@@ -225,9 +228,9 @@ async def _started(
         os.close(err.into)
 
 
-async def _give(process: Process, text: str) -> None:
+async def _feed(process: Process, text: str) -> None:
     assert process.stdin is not None
-    with suppress(BrokenPipeError, ConnectionResetError):  # it does not want to know
+    with suppress(BrokenPipeError, ConnectionResetError):  # it does not read its input
         process.stdin.write(text.encode())
         await process.stdin.drain()
     process.stdin.close()
@@ -238,28 +241,24 @@ def _kill(process: Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-Inventory = Mapping[str, bytes]
-"""A digest of each file by its path."""
-
-
 def copy_store(root: Path, copy: Path) -> Inventory:
-    """Copy a store without its jobs, hidden files and what is no plain file; what is there then.
+    """Copy a store's plain files without jobs and hidden files; return their digests.
 
     Raises: OSError.
     """
-    found: dict[str, bytes] = {}
+    digests: dict[str, bytes] = {}
     for path, opened in _files(root):
         with os.fdopen(opened, "rb") as file:
             target = copy / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as written:
                 shutil.copyfileobj(file, written)
-            found[path] = _digest(target)
-    return found
+            digests[path] = _digest(target)
+    return digests
 
 
 def _files(root: Path) -> Iterator[tuple[str, int]]:
-    """Each plain file that is not hidden, opened, without those of jobs."""
+    """Open each plain file that is not hidden and belongs to no job."""
     for path, name, folder in _entries(root):
         with suppress(OSError):
             opened = os.open(name, READ, dir_fd=folder)
@@ -270,7 +269,7 @@ def _files(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def _entries(root: Path) -> Iterator[tuple[str, str, int]]:
-    """All that is no folder and not hidden, by path, and by name in an open folder; not of jobs."""
+    """Yield path, name and open folder of each file or link that is not hidden and belongs to no job."""
     for at, folders, names, folder in os.fwalk(root, follow_symlinks=False):
         below = Path(at).relative_to(root).as_posix()
         links = [name for name in folders if stat.S_ISLNK(_mode(folder, name))]
@@ -291,41 +290,41 @@ def _mode(folder: int, name: str) -> int:
 def _digest(path: Path) -> bytes:
     with path.open("rb") as file:
         digest = blake2b()
-        while piece := file.read(1 << 20):
-            digest.update(piece)
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
     return digest.digest()
 
 
 def differences(
     copy: StoreFolder, known: Inventory, store: StoreFolder
 ) -> tuple[tuple[FileChange, ...], tuple[str, ...]]:
-    """What is another in a copy than it was: pages that changed, and what may not be (W-064)."""
+    """Compare a copy with its inventory: return changed pages, and forbidden changes (W-064)."""
     changes: list[FileChange] = []
-    told: list[str] = []
+    objections: list[str] = []
     seen = set[str]()
     try:
         for path, name, folder in _entries(copy.root):
             seen.add(path)
             if not stat.S_ISREG(_mode(folder, name)):
-                told.append(f"{path!r} is no plain file")
+                objections.append(f"{path!r} is no plain file")
             elif path not in known or _digest(copy.root / path) != known[path]:
-                _compare(path, copy, store, changes, told)
-            if len(changes) + len(told) > MOST_DIFFERENCES:
+                _compare(path, copy, store, changes, objections)
+            if len(changes) + len(objections) > MOST_DIFFERENCES:
                 return (), (f"more than {MOST_DIFFERENCES} files were changed",)
     except (RecursionError, OSError) as error:
-        return (), (f"what it left cannot be read: {error}",)
-    told += [f"{path} was deleted" for path in sorted(known.keys() - seen)]
-    return tuple(changes), tuple(told)
+        return (), (f"its results cannot be read: {error}",)
+    objections += [f"{path} was deleted" for path in sorted(known.keys() - seen)]
+    return tuple(changes), tuple(objections)
 
 
 def _compare(
-    path: str, copy: StoreFolder, store: StoreFolder, changes: list[FileChange], told: list[str]
+    path: str, copy: StoreFolder, store: StoreFolder, changes: list[FileChange], problems: list[str]
 ) -> None:
     if not path.isprintable():
-        told.append(f"{path!r} has a name that no link can hold")
+        problems.append(f"{path!r} has a name that no link can hold")
         return
     if path != INDEX and path.partition("/")[0] not in PAGE_FOLDERS:
-        told.append(f"{path!r} was changed: it is neither a page nor the index")
+        problems.append(f"{path!r} was changed: it is neither a page nor the index")
         return
     try:
         before, after = store.content(path), copy.content(path)
@@ -333,12 +332,12 @@ def _compare(
         asked = asked_lines(store)
         changes.append(FileChange(path, was, with_asked(text_of(after or b""), was or "", asked)))
     except (FileUnusable, UnicodeDecodeError) as problem:
-        told.append(f"{path!r} {problem}")
+        problems.append(f"{path!r} {problem}")
 
 
 @asynccontextmanager
-async def _folder_of_its_own() -> AsyncIterator[Path]:
-    """A folder for a copy, gone in the end; one that a kill left is removed by whoever comes next."""
+async def _copy_folder() -> AsyncIterator[Path]:
+    """Create a folder for a copy and remove it at the end; folders left by a kill are removed first."""
     await to_its_end(sweep_copies)
     copy = Path(await to_its_end(partial(tempfile.mkdtemp, prefix=COPY)))
     with locked(copy):
@@ -349,7 +348,7 @@ async def _folder_of_its_own() -> AsyncIterator[Path]:
 
 
 def sweep_copies() -> None:
-    """Remove the copies of stores that a kill left."""
+    """Remove copies of stores that were left by a kill."""
     for copy in Path(tempfile.gettempdir()).glob(f"{COPY}*"):
         with suppress(OSError):
             if copy.lstat().st_uid == os.getuid():
@@ -358,7 +357,7 @@ def sweep_copies() -> None:
 
 
 def _remove(copy: Path) -> None:
-    """Also what somebody has locked up."""
+    """Remove a copy, including folders without permissions."""
     copy.chmod(0o700)
     for at, folders, _ in os.walk(copy):
         for name in folders:
@@ -372,7 +371,7 @@ def _remove(copy: Path) -> None:
 
 
 class ProgramAgent:
-    """A program of the configuration, by its command line (W-061)."""
+    """Agent that runs a configured program by its command line (W-061)."""
 
     def __init__(
         self,
@@ -382,7 +381,7 @@ class ProgramAgent:
         environment: Mapping[str, str],
         seconds: float = SECONDS,
     ) -> None:
-        """`environment`: the variables that it may have. Raises: ConfigurationError."""
+        """`environment`: variables for the program. Raises: ConfigurationError."""
         command_line(template, {})
         self._name = name
         self._template = template
@@ -391,38 +390,38 @@ class ProgramAgent:
         self._seconds = seconds
 
     async def pages(self, task: PageTask) -> PageWork:
-        """Let it work on a copy. Raises: StoreUnusable; WintermuteError when it cannot be started."""
-        async with _folder_of_its_own() as folder:
+        """Run the program on a copy. Raises: StoreUnusable; WintermuteError if it cannot be started."""
+        async with _copy_folder() as folder:
             copy, job = StoreFolder(folder), f"{JOBS}/{task.job.name or 'dry-run'}"
-            known = await to_its_end(partial(_copied, task, folder, job))
+            known = await to_its_end(partial(_copy_for, task, folder, job))
             values = {"store": folder, "sleep": folder / job, "conversation": folder / task.raw}
             words = command_line(self._template, {name: str(path) for name, path in values.items()})
             prompt = self._prompt.text().replace(CONVERSATION, task.raw)
             ended = await run(words, folder, prompt, self._environment, self._seconds)
-            said = (ended.stdout, ended.stderr, text_at(copy, f"{job}/{REPORT}") or "")
+            outputs = (ended.stdout, ended.stderr, text_at(copy, f"{job}/{REPORT}") or "")
             if ended.late:
                 why = f"{self._name} was not done after {self._seconds:g} s"
-                return PageWork((), None, (), why, ended.exit_code, *said)
+                return PageWork((), None, (), why, ended.exit_code, *outputs)
             if ended.exit_code:
                 why = f"{self._name} ended with exit code {ended.exit_code}"
-                return PageWork((), None, (), why, ended.exit_code, *said)
+                return PageWork((), None, (), why, ended.exit_code, *outputs)
             found = await to_its_end(partial(differences, copy, known, task.store.files))
-            return PageWork(found[0], None, found[1], "", 0, *said)
+            return PageWork(found[0], None, found[1], "", 0, *outputs)
 
 
-def _copied(task: PageTask, folder: Path, job: str) -> Inventory:
+def _copy_for(task: PageTask, folder: Path, job: str) -> Inventory:
     with task.store.files.reading(), told(folder):
         known = dict(copy_store(task.store.root, folder))
-        asked = asked_lines(task.store.files)
-        for name in [*known] if asked else ():
+        withheld = asked_lines(task.store.files)
+        for name in [*known] if withheld else ():
             content = (folder / name).read_bytes()
-            shown = without_asked(content.decode(errors="replace"), asked)
+            shown = without_asked(content.decode(errors="replace"), withheld)
             if shown != content.decode(errors="replace"):
                 (folder / name).write_bytes(shown.encode())
                 known[name] = _digest(folder / name)
         for name in (*FOLDERS, job):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        if not (folder / task.raw).is_dir():  # nothing is kept of a dry run
+        if not (folder / task.raw).is_dir():  # a dry run has no raw copy in the store
             (folder / task.raw).mkdir(parents=True)
             for name, text in task.talk.files:
                 path = folder / task.raw / name

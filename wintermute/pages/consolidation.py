@@ -1,10 +1,10 @@
-"""Consolidation: a conversation becomes pages that link, by work that counts only when it is clean.
+"""Consolidation: an agent turns a conversation into linked pages, which are checked before they count.
 
-    raw material ─ copied word for word ─▶ agent ─▶ changes ─▶ verdict ─┬▶ rejected: nothing changed
-                                                                        ├▶ proposals
-                                                                        ╰▶ recorded, then in place
+    conversation ─ raw copy ─▶ agent ─▶ changes ─▶ verdict ─┬▶ rejected: nothing changed
+                                                            ├▶ proposals
+                                                            ╰▶ recorded, then in place
 
-A job folder says what came of it, whenever we are killed (W-058 to W-068).
+The job folder holds the result, whenever the program is killed (W-058 to W-068).
 """
 
 import logging
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a job would do. `diff`: as `patch` reads it; `refused`: why it would do nothing."""
+    """Result that a job would have. `diff`: in the format of `patch`; `refused`: why it would change nothing."""
 
     diff: str
     verdict: PageVerdict
@@ -71,7 +71,7 @@ class Preview:
 
 
 class Consolidation:
-    """Makes pages of conversations in one store."""
+    """Turns conversations into pages of one wiki."""
 
     def __init__(
         self,
@@ -82,53 +82,53 @@ class Consolidation:
         kept: Consolidations | None,
         redact: Redaction,
     ) -> None:
-        """`kept`: where it is recorded, if that is the store of a configuration."""
+        """`kept`: the store for records, if this is the wiki of a configuration."""
         self._store = store
         self._files = store.files
         self._agents = agents
         self._clock = clock
         self._zone = zone
-        self._kept = kept
+        self._records = kept
         self._redact = redact
 
     async def consolidate(
         self, material: RawMaterial, agent: str, *, wait: bool = False
     ) -> WikiJob | None:
-        """Make pages of a conversation; the job, whatever came of it. None: nothing new was said.
+        """Turn a conversation into pages; return the finished job, or None if nothing new was said.
 
-        Raises: ConfigurationError for an agent that nobody knows; StoreBusy unless it may `wait`;
-        StoreMissing, StoreUnusable; WintermuteError for what is no conversation.
+        Raises: ConfigurationError for an unknown agent; StoreBusy unless it may `wait`; StoreMissing,
+        StoreUnusable; WintermuteError if this is no conversation.
         """
         worker = self.agent(agent)
         async with alone(self._files, self._clock, wait=wait):
-            await to_its_end(partial(_prepared, self._files))
-            if self._kept is not None:
-                await self._kept.settle(self._files)
+            await to_its_end(partial(_prepare, self._files))
+            if self._records is not None:
+                await self._records.settle(self._files)
             talk = await material.read()
             if talk is None:
                 return None
             job = WikiJob("", agent, talk.named)
             job = await to_its_end(partial(begin, self._files, job, self._now()))
             log.info("consolidation began job=%s agent=%s", job.name, agent)
-            job = await self._worked(job, talk, worker)
+            job = await self._run_agent(job, talk, worker)
             log.info("consolidation over job=%s status=%s", job.name, job.status)
             return job
 
     async def preview(self, material: RawMaterial, agent: str) -> Preview | None:
-        """What a job would do, without a trace of it in the store. Raises: as `consolidate`."""
+        """Return the result of a job without a change to the store. Raises: as `consolidate`."""
         worker = self.agent(agent)
         talk = await material.read()
         if talk is None:
             return None
-        raw = await to_its_end(partial(self._raw, talk))
+        raw = await to_its_end(partial(self._raw_copy_path, talk))
         task = await self._task(talk, WikiJob("", agent, raw_copy=raw))
-        done = await self._judged(task, await worker.pages(task))
+        done = await self._judge(task, await worker.pages(task))
         changes = done.work.changes if done.refused else done.verdict.changes
         proposed = [page.change for page in done.verdict.proposed]
         return Preview(self._redact(patch((*changes, *proposed))), done.verdict, done.refused)
 
     def agent(self, name: str) -> PageAgent:
-        """Who is called so. Raises: ConfigurationError (W-063)."""
+        """Return the agent with this name. Raises: ConfigurationError (W-063)."""
         if name not in self._agents:
             raise ConfigurationError(f"no command configured for agent '{name}'")
         return self._agents[name]
@@ -137,111 +137,113 @@ class Consolidation:
         return self._clock.now().astimezone(self._zone)
 
     async def _task(self, talk: Talk, job: WikiJob) -> PageTask:
-        """What the agent is given: the store as it is now."""
-        view = await to_its_end(partial(_viewed, self._store))
+        """Return the input of the agent: the store as it is now."""
+        view = await to_its_end(partial(_view, self._store))
         return PageTask(talk, job.raw_copy, job, self._store, view, self._now().date())
 
-    async def _worked(self, job: WikiJob, talk: Talk, worker: PageAgent) -> WikiJob:
-        """Let the agent work, and do what it wants as far as that may be."""
+    async def _run_agent(self, job: WikiJob, talk: Talk, worker: PageAgent) -> WikiJob:
+        """Run the agent, and apply its changes if they are allowed."""
         done = _Done(PageWork(exit_code=1), PageVerdict())
         try:
-            job = await self._copied(job, talk)
+            job = await self._write_raw(job, talk)
             seen = await to_its_end(partial(SeenPages, self._files))
             task = await self._task(talk, job)
             done = _Done(await worker.pages(task), PageVerdict())
-            done = await self._judged(task, done.work)
+            done = await self._judge(task, done.work)
             if not done.refused:
-                return await self._placed(job, talk, done, seen)
+                return await self._apply(job, talk, done, seen)
             failed = replace(job, reason=done.refused)
             if done.work.failed:
-                return await self._ended(failed, talk, done)
-            return await self._ended(replace(failed, status="rejected"), talk, done)
-        except (StoreChanged, QuestionWithdrawn) as problem:  # it may show what is forgotten by now
+                return await self._end_unchanged(failed, talk, done)
+            return await self._end_unchanged(replace(failed, status="rejected"), talk, done)
+        except (StoreChanged, QuestionWithdrawn) as problem:  # outputs may contain forgotten text
             status: JobStatus = "rejected" if isinstance(problem, StoreChanged) else "failed"
             await to_its_end(partial(note, self._files, job, dict.fromkeys(self._texts(done), "")))
             ended = replace(job, status=status, reason=str(problem))
-            return await self._ended(ended, talk, _Done(PageWork(exit_code=1), PageVerdict()))
+            return await self._end_unchanged(
+                ended, talk, _Done(PageWork(exit_code=1), PageVerdict())
+            )
         except AnswerUnusable as problem:
             rejected = replace(job, status="rejected", reason=str(problem))
-            return await self._ended(rejected, talk, done)
+            return await self._end_unchanged(rejected, talk, done)
         except WintermuteError as problem:
-            return await self._ended(replace(job, reason=str(problem)), talk, done)
+            return await self._end_unchanged(replace(job, reason=str(problem)), talk, done)
         except BaseException:
-            await self._ended(replace(job, reason="stopped before its end"), talk, done)
+            await self._end_unchanged(replace(job, reason="stopped before its end"), talk, done)
             raise
 
-    async def _copied(self, job: WikiJob, talk: Talk) -> WikiJob:
-        """The conversation stands in the store word for word, and everybody knows where (W-059)."""
-        job = replace(job, raw_copy=await to_its_end(partial(self._raw, talk)))
+    async def _write_raw(self, job: WikiJob, talk: Talk) -> WikiJob:
+        """Write the raw copy of the conversation, and record its path first (W-059)."""
+        job = replace(job, raw_copy=await to_its_end(partial(self._raw_copy_path, talk)))
         await to_its_end(partial(note, self._files, job, {JOB: job.as_json()}))
-        if self._kept is not None:
-            await self._kept.begun(job, talk)
-        await to_its_end(partial(_keep, self._files, job.raw_copy, talk))
+        if self._records is not None:
+            await self._records.begun(job, talk)
+        await to_its_end(partial(_write_raw_copy, self._files, job.raw_copy, talk))
         return job
 
-    def _raw(self, talk: Talk) -> str:
+    def _raw_copy_path(self, talk: Talk) -> str:
         if talk.named.startswith(f"{RAW}/"):
-            return talk.named  # a copy already: what was made of it is made anew
+            return talk.named  # a raw copy already: its pages are written again
         if talk.part is None and (left := self._left_copy(talk)):
             return left
         return raw_path(self._files, talk.name, self._now().date())
 
     def _left_copy(self, talk: Talk) -> str:
-        """That of an attempt of which nothing came, if it says the same; "": there is none."""
+        """Return the raw copy of an unsuccessful job if it has the same text; else ""."""
         for job in listed_jobs(self._files):
             if job.conversation == talk.named and job.raw_copy:
-                here = StoreFolder(self._files.root / job.raw_copy)
-                same = all(text_at(here, name) == text for name, text in talk.files)
+                copy = StoreFolder(self._files.root / job.raw_copy)
+                same = all(text_at(copy, name) == text for name, text in talk.files)
                 return job.raw_copy if same and job.status != "applied" else ""
         return ""
 
-    async def _judged(self, task: PageTask, work: PageWork) -> "_Done":
-        ours = [each.path for each in work.changes if self._hides(each.after or "")]
-        reasons = tuple(f"{path} would hold a secret of the configuration" for path in ours)
-        work = await to_its_end(partial(_safe, work))
+    async def _judge(self, task: PageTask, work: PageWork) -> "_Done":
+        revealing = [each.path for each in work.changes if self._has_secret(each.after or "")]
+        reasons = tuple(f"{path} would hold a secret of the configuration" for path in revealing)
+        work = await to_its_end(partial(_remove_secrets, work))
         if work.failed or work.objections:
             return _Done(work, PageVerdict(reasons=work.objections))
         verdict = await to_its_end(partial(_verdict, task, work))
         return _Done(work, PageVerdict(reasons=reasons) if reasons else verdict)
 
-    def _hides(self, text: str) -> bool:
+    def _has_secret(self, text: str) -> bool:
         return self._redact(text) != text
 
-    async def _placed(self, job: WikiJob, talk: Talk, done: "_Done", seen: SeenPages) -> WikiJob:
-        """Record it and put it in place. Raises: StoreChanged; QuestionWithdrawn."""
+    async def _apply(self, job: WikiJob, talk: Talk, done: "_Done", seen: SeenPages) -> WikiJob:
+        """Record the changes and put them in place. Raises: StoreChanged; QuestionWithdrawn."""
         changes, proposed = done.verdict.changes, done.verdict.proposed
         end = self._now().isoformat(timespec="seconds")
         job = replace(job, end=end, exit_code=0, proposed=tuple(p.change.path for p in proposed))
         await to_its_end(partial(note, self._files, job, self._texts(done)))
-        recording = unrecorded
-        if self._kept is not None:
+        record = unrecorded
+        if self._records is not None:
             lines = done.work.lines
-            recording = partial(self._kept.recording, job, talk, changes, proposed, lines)
-        said = replace(job, status="applied", reason="")
-        beside = partial(_beside, self._files, said, talk, done, self._report(said, done))
-        job = await put_in_place(self._files, job, changes, beside, seen, recording)
-        if self._kept is not None:
-            with _told_later(job):
-                await self._kept.settled(job.name)
+            record = partial(self._records.recording, job, talk, changes, proposed, lines)
+        applied = replace(job, status="applied", reason="")
+        beside = partial(_beside, self._files, applied, talk, done, self._report(applied, done))
+        job = await put_in_place(self._files, job, changes, beside, seen, record)
+        if self._records is not None:
+            with _logged_failure(job):
+                await self._records.settled(job.name)
         return job
 
-    async def _ended(self, job: WikiJob, talk: Talk, done: "_Done") -> WikiJob:
-        """Nothing came of it, and its folder says why."""
+    async def _end_unchanged(self, job: WikiJob, talk: Talk, done: "_Done") -> WikiJob:
+        """End a job without changes, and write the reason to its folder."""
         if await to_its_end(partial(is_under_way, self._files, job)):
-            return job  # whoever comes next finishes it
+            return job  # the next job finishes it
         if talk.part is not None:
             job = replace(job, raw_copy="")
         end, code = self._now().isoformat(timespec="seconds"), done.work.exit_code or 1
         job = replace(job, end=end, exit_code=code, reason=self._redact(job.reason))
         texts = {**self._texts(done), REPORT: self._report(job, done), JOB: job.as_json()}
-        with _told_later(job):
+        with _logged_failure(job):
             await to_its_end(partial(note, self._files, job, texts))
-            if self._kept is not None:
-                await self._kept.dropped(self._files, job.name)
+            if self._records is not None:
+                await self._records.dropped(self._files, job.name)
         return job
 
     def _texts(self, done: "_Done") -> dict[str, str]:
-        """What an agent printed, and what it wanted."""
+        """Return an agent's output and patches, as files of the job."""
         work, verdict = done.work, done.verdict
         texts = {
             OUT: work.stdout,
@@ -269,38 +271,38 @@ class Consolidation:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What an agent did, and what may become of it."""
+    """Work of an agent, and the verdict on it."""
 
     work: PageWork
     verdict: PageVerdict
 
     @property
     def refused(self) -> str:
-        """Why nothing of it may be done; "": it may."""
+        """Reason why none of it may be applied; "" if it may."""
         return self.work.failed or "; ".join(self.verdict.reasons[:MOST_TOLD])
 
 
 @contextmanager
-def _told_later(job: WikiJob) -> Iterator[None]:
-    """A block whose failure the next job makes good: what it finds tells how this one ended."""
+def _logged_failure(job: WikiJob) -> Iterator[None]:
+    """Log a failure here and go on: the next job finds the state of this one."""
     try:
         yield
     except WintermuteError as problem:
         log.warning("consolidation not noted job=%s reason=%s", job.name, problem)
 
 
-def _prepared(files: StoreFolder) -> None:
-    with files.reading():  # what a kill interrupted is finished by that
+def _prepare(files: StoreFolder) -> None:
+    with files.reading():  # finishes an interrupted write
         sweep(files)
     sweep_copies()
 
 
-def _viewed(store: WikiStore) -> StoreView:
+def _view(store: WikiStore) -> StoreView:
     with store.files.reading():
         return StoreView(store.pages(), store.tree().names, store.files.presence)
 
 
-def _keep(files: StoreFolder, raw: str, talk: Talk) -> None:
+def _write_raw_copy(files: StoreFolder, raw: str, talk: Talk) -> None:
     if (files.root / raw).is_dir():
         return
     with files.writing():
@@ -321,8 +323,8 @@ def _verdict(task: PageTask, work: PageWork) -> PageVerdict:
     )
 
 
-def _safe(work: PageWork) -> PageWork:
-    """Hide secrets in it, but for those that a person wrote into a page (M-083)."""
+def _remove_secrets(work: PageWork) -> PageWork:
+    """Remove secrets from the work, except those that a person wrote into a page (M-083)."""
     if any(secret_kind(name_of(each.path)) for each in work.changes):
         return PageWork(objections=("the name of a page gives a secret away",))
     changes = tuple(
@@ -336,13 +338,13 @@ def _safe(work: PageWork) -> PageWork:
 def _beside(
     files: StoreFolder, job: WikiJob, talk: Talk, done: _Done, report: str
 ) -> list[FileChange]:
-    """What changes with the pages: whose lines they have, what is from outside, and what is said."""
+    """Return the files that change with the pages: lines written by us, taint marks and the report."""
     here = StoreFolder(files.root / job.raw_copy)
     if any(text_at(here, name) != text for name, text in talk.files):
-        raise StoreChanged("what was said was changed meanwhile")
-    found = [written_change(files, change) for change in done.verdict.changes]
+        raise StoreChanged("messages were changed meanwhile")
+    changes = [written_change(files, change) for change in done.verdict.changes]
     if talk.is_outside:
         pages = [each.path for each in done.verdict.changes if is_page(each.path)]
-        found.append(marked_outside(files, [job.raw_copy, *pages]))
+        changes.append(marked_outside(files, [job.raw_copy, *pages]))
     path = f"{job.folder}/{REPORT}"
-    return [*found, FileChange(path, text_at(files, path), report)]
+    return [*changes, FileChange(path, text_at(files, path), report)]

@@ -1,9 +1,9 @@
-"""Origins of the lines of pages: messages named by who wrote them, checked, kept (M-082).
+"""Origins of the lines of pages: the messages that each line came from (M-082).
 
-    page of a model ─ [2, 5] behind a line ─▶ stripped, checked ─▶ `page_lines`: path, line ─▶ messages
-                                              what is forgotten ─▶ lines that go, lines that are asked
+    page of a model ─ [2, 5] behind a line ─▶ removed, checked ─▶ `page_lines`: path, line ─▶ messages
+                                              forgotten messages ─▶ lines to delete, lines to ask about
 
-A line is known by the digest of what it says, on its page; where that is gone, a person renamed it.
+A line is identified by its page and the digest of its text. If its page is gone, a person has renamed the page.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ from wintermute.wiki.verdict import lines_of, opening_line
 
 MARK = r"[ \t]+\[\d{1,4}(?:[ \t]*,[ \t]*\d{1,4})*\](?:[ \t]*\[\d{1,4}\])*"
 MARKS = re.compile(rf"(?<=[.!?]){MARK}(?=\s)|(?<=\S){MARK}(?=[ \t]*(?:[.!?|]|$))")
-"""Numbers with which a model says behind a line where it came from: `[2]`, `[2, 5]`, `[2][5]`."""
+"""Numbers of messages that a model puts behind a line as its origins: `[2]`, `[2, 5]`, `[2][5]`."""
 NUMBER = re.compile(r"\d+")
 YEAR = 1000
 DAY = re.compile(r"\A\[[^\n]*\]\n")
 ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
 MOST_OTHERS = 2
-"""Other messages that have a word; one that more of them have is nobody's own."""
+"""Messages that may share a word; a more common word identifies none of them."""
 SENTENCE_END = re.compile(r"[.!?\n]+\s*")
 PATCHES = ("diff.patch", "proposed.patch")
 
 KnownLine = tuple[str, str]
-"""A page, and the digest of a line there."""
+"""Path of a page, and the digest of a line there."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineOrigin:
-    """The messages of a job that a line came from, none being all, and lines of the page before."""
+    """Messages that a line came from (empty: all of its job), and earlier lines of the same page."""
 
     events: frozenset[str] = frozenset()
     lines: frozenset[str] = frozenset()
@@ -53,10 +53,10 @@ LineOrigins = Mapping[str, LineOrigin]
 
 @dataclass(frozen=True, slots=True)
 class LostLines:
-    """Lines that came from what is forgotten. `anywhere`: digests of those that go from any page.
+    """Lines that came from forgotten messages. `anywhere`: digests of lines to delete on any page.
 
-    `texts`: what they say. `asked`: by their digests, lines of people that share words with it.
-    `jobs`: those that were shown it. `found`: the lines that go, as they stand.
+    `texts`: their text. `asked`: people's lines that share words with them, by digest. `jobs`: jobs that saw
+    the messages. `found`: the lines to delete as they are in the file, by digest.
     """
 
     known: frozenset[KnownLine] = frozenset()
@@ -67,12 +67,12 @@ class LostLines:
     found: dict[str, str] = field(default_factory=dict)
 
     def goes(self, path: str, line: str) -> bool:
-        """Tell whether a line of a page goes."""
+        """Decide if a line of a page is deleted."""
         name = digest(line)
         return name in self.anywhere or (path, name) in self.known
 
     def cut(self, path: str, text: str) -> str:
-        """A page without them."""
+        """Return the text of a page without these lines; their links stay."""
         lines = text.splitlines(keepends=True)
         return "".join(left_of(line) if self.goes(path, line) else line for line in lines)
 
@@ -81,7 +81,7 @@ NOTHING_LOST = LostLines()
 
 
 def left_of(line: str) -> str:
-    """Links of a line that goes: they are left."""
+    """Return the links of a deleted line as a list entry; "" if it has none."""
     links = [f"[[{target}]]" for target in links_in(line)]
     return f"- {' '.join(links)}\n" if links else ""
 
@@ -89,9 +89,9 @@ def left_of(line: str) -> str:
 def unmarked(
     text: str, before: str, shown: Collection[int]
 ) -> tuple[str, dict[str, tuple[int, ...]]]:
-    """A page without its marks, and what they said; lines that stood there `before` keep theirs.
+    """Return a page without origin marks, and the numbers by line; lines from `before` keep theirs.
 
-    A year in brackets is no mark, unless so many messages were `shown`.
+    A year in brackets is a mark only if that many messages were `shown`.
     """
     kept, coded = {*lines_of(before)}, list(fences(text))
     named: dict[str, tuple[int, ...]] = {}
@@ -115,10 +115,10 @@ def origins(
     shown: Mapping[int, tuple[str, Collection[str]]],
     earlier: LineOrigins,
 ) -> dict[str, LineOrigin]:
-    """Origins of the lines that a page has not had `before`, by their words as well as by name.
+    """Find the origins of the lines that are new on a page, by their marks and by their words.
 
-    `shown`: what was said under each number, and its events. A word that the named ones have not
-    came from another, or from a line of the page before; `earlier`: where those of this job came from.
+    `shown`: text and events by number. A word that is in none of the marked messages came from another message,
+    or from an older line of the page. `earlier`: origins that this job found before.
     """
     words = {n: beginnings(ANSWER.split(DAY.sub("", said))[0]) for n, (said, _) in shown.items()}
     old = {line: beginnings(line) for line in sourced(before)}
@@ -128,8 +128,8 @@ def origins(
         left = beginnings(line).difference(*(words[n] for n in marks or shown))
         holders = {word: [n for n in words if word in words[n]] for word in left}
         numbers = {*marks, *(n for of in holders.values() if len(of) <= MOST_OTHERS for n in of)}
-        unheard = {word for word, of in holders.items() if not of}
-        lines = {each for each, of in old.items() if unheard & of}
+        unknown = {word for word, of in holders.items() if not of}
+        lines = {each for each, of in old.items() if unknown & of}
         ours = [earlier[each] for each in lines & earlier.keys()]
         events = {event for n in numbers for event in shown[n][1]}.union(*(o.events for o in ours))
         if not marks or not all(each.events for each in ours):
@@ -139,31 +139,32 @@ def origins(
     return found
 
 
-def renamed(told: LineOrigins, was: str | None, now: str | None) -> LineOrigins:
-    """Origins of the lines as they are `now`, each in the place of what it `was`.
+def renamed(origins_by_line: LineOrigins, was: str | None, now: str | None) -> LineOrigins:
+    """Return origins for the lines as they are `now`, each under its new text.
 
-    Lines that are the same by now, and of another origin, came from all.
+    Lines that have become equal but had different origins came from all messages.
     """
     old, new = lines_of(was or ""), lines_of(now or "")
     names = dict(zip(old, new, strict=True)) if len(old) == len(new) else {}
-    found: dict[str, LineOrigin] = {}
-    for line, origin in told.items():
+    moved: dict[str, LineOrigin] = {}
+    for line, origin in origins_by_line.items():
         name = names.get(line, line)
-        found[name] = origin if found.get(name, origin) == origin else LineOrigin()
-    return found
+        moved[name] = origin if moved.get(name, origin) == origin else LineOrigin()
+    return moved
 
 
 async def keep_sources(
-    tx: Transaction, changes: Sequence[FileChange], told: Mapping[str, LineOrigins], raw: str
+    tx: Transaction, changes: Sequence[FileChange], named: Mapping[str, LineOrigins], raw: str
 ) -> None:
-    """Keep where the new lines of these pages came from: where nobody named it, from all of `raw`."""
+    """Store the origins of new lines; a line without an origin came from all of `raw`."""
     for change in sorted(changes, key=lambda each: each.path == INDEX):
         before = {*lines_of(change.before or "")}
         for line in (each for each in sourced(change.after or "") if each not in before):
-            origin = told.get(change.path, {}).get(line, LineOrigin())
+            origin = named.get(change.path, {}).get(line, LineOrigin())
             known = [(change.path, digest(each)) for each in origin.lines]
-            if change.path == INDEX and told:  # written by us: it says how a page begins
-                known = [*_begun(line, changes)]
+            # Our line in the index repeats the opening line of a page.
+            if change.path == INDEX and named:
+                known = [*_opening_lines(line, changes)]
             old = await tx.scalars(
                 "SELECT DISTINCT source FROM page_lines"
                 " WHERE (path, line) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
@@ -172,7 +173,7 @@ async def keep_sources(
             sources = {*origin.events, *old}
             if not origin.events and not (old and change.path == INDEX):
                 sources.add(raw)
-            if origin.lines and not old:  # from before there was a record of lines
+            if origin.lines and not old:  # lines older than the record of origins
                 sources |= {link.rpartition("/")[0] for link in links_in(change.before or "")}
             await tx.execute_many(
                 "INSERT OR IGNORE INTO page_lines (path, line, source) VALUES (?, ?, ?)",
@@ -180,8 +181,8 @@ async def keep_sources(
             )
 
 
-def _begun(line: str, changes: Iterable[FileChange]) -> Iterable[KnownLine]:
-    """The lines with which the pages begin that a line of the index links to."""
+def _opening_lines(line: str, changes: Iterable[FileChange]) -> Iterable[KnownLine]:
+    """Yield the opening lines of the pages that a line of the index links to."""
     links = {*links_in(line)}
     for change in filter(lambda each: is_page(each.path), changes):
         if {name_of(change.path), change.path.removesuffix(ENDING)} & links:
@@ -189,7 +190,7 @@ def _begun(line: str, changes: Iterable[FileChange]) -> Iterable[KnownLine]:
 
 
 async def drop_lines(tx: Transaction, lines: Collection[KnownLine]) -> None:
-    """Remove what is known of these."""
+    """Delete the origins of these lines."""
     rows = sorted(lines)
     await tx.execute_many("DELETE FROM page_lines WHERE path = ? AND line = ?", rows)
 
@@ -203,10 +204,10 @@ async def lost_lines(
     *,
     asks: bool = False,
 ) -> LostLines:
-    """The lines that came from these events, and those that only a person may take away.
+    """Find the lines that came from these events, and those that only a person may delete.
 
-    `raws`: the copies that say them. `said`: their texts. `answered`: digests to which somebody said
-    yes. `asks`: none goes unasked.
+    `raws`: raw copies with these messages. `said`: their texts. `answered`: digests that a person approved.
+    `asks`: no line is deleted without a question.
     """
     database = stores.database
     rows = await database.rows(
@@ -220,8 +221,8 @@ async def lost_lines(
     if not stores.wiki.exists or not (rows or jobs or answered or asks):
         return NOTHING_LOST
     every = _known(await database.rows("SELECT DISTINCT path, line FROM page_lines"))
-    look = partial(_lost, stores.wiki, every, _known(rows), jobs, frozenset(answered))
-    lost = await asyncio.to_thread(look, said, asks=asks)
+    find = partial(_lost, stores.wiki, every, _known(rows), jobs, frozenset(answered))
+    lost = await asyncio.to_thread(find, said, asks=asks)
     return LostLines(asked=lost.asked | lost.found, jobs=lost.jobs) if asks else lost
 
 
@@ -239,74 +240,77 @@ def _lost(
     *,
     asks: bool,
 ) -> LostLines:
-    """`every`: all lines of which it is known where they came from; `known`: from these messages."""
+    """Find lost lines. `every`: all lines with known origins; `known`: those from these messages."""
     files = wiki.files
     with files.reading():
-        known |= {each for job in jobs for each in _of_job(files, job)} - (every - known)
+        known |= {each for job in jobs for each in _lines_of_job(files, job)} - (every - known)
         renamed = {name for path, name in known if files.presence(path) == "none"}
         lost = LostLines(known, answered | renamed)
         pages = _lines(wiki)
         at = {path for path, _ in known}
         near = [each for each in pages if lost.anywhere or each[0] in at]
         gone = {each for each in near if lost.goes(*each)}
-        found = {digest(line): line for _, line in gone}
-        names, texts = {*(name for _, name in known), *lost.anywhere}, {*map(_bare, found.values())}
+        going = {digest(line): line for _, line in gone}
+        names, texts = (
+            {*(name for _, name in known), *lost.anywhere},
+            {*map(_bare, going.values())},
+        )
         for path in (f"{job}/{patch}" for job in names_in(files, JOBS) for patch in PATCHES):
             lines = (line[1:] for line in (text_at(files, f"{JOBS}/{path}") or "").splitlines())
             texts |= {_bare(line) for line in lines if digest(line) in names}
-        theirs, already = [each for each in pages if each not in gone], asked_lines(files)
-        shares = _sharing(theirs, [*said, *texts] if known or asks else ())
+        others, already = [each for each in pages if each not in gone], asked_lines(files)
+        shares = _sharing(others, [*said, *texts] if known or asks else ())
         own = [
             line
             for path, line in shares
             if asks or not ((path, digest(line)) in every or line in written_lines(files, path))
         ]
-        own += [line for _, line in theirs if digest(line) in already] if already else []
+        own += [line for _, line in others if digest(line) in already] if already else []
         asked = {digest(line): line for line in own}
-    return LostLines(known, lost.anywhere, tuple(sorted(texts)), asked, tuple(jobs), found)
+    return LostLines(known, lost.anywhere, tuple(sorted(texts)), asked, tuple(jobs), going)
 
 
 def _lines(wiki: WikiStore) -> list[tuple[str, str]]:
-    """Lines of all pages, and of the index, that say something."""
+    """Return the lines of all pages and of the index that have text."""
     texts = ((path, text_at(wiki.files, path) or "") for path in pages_of(wiki))
     return [(path, line) for path, text in texts for line in sourced(text)]
 
 
 def pages_of(wiki: WikiStore) -> list[str]:
-    """The paths of all pages, and of the index."""
+    """Return the paths of all pages, and of the index."""
     return sorted(path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
 
 
-def _of_job(files: StoreFolder, job: str) -> set[KnownLine]:
-    """The lines that we wrote on pages of a job: of those from before it may have made any."""
-    found = read_job(files, job)
+def _lines_of_job(files: StoreFolder, job: str) -> set[KnownLine]:
+    """Return all lines written by us on the pages of a job, for jobs without recorded origins."""
+    record = read_job(files, job)
     return {
         (path, digest(line))
-        for path in (found.changed_files if found else ())
+        for path in (record.changed_files if record else ())
         for line in sourced("\n".join(written_lines(files, path)))
     }
 
 
 def _sharing(lines: Sequence[tuple[str, str]], texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Lines that share most of their words, or most of those of a sentence of the texts."""
+    """Yield lines that share most of their words, or most of a sentence's, with the texts."""
     parts = {part: beginnings(part) for text in texts for part in SENTENCE_END.split(text)}
     stems = sorted({word for of in parts.values() for word in of}, key=len, reverse=True)
-    look = re.compile("|".join(map(re.escape, stems)))
+    any_stem = re.compile("|".join(map(re.escape, stems)))
     for path, line in lines if stems else ():
-        if look.search(line.casefold()):  # most have none, which is cheaper to see
+        if any_stem.search(line.casefold()):  # cheap test first: most lines share no word
             said = beginnings(line)
             if any(_is_most(said & of, min(len(said), len(of))) for of in parts.values()):
                 yield path, line
 
 
 def _is_most(shared: Collection[str], least: int) -> bool:
-    """Tell whether most words of the shorter one are shared; a single one must have a number."""
+    """Decide if most words of the shorter side are shared; a single shared word must have a digit."""
     numbered = any(map(str.isdigit, "".join(shared)))
     return 2 * len(shared) > least and (len(shared) > 1 or numbered)
 
 
 def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
-    """The lines that people are asked about: where each is, and its digest."""
+    """Return place and digest of each line that people are asked about."""
     asked, found = asked_lines(wiki.files), list[tuple[str, str]]()
     for path in pages_of(wiki) if asked else ():
         lines = enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
@@ -315,5 +319,5 @@ def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
 
 
 def _bare(line: str) -> str:
-    """Words of a line, without the marks of a list."""
+    """Return the words of a line, without list marks."""
     return line.strip().lstrip("-*+># \t")

@@ -1,10 +1,10 @@
-"""The agent `builtin`: a model says which pages are to be made of a conversation, then writes each.
+"""Agent `builtin`: a model plans the pages for a conversation, then writes each of them.
 
-    conversation ─ pieces ─▶ plan (JSON) ─▶ for each page: its text now, and the piece ─▶ the page
-                                  │ cut off, wrong shape, out of place: told once, then refused
+    conversation ─ parts ─▶ plan (JSON) ─▶ for each page: its current text, and the part ─▶ the page
+                                 │ cut off, wrong shape, wrong path: one more try, then refused
 
-What a model answers is data: it is proved here for its form, and judged with all others for what it
-does to the store. The line that cites the conversation is written by us (W-078).
+A model's answer is data: its form is checked here, and its effect on the wiki by the verdict. The line that
+cites the conversation is added by us (W-078).
 """
 
 import json
@@ -56,15 +56,15 @@ from wintermute.wiki.verdict import UNLINKABLE, StoreView, path_problem, shortes
 
 ROLE = "dreaming"
 MOST_PAGES = 20
-"""Of one plan."""
+"""Pages of one plan."""
 MOST_PIECE = 16_000
 SHARE = 0.4
-"""Of a conversation that is shown at once: so many tokens, and so much of the window at most."""
+"""Limits of a conversation's part: tokens, and part of the model's window."""
 INDEX_SHARE = 0.1
 NAMES_SHARE = 0.1
-"""How much of the window the index, and the names of pages, may take."""
+"""Parts of the window for the index and for the names of pages."""
 ALL_NAMES = 100
-"""So many are shown all; of more, those that the conversation is about."""
+"""Names up to which all are shown; of more, only those that fit the conversation."""
 SOURCE = re.compile(rf"^Source: \[\[{RAW}/[^\[\]|#\n]+\]\]$", re.MULTILINE)
 FENCE = re.compile(r"\A```[a-zA-Z]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 SECOND = re.compile(r"^---[ \t]*\n(?:created|updated):", re.MULTILINE)
@@ -75,14 +75,14 @@ AGAIN = (
     " line of three dashes."
 )
 OF_FILES = "\n## How to change the files\n"
-"""Where in the instructions that part begins which is for programs that work on a copy."""
+"""Heading in the instructions of the section for programs that work on a copy."""
 NOTHING = "(none)"
 NEW = "(there is none yet)"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPage:
-    """One page of a plan."""
+    """Page of a plan."""
 
     path: str
     action: Literal["create", "update"]
@@ -91,7 +91,7 @@ class PlannedPage:
 
 @dataclass(frozen=True, slots=True)
 class WriterPrompts:
-    """What the model is told: in general, for a plan, and for a page."""
+    """Prompts: general instructions, for a plan, and for a page."""
 
     instructions: Template
     plan: Template
@@ -99,7 +99,7 @@ class WriterPrompts:
 
 
 def pieces(blocks: Sequence[str], room: int) -> list[dict[int, str]]:
-    """A conversation in parts of at most so many tokens, of one message at least, by their numbers."""
+    """Split a conversation into parts of at most `room` tokens, or one message; keys are message numbers."""
     parts: list[dict[int, str]] = []
     left = 0
     for n, block in enumerate(blocks, 1):
@@ -112,10 +112,10 @@ def pieces(blocks: Sequence[str], room: int) -> list[dict[int, str]]:
     return parts
 
 
-def planned(found: Json, view: StoreView) -> tuple[PlannedPage, ...]:
-    """The pages that an answer names, each once (W-078). Raises: Unfit."""
-    only(found, "pages")
-    pages = found["pages"]
+def planned(answer: Json, view: StoreView) -> tuple[PlannedPage, ...]:
+    """Read the pages of a plan, each once (W-078). Raises: Unfit."""
+    only(answer, "pages")
+    pages = answer["pages"]
     if not isinstance(pages, list) or not all(isinstance(each, dict) for each in pages):
         raise Unfit('"pages" must be a list of objects')
     if len(pages) > MOST_PAGES:
@@ -124,22 +124,22 @@ def planned(found: Json, view: StoreView) -> tuple[PlannedPage, ...]:
     return tuple({page.path: page for page in reversed(named) if page.path != INDEX}.values())[::-1]
 
 
-def _planned(found: Json, view: StoreView) -> PlannedPage:
-    only(found, "path", "action", "reason")
-    if not all(isinstance(value, str) for value in found.values()):
+def _planned(page: Json, view: StoreView) -> PlannedPage:
+    only(page, "path", "action", "reason")
+    if not all(isinstance(value, str) for value in page.values()):
         raise Unfit('"path", "action" and "reason" must be texts')
-    if found["action"] not in ("create", "update"):
+    if page["action"] not in ("create", "update"):
         raise Unfit('"action" must be "create" or "update"')
-    path = _path(found["path"].strip(), view.names)
+    path = _path(page["path"].strip(), view.names)
     if problem := path_problem(path):
-        raise Unfit(f"{path[:80]!r} {problem}", "a path of it is none of a page")
+        raise Unfit(f"{path[:80]!r} {problem}", "one of its paths is not a page's")
     action = "update" if path in view.names.paths else "create"
-    reason = shortened(one_line(found["reason"]), MOST_REASON)
+    reason = shortened(one_line(page["reason"]), MOST_REASON)
     return PlannedPage(path, cast("Literal['create', 'update']", action), reason)
 
 
 def _path(given: str, names: Names) -> str:
-    """The path that is meant: a page that has this name already is the one."""
+    """Return the path of a planned page; an existing page with the same name is used."""
     path = given if given.endswith(ENDING) else given + ENDING
     if path in names.paths or path == INDEX:
         return path
@@ -151,7 +151,7 @@ def _path(given: str, names: Names) -> str:
 
 
 def page_in(reply: Reply, title: str) -> str:
-    """The page that an answer is, and nothing but one (W-078). Raises: Unfit."""
+    """Read exactly one page from an answer (W-078). Raises: Unfit."""
     if not reply.is_whole:
         raise Unfit("it was cut off before its end: make it shorter")
     text = clean(reply.text).strip()
@@ -164,15 +164,17 @@ def page_in(reply: Reply, title: str) -> str:
         raise Unfit("it holds more than one page")
     if is_open_fence(body):
         raise Unfit("a block of code in it does not end")
-    head, said = f"{text}\n".removesuffix(body).rstrip(), without_sources(body)
-    text = "\n\n".join([head, said] if said.startswith("# ") else [head, f"# {title}", said])
+    head, content = f"{text}\n".removesuffix(body).rstrip(), without_sources(body)
+    text = "\n\n".join(
+        [head, content] if content.startswith("# ") else [head, f"# {title}", content]
+    )
     if tokens(len(text)) > MOST_TOKENS:
         raise Unfit(f"it is too long: at most {MOST_TOKENS} tokens")
     return text
 
 
 def cited(text: str, raw: str, citation: str, before: str = "") -> str:
-    """A page with the line that says what it comes from, and those that said so before."""
+    """Return a page with its source line, and those it had before."""
     sources = [f"Source: [[{citation}]]"]
     if any(link.startswith(f"{raw}/") for link in links_in(text)):
         sources = []
@@ -183,12 +185,12 @@ def cited(text: str, raw: str, citation: str, before: str = "") -> str:
 
 
 def without_sources(text: str) -> str:
-    """A page without those lines, as a model is shown it."""
+    """Return a page without its source lines, as a model is shown it."""
     return re.sub(r"\n{3,}", "\n\n", SOURCE.sub("", text)).strip()
 
 
 class KnownNames:
-    """What all pages are linked by, by the words in their names."""
+    """Index of page names by their words."""
 
     def __init__(self, names: Names) -> None:
         pages = filter(is_page, names.paths)
@@ -199,72 +201,72 @@ class KnownNames:
                 self._of_word.setdefault(word, []).append(name)
 
     def about(self, text: str, room: int) -> list[str]:
-        """Those that a text may be about, the likeliest first; in so many tokens."""
+        """Return names of pages that fit a text, best first, within a number of tokens."""
         known: Iterable[str] = sorted(self._words)
         if len(self._words) > ALL_NAMES:
             said = _words(text)
             near = {name for word in said for name in self._of_word.get(word, ())}
-            known = sorted(near, key=lambda name: (-_share(self._words[name], said), name))
-        found: list[str] = []
+            known = sorted(near, key=lambda name: (-_share_said(self._words[name], said), name))
+        names: list[str] = []
         for name in known:
             room -= estimate(name) + 1
             if room < 0:
                 break
-            found.append(name)
-        return found
+            names.append(name)
+        return names
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(word for word in WORDS.findall(text.casefold()) if len(word) > 1)
 
 
-def _share(words: Collection[str], said: Collection[str]) -> float:
-    """How much of a name was said, by its letters."""
+def _share_said(words: Collection[str], said: Collection[str]) -> float:
+    """Return the part of a name's letters that are in the text."""
     return sum(len(word) for word in words if word in said) / sum(map(len, words))
 
 
-def _untold(_step: str) -> None:
-    """Nobody looks on."""
+def _no_progress(_step: str) -> None:
+    """Ignore progress."""
 
 
 class PageWriter:
-    """Makes a plan and the pages of it, one call each."""
+    """Agent that asks a model for a plan, then for each page."""
 
     def __init__(
         self,
         models: UnaskedModels,
         prompts: WriterPrompts,
         kept: Consolidations | None = None,
-        progress: Callable[[str], None] = _untold,
+        progress: Callable[[str], None] = _no_progress,
         backend: str | None = None,
     ) -> None:
-        """`kept`: knows whether what was said in a chat still stands. `progress`: told each step.
+        """`kept`: checks that the messages are unchanged. `progress`: called for each step.
 
-        `backend`: who is asked instead of the models of the role.
+        `backend`: model server used instead of the models of the role.
         """
         self._models = models
         self._backend = backend
         self._prompts = prompts
-        self._kept = kept
+        self._records = kept
         self._progress = progress
 
     async def pages(self, task: PageTask) -> PageWork:
-        """Raises: ModelError; AnswerUnusable; QuestionWithdrawn."""
+        """Plan and write pages. Raises: ModelError; AnswerUnusable; QuestionWithdrawn."""
         texts: dict[str, FileChange] = {}
         lines: dict[str, LineOrigins] = {}
         plan: list[PlannedPage] = []
         failed: dict[str, AnswerUnusable] = {}
-        there = task.view.after((), [f"{task.raw}/{name}" for name, _ in task.talk.files])
+        base_view = task.view.after((), [f"{task.raw}/{name}" for name, _ in task.talk.files])
         window = self._models.window(ROLE, self._backend)
         known_names = KnownNames(task.view.names)
         parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
         for n, part in enumerate(parts, 1):
-            piece = "\n".join(part.values())
+            text = "\n".join(part.values())
             self._progress(f"part {n} of {len(parts)}: which pages it is about")
-            view = there.after(texts.values())
-            names = known_names.about(piece, int(NAMES_SHARE * window))
+            view = base_view.after(texts.values())
+            names = known_names.about(text, int(NAMES_SHARE * window))
             names += [shortest_link(view.names, path) for path in texts]
-            pages = await self._plan(task, view, piece, list(dict.fromkeys(names)), window)
+            pages = await self._plan(task, view, text, list(dict.fromkeys(names)), window)
             plan += pages
             names += [shortest_link(view.names, page.path) for page in pages]
             shown = _Shown(part, tuple(names), view)
@@ -279,25 +281,25 @@ class PageWriter:
                     texts[page.path], lines[page.path] = done
         if failed and not texts:
             raise next(iter(failed.values()))
-        view = there.after(texts.values())
+        view = base_view.after(texts.values())
         for path, change in texts.items():
             left = _dead(change.after or "", change.before or "", view)
             after = unlinked(change.after or "", left)
             texts[path] = replace(change, after=after)
             lines[path] = renamed(lines[path], change.after, after)
-        said = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]
+        planned_pages = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]
         reasons = [f"- {page.path}: {page.reason}" for page in plan] or ["Nothing is worth a page."]
         reasons += [f"- {path} was not written: {problem}" for path, problem in failed.items()]
         return PageWork(
             tuple(texts.values()),
             frozenset(page.path for page in plan),
-            stdout=json.dumps({"pages": said}, indent=1, ensure_ascii=False) + "\n",
+            stdout=json.dumps({"pages": planned_pages}, indent=1, ensure_ascii=False) + "\n",
             report="\n".join(reasons) + "\n",
             lines=lines,
         )
 
     async def _plan(
-        self, task: PageTask, view: StoreView, piece: str, names: Sequence[str], window: int
+        self, task: PageTask, view: StoreView, transcript: str, names: Sequence[str], window: int
     ) -> tuple[PlannedPage, ...]:
         index = await to_its_end(partial(text_at, task.store.files, INDEX))
         index = task.store.shown(index or "")
@@ -306,7 +308,7 @@ class PageWriter:
             "instructions": self._instructions(task),
             "entries": _listed(names),
             "index": shortened(shown, int(INDEX_SHARE * window) * 3),
-            "transcript": piece,
+            "transcript": transcript,
         }
         template = self._prompts.plan.text()
         return await self._models.answer_in_json(
@@ -323,12 +325,12 @@ class PageWriter:
         known: FileChange | None,
         told: LineOrigins,
     ) -> tuple[FileChange, LineOrigins]:
-        """The page as it is to be, and where its new lines came from; `told`: as of the piece before."""
+        """Write one page; return it and the origins of its new lines. `told`: origins from the part before."""
         if known is None:
-            known = await to_its_end(partial(_present, task, page.path))
+            known = await to_its_end(partial(_current, task, page.path))
         whole, asked = known.after or "", await to_its_end(partial(asked_lines, task.store.files))
         now, title = without_asked(whole, asked), name_of(page.path)
-        names = dict.fromkeys((*shown.names, *_linked(now, shown.view)))
+        names = dict.fromkeys((*shown.names, *_page_links(now, shown.view)))
         values = {
             "path": page.path,
             "action": page.action,
@@ -350,14 +352,14 @@ class PageWriter:
         def read(reply: Reply) -> str:
             answers.append(page_in(reply, title))
             if len(answers) == 1 and (dead := _dead(answers[0], now, shown.view, names)):
-                told = "name what has no page without brackets, or link to what stands in the list"
-                raise Unfit(f"[[{dead[0]}]] leads nowhere: {told}", "a link of it leads nowhere")
+                told = "link only to pages of the list, and write other names without brackets"
+                raise Unfit(f"[[{dead[0]}]] leads nowhere: {told}", "a link in it leads nowhere")
             return answers[-1]
 
         text = await self._models.proved_answer(
             *(ROLE, question, read, AGAIN), sources=self._sources(task), backend=self._backend
         )
-        # Here, as where it is stored (M-083): lines are known by what they say then.
+        # Secrets are removed here as before storing (M-083), so that digests of lines match.
         text, marks = unmarked(without_secrets(text, whole), now, shown.part)
         events = dict(enumerate(task.talk.sources, 1))
         said = {n: (block, events.get(n, ())) for n, block in shown.part.items()}
@@ -365,28 +367,28 @@ class PageWriter:
         return replace(known, after=text), origins(text, whole, marks, said, told)
 
     def _instructions(self, task: PageTask) -> str:
-        """What is to be written down; how files are changed is for who changes files."""
-        told = self._prompts.instructions.text().partition(OF_FILES)[0]
-        return told.strip().replace(CONVERSATION, task.raw)
+        """Return the instructions without the section for programs."""
+        instructions = self._prompts.instructions.text().partition(OF_FILES)[0]
+        return instructions.strip().replace(CONVERSATION, task.raw)
 
     def _sources(self, task: PageTask) -> QuestionSources | None:
         events = tuple(dict.fromkeys(event for event, _ in task.talk.events))
-        if self._kept is None or not events:
+        if self._records is None or not events:
             return None
-        return QuestionSources(events, partial(self._kept.stands, task.talk.part))
+        return QuestionSources(events, partial(self._records.stands, task.talk.part))
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What every page of a plan is made with: a piece of the conversation, and what can be linked."""
+    """Input shared by the pages of a plan: a part of the conversation, and names to link to."""
 
     part: Mapping[int, str]
     names: tuple[str, ...]
     view: StoreView
 
 
-def _present(task: PageTask, path: str) -> FileChange:
-    """A page as it is, as what it is changed from, and for now to. Raises: FileUnusable."""
+def _current(task: PageTask, path: str) -> FileChange:
+    """Return a page as a change from its bytes to its current text. Raises: FileUnusable."""
     content = task.store.files.content(path)
     if content is None:
         return FileChange(path, None, None)
@@ -398,14 +400,13 @@ def _present(task: PageTask, path: str) -> FileChange:
 
 
 def _citation(task: PageTask) -> str:
-    """What stands for the whole conversation: its first message that somebody said."""
+    """Return the link that cites the whole conversation: its first message that was said."""
     names = [name for name, _ in task.talk.files if not UNLINKABLE & {*name}]
     said = [name for name in names if not name.endswith("system.md")]
     return f"{task.raw}/{(said or names or [''])[0].removesuffix(ENDING)}"
 
 
-def _linked(text: str, view: StoreView) -> Iterator[str]:
-    """The names of the pages that a text links to."""
+def _page_links(text: str, view: StoreView) -> Iterator[str]:
     for link in links_in(text):
         path = resolve(link, view.names, view.look, near=False)
         if isinstance(path, str) and is_page(path):
@@ -413,9 +414,9 @@ def _linked(text: str, view: StoreView) -> Iterator[str]:
 
 
 def _dead(text: str, before: str, view: StoreView, names: Collection[str] = ()) -> tuple[str, ...]:
-    """The links of a text that lead nowhere, but for those that it has had `before` (M-094).
+    """Return a text's links that lead nowhere, without those it had `before` (M-094).
 
-    `names`: pages that will be there.
+    `names`: pages that will exist.
     """
     return tuple(
         link

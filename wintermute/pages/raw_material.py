@@ -1,8 +1,8 @@
-"""What is made into pages: a folder of messages, or what was said in the owner's own chat since then.
+"""Sources of consolidation: a folder of messages, or new messages of the owner's own chat.
 
-Of a chat that is what people wrote to the assistant, in its last wording, with what it answered: as
-the harvest reads it, each message once (W-058). The cursor moves in the transaction that records
-what came of it; until the pages are known to be in place it can go back.
+Of a chat these are the latest wordings of messages to the assistant, with its answers, as the harvest reads
+them; each message is used once (W-058). The cursor moves in the transaction that records the result. It can go
+back until the pages are known to be in place.
 """
 
 import json
@@ -41,21 +41,21 @@ from wintermute.wiki.page_jobs import (
 from wintermute.wiki.verdict import ProposedPage
 
 CHAT = "chat"
-"""What the raw copies of chats are called."""
+"""Name of the raw copies of chats."""
 MOST_CHARACTERS = 4_000
-"""Of one message as a model is shown it; of a longer one its head and tail."""
+"""Characters of one message for a model; a longer one is shown by its head and tail."""
 NOT_SAID = re.compile(r"<(?:memory name=|cathedral>)")
-"""How messages begin that say what a page says, or what the program had to say."""
+"""Openings of messages from the program, or with the text of a page."""
 NEWEST = 2**62
-"""Beyond all casts and edits."""
+"""Position after all casts and edits."""
 ONLY_OURS = (
-    "{name} is no direct chat of the owner's: pages are made of what was said there, and of folders"
+    "{name} is not a direct chat of the owner: pages are made only of such chats and of folders"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPart:
-    """What was said in a chat since it was read the last time: from which cursor on, and up to where."""
+    """Messages of a chat since it was last read, and the cursor before them."""
 
     conversation_id: str
     cursor: Cursor
@@ -63,16 +63,16 @@ class ChatPart:
 
     @property
     def upto(self) -> int:
-        """The last of it."""
+        """Position of the last message."""
         return max([self.cursor.upto, *(row.seq for row in self.rows)])
 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A conversation that is to become pages.
+    """Transcript of a conversation for consolidation.
 
-    `named`: what a job calls it. `files`: those of its raw copy, `name`: what that is called.
-    `blocks`: what a model is shown of it, message by message. `events`: of which file what they say.
+    `named`: its name in a job. `files`: files of its raw copy; `name`: name of that copy. `blocks`: messages as
+    a model is shown them. `events`: pairs of event and file.
     """
 
     named: str
@@ -83,50 +83,50 @@ class Talk:
     part: ChatPart | None = None
     events: tuple[tuple[str, str], ...] = ()
     sources: tuple[frozenset[str], ...] = ()
-    """The events of each of the blocks."""
+    """Events of each block."""
 
 
 class RawMaterial(Protocol):
-    """Where a conversation is taken from."""
+    """Source of a conversation."""
 
     async def read(self) -> Talk | None:
-        """What is to become pages; None: nothing new was said."""
+        """Return the transcript; None if nothing new was said."""
         ...
 
 
 class FolderTalk:
-    """A folder of message files.
+    """Source: a folder of message files.
 
-    Nobody said here what was brought from outside the store, nor what a copy of such says.
+    Messages from outside the store, and copies of them, are tainted.
     """
 
     def __init__(
         self, store: Path, conversation: ConversationFolder, kept: "Consolidations | None" = None
     ) -> None:
-        """`kept`: knows whether an answer there was made with a page from outside."""
+        """`kept`: knows if an answer in the folder was made with an untrusted page in view."""
         self._store = store
         self._conversation = conversation
-        self._kept = kept
+        self._records = kept
         self._room = f"{FOLDER}{conversation.path.resolve()}"
 
     async def read(self) -> Talk | None:
-        """All of it. Raises: WintermuteError for what is no conversation."""
+        """Return all messages. Raises: WintermuteError if this is no conversation."""
         talk = await to_its_end(self._read)
-        if self._kept is None:
+        if self._records is None:
             return talk
         names = [f"{talk.named}/{file}" for file, _ in talk.files]
-        places = await self._kept.events_of(names) if talk.named.startswith(f"{RAW}/") else []
+        places = await self._records.events_of(names) if talk.named.startswith(f"{RAW}/") else []
         events = tuple((event, path.rpartition("/")[2]) for event, path in places)
-        said = [each.name for each in self._conversation.messages() if _is_said(each)]
+        said = [each.name for each in self._conversation.messages() if _is_spoken(each)]
         sources = tuple(frozenset(e for e, file in events if file == name) for name in said)
-        outside = talk.is_outside or await self._kept.saw_outside(self._room)
+        outside = talk.is_outside or await self._records.saw_outside(self._room)
         return replace(talk, is_outside=outside, events=events, sources=sources)
 
     def _read(self) -> Talk:
         path = self._conversation.path
         messages = self._conversation.messages()
         if not messages:
-            raise WintermuteError(f"{path} has no messages: nothing can be made of it")
+            raise WintermuteError(f"{path} has no messages, so no page can be made of it")
         inside = path.is_relative_to(self._store)
         files = StoreFolder(path)
         try:
@@ -139,20 +139,20 @@ class FolderTalk:
 
 
 def _blocks(messages: Sequence[MessageFile]) -> Iterator[str]:
-    """Each message that somebody said, so that no line of it can pass for somebody else's."""
+    """Yield each message that was said, indented so that no line of it can pass for another speaker."""
     for each in messages:
-        if _is_said(each):
+        if _is_spoken(each):
             lines = shortened(each.text.strip(), MOST_CHARACTERS).splitlines()
             yield f"{each.role}: " + "\n  ".join(lines)
 
 
-def _is_said(message: MessageFile) -> bool:
+def _is_spoken(message: MessageFile) -> bool:
     return message.role != "system" and not NOT_SAID.match(message.text)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenConsolidation:
-    """A job of which it is not known whether its pages are in place."""
+    """Job whose pages may or may not be in place."""
 
     job: str
     conversation_id: str | None
@@ -160,14 +160,14 @@ class OpenConsolidation:
     change_set_id: str | None
 
 
-_open = reader(OpenConsolidation)
+_read_open = reader(OpenConsolidation)
 
 
 class Consolidations:
-    """The store of what became pages: how far chats were read, and which file has what was said."""
+    """Store of consolidations: the cursor of each chat, and the files with copies of messages."""
 
     def __init__(self, stores: Stores, clock: Clock, night: str = "") -> None:
-        """`night`: which one makes them; "": a person asked for it."""
+        """`night`: the night that runs them; "": a person asked."""
         self._stores = stores
         self._harvests = Harvests(stores.database, clock)
         self._clock = clock
@@ -175,19 +175,19 @@ class Consolidations:
 
     @property
     def scope(self) -> str:
-        """Whose pages they are."""
+        """Scope that the pages belong to."""
         return self._stores.owner.scope
 
     async def chat(self, name: str) -> str:
-        """The conversation of a room, or of an id, that may become pages (W-058).
+        """Return the conversation of a room or id, if it may become pages (W-058).
 
-        Raises: WintermuteError for what is no direct chat of the owner's.
+        Raises: WintermuteError if it is not a direct chat of the owner.
         """
-        home = (await self._stores.known.moves()).home(name)
+        current = (await self._stores.known.moves()).home(name)
         rows = await self._stores.database.rows(
             "SELECT id, scope, kind FROM conversations WHERE id = :name OR room_id IN (:name, :home)"
             " ORDER BY id = :name DESC, thread_id = '' DESC LIMIT 1",
-            {"name": name, "home": home},
+            {"name": name, "home": current},
         )
         if not rows:
             raise WintermuteError(
@@ -199,7 +199,7 @@ class Consolidations:
         return str(rows[0]["id"])
 
     async def saw_outside(self, room: str) -> bool:
-        """Whether text from outside was in view when something was answered in a folder (L-037)."""
+        """Check if an answer in a folder was made with untrusted text in view (L-037)."""
         return await self._stores.database.exists(
             "SELECT 1 FROM conversations v JOIN branches b ON b.conversation_id = v.id"
             " JOIN casts k ON k.branch_id = b.id WHERE v.room_id = ? AND k.taint",
@@ -207,15 +207,15 @@ class Consolidations:
         )
 
     async def unread(self, conversation_id: str) -> ChatPart:
-        """What was said in a chat since."""
+        """Return the new messages of a chat."""
         database = self._stores.database
         cursor = await self._cursor(database, conversation_id)
         return ChatPart(
-            conversation_id, cursor, await self._said(database, conversation_id, cursor)
+            conversation_id, cursor, await self._wordings(database, conversation_id, cursor)
         )
 
     def talk(self, name: str, part: ChatPart) -> Talk | None:
-        """What of it may become pages: only what was said in private by the owner, and answered."""
+        """Return the owner's own messages and their answers as a transcript; None if there are none."""
         rows = [row for row in part.rows if row.whose == self.scope and row.body.strip()]
         if not rows:
             return None
@@ -261,26 +261,26 @@ class Consolidations:
             return Cursor(0, 0)
         return Cursor(rows[0]["upto"], rows[0]["casts"], edits=rows[0]["edits"])
 
-    async def _said(
+    async def _wordings(
         self, source: Transaction | Database, conversation_id: str, cursor: Cursor
     ) -> tuple[Wording, ...]:
-        found: list[Wording] = []
+        wordings: list[Wording] = []
         while True:
             rows = await self._harvests.said(source, conversation_id, cursor)
-            found += rows
+            wordings += rows
             if len(rows) < MOST_ROWS:
-                return tuple(found)
-            cursor = _beyond(cursor, rows)
+                return tuple(wordings)
+            cursor = _cursor_after(cursor, rows)
 
     async def stands(self, part: ChatPart | None, tx: Transaction) -> bool:
-        """Check that nobody edited or deleted any of it since it was read; None: a raw copy."""
+        """Check that no message was edited or deleted since it was read; None: a raw copy."""
         if part is None:
             return True
-        rows = await self._said(tx, part.conversation_id, part.cursor)
+        rows = await self._wordings(tx, part.conversation_id, part.cursor)
         return tuple(row for row in rows if row.seq <= part.upto) == part.rows
 
     async def begun(self, job: WikiJob, talk: Talk) -> None:
-        """A job begins; it is known which file will say what, before it does."""
+        """Record a job and the files of its messages, before they are written."""
         chat = talk.part.conversation_id if talk.part else None
         values = {"job": job.name, "raw": job.raw_copy, "conversation_id": chat}
         values |= {"at": stamp(self._clock.now()), "night": self._night}
@@ -302,17 +302,16 @@ class Consolidations:
         proposed: Sequence[ProposedPage],
         lines: Mapping[str, LineOrigins],
     ) -> AsyncIterator[str | None]:
-        """A transaction in which the record is made, the cursor moves, and proposals wait from then.
+        """Open a transaction that records the result, moves the cursor and stores proposals.
 
-        `lines`: where those of pages came from, as far as it was told.
-
-        Raises: QuestionWithdrawn for what is not as it was read.
+        `lines`: origins of new lines of pages, as far as known. Raises: QuestionWithdrawn if messages changed
+        meanwhile.
         """
         evidence = (job.raw_copy, *dict.fromkeys(event for event, _ in talk.events))
         why = Reason("consolidation", self.scope, evidence=evidence, summary=job.name)
         async with self._stores.database.transaction() as tx:
             if talk.part and not await self.stands(talk.part, tx):
-                raise QuestionWithdrawn("what was said was changed meanwhile")
+                raise QuestionWithdrawn("messages were changed meanwhile")
             set_id = None
             if changes:
                 done = recorded(changes, evidence)
@@ -338,7 +337,7 @@ class Consolidations:
     async def taking_back(
         self, wanted: WikiJob, changes: Sequence[FileChange]
     ) -> AsyncIterator[str | None]:
-        """A transaction that records that a job is taken back."""
+        """Open a transaction that records the undo of a job."""
         known = await self._stores.changes.get(wanted.change_set or "")
         why = Reason("undo", self.scope, evidence=(wanted.change_set or wanted.folder,))
         async with self._stores.database.transaction() as tx:
@@ -346,47 +345,47 @@ class Consolidations:
             yield await self._stores.changes.record(tx, why, done, known.id if known else None)
 
     async def of_night(self) -> list[str]:
-        """The jobs of this night that were begun and not found to be void, oldest first."""
+        """Return this night's jobs, oldest first, without those that had no result."""
         query = "SELECT job FROM consolidations WHERE night = ? ORDER BY seq"
         return await self._stores.database.scalars(query, (self._night,))
 
     async def settled(self, job: str) -> None:
-        """Its pages are in place."""
+        """Record that a job's pages are in place."""
         async with self._stores.database.transaction() as tx:
             await tx.execute("UPDATE consolidations SET settled = 1 WHERE job = ?", (job,))
 
     async def dropped(self, files: StoreFolder, job: str) -> None:
-        """Nothing came of it: what was said can be taken again, and no copy of it is left."""
-        for each in await self._open("job = ?", job):
+        """Remove a job without result: its messages can be used again, and its raw copy goes."""
+        for each in await self._open_jobs("job = ?", job):
             await self._drop(files, each)
 
     async def settle(self, files: StoreFolder) -> None:
-        """Find out what became of jobs that were killed; within `alone`."""
-        for each in await self._open("TRUE"):
+        """Settle or drop jobs that were killed. The caller holds `alone`."""
+        for each in await self._open_jobs("TRUE"):
             job = read_job(files, each.job)
             if job is not None and job.status == "applied":
                 await self.settled(each.job)
             else:
                 await self._drop(files, each)
 
-    async def _open(self, which: str, *values: str) -> list[OpenConsolidation]:
+    async def _open_jobs(self, which: str, *values: str) -> list[OpenConsolidation]:
         query = (
             "SELECT job, conversation_id, raw, change_set_id FROM consolidations"
             f" WHERE NOT settled AND {which} ORDER BY seq"
         )
-        return [_open(row) for row in await self._stores.database.rows(query, values)]
+        return [_read_open(row) for row in await self._stores.database.rows(query, values)]
 
-    async def _drop(self, files: StoreFolder, each: OpenConsolidation) -> None:
-        if each.conversation_id is not None:  # a folder's copy stays: its messages are there anyway
-            await to_its_end(partial(_drop_raw, files, each.raw))
+    async def _drop(self, files: StoreFolder, job: OpenConsolidation) -> None:
+        if job.conversation_id is not None:  # a folder's copy stays: its messages are there anyway
+            await to_its_end(partial(_drop_raw, files, job.raw))
         async with self._stores.database.transaction() as tx:
-            if each.change_set_id:
-                await self._stores.changes.withdraw(tx, each.change_set_id)
-            await self._stores.decisions.outdate_citing(tx, self.scope, each.raw)
-            await tx.execute("DELETE FROM consolidations WHERE job = ?", (each.job,))
+            if job.change_set_id:
+                await self._stores.changes.withdraw(tx, job.change_set_id)
+            await self._stores.decisions.outdate_citing(tx, self.scope, job.raw)
+            await tx.execute("DELETE FROM consolidations WHERE job = ?", (job.job,))
 
     async def events_of(self, files: Sequence[str]) -> list[tuple[str, str]]:
-        """List the events in these files of raw copies, each with its file."""
+        """Return the events in these files of raw copies, each with its file."""
         rows = await self._stores.database.rows(
             "SELECT event_id, path FROM raw_messages"
             " WHERE path IN (SELECT value FROM json_each(?)) ORDER BY path, event_id",
@@ -396,7 +395,7 @@ class Consolidations:
 
 
 async def raw_files(source: Transaction | Database, events: Collection[str]) -> list[str]:
-    """The files of raw copies that say what was said in these events."""
+    """Return the files of raw copies with the text of these events."""
     query = (
         "SELECT DISTINCT path FROM raw_messages"
         " WHERE event_id IN (SELECT value FROM json_each(?)) ORDER BY path"
@@ -409,8 +408,8 @@ def _drop_raw(files: StoreFolder, raw: str) -> None:
         drop_raw(files, raw)
 
 
-def _beyond(cursor: Cursor, rows: Sequence[Wording]) -> Cursor:
-    """Return the start of the next look: late messages first, then edited ones, then new ones."""
+def _cursor_after(cursor: Cursor, rows: Sequence[Wording]) -> Cursor:
+    """Return the cursor after these rows: late messages first, then edited ones, then new ones."""
     kind, place = rows[-1].place
     if kind < 2:
         casts, edits = (NEWEST, place) if kind else (place, cursor.edits)
@@ -419,13 +418,13 @@ def _beyond(cursor: Cursor, rows: Sequence[Wording]) -> Cursor:
 
 
 class ChatTalk:
-    """What was said in a chat of the owner's since the last time."""
+    """Source: new messages of a chat of the owner's."""
 
     def __init__(self, kept: Consolidations, name: str) -> None:
-        self._kept = kept
+        self._records = kept
         self._name = name
 
     async def read(self) -> Talk | None:
-        """Raises: WintermuteError for what is no such chat."""
-        part = await self._kept.unread(await self._kept.chat(self._name))
-        return self._kept.talk(self._name, part)
+        """Return the transcript. Raises: WintermuteError if it is no such chat."""
+        part = await self._records.unread(await self._records.chat(self._name))
+        return self._records.talk(self._name, part)

@@ -1,4 +1,4 @@
-"""The skills: files that people and the model may write, each change with its way back.
+"""Skills: files that people and the model may write; each change can be undone.
 
 Plain files are read, replaced in one step and removed; no link is followed.
 """
@@ -27,24 +27,15 @@ from wintermute.files import READ, TextFile
 from wintermute.secret_shapes import without_secrets
 from wintermute.text import clean, is_blank, one_line
 
-
-@dataclass(frozen=True, slots=True)
-class Skill:
-    """`name` is the file's name without `.md`, also of one in a folder; `summary` its first line without `#` marks."""
-
-    name: str
-    summary: str
-
-
 ENDING = ".md"
-HEAD = 16_384  # characters in which front matter has to end, and the first line is looked for
+HEAD = 16_384  # characters that must contain the front matter, and the first line of text
 OPENING = re.compile(r"[\[{]|[-?:](?=[ \t])")
 MOST_OPENINGS = 1_000  # of lists and mappings: to read deep ones takes the square of their depth
 TEXT = "tag:yaml.org,2002:str"
 FRONT_MATTER = re.compile(
     r"\s*---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
-PLAIN = re.compile(  # what describes a skill where the front matter is no YAML
+PLAIN = re.compile(  # description in front matter that is no valid YAML
     r"^[ \t]*description[ \t]*:[ \t]*(?:[|>][-+]?[ \t]*$)?"
     r"(.*(?:\n[ \t]+(?![\w-]+[ \t]*:[ \t])\S.*)*)",
     re.MULTILINE,
@@ -53,14 +44,27 @@ IN_FOLDER = "/SKILL"  # ends the name of one that is a folder (agentskills.io)
 MOST_SHOWN = 200
 MOST_SUMMARY = 80
 MOST_BYTES = 1_000_000
-
 SkillStamp = tuple[int, int, int]
+log = logging.getLogger(__name__)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+WORDS = re.compile(r"[A-Za-z0-9]+")
+MOST_DOCUMENTATION = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """Skill. `name`: the file's name without `.md`, also of one in a folder; `summary`: its first line without `#`."""
+
+    name: str
+    summary: str
+
+
 SkillCache = dict[str, tuple[SkillStamp, Skill | None]]
-"""What each file was when it was looked at, and the skill that was found in it."""
+"""Stamp of each file when it was read, and the skill in it."""
 
 
 def look(folder: Path, seen: SkillCache) -> SkillCache:
-    """The files of the folder by name; only those that changed since `seen` are opened.
+    """Scan the folder; return its files by name and open only those that changed since `seen`.
 
     Raises: OSError for a folder that cannot be read.
     """
@@ -72,11 +76,15 @@ def look(folder: Path, seen: SkillCache) -> SkillCache:
                 name = entry.name + f"{IN_FOLDER}{ENDING}" * is_folder
                 if not is_skill_file(name):
                     continue
-                found = (folder / name).lstat()
-                if stat.S_ISREG(found.st_mode):
-                    mark = (found.st_mtime_ns, found.st_size, found.st_ino)
+                state = (folder / name).lstat()
+                if stat.S_ISREG(state.st_mode):
+                    file_stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
                     known = seen.get(name)
-                    fresh = known if known and known[0] == mark else (mark, _skill(folder, name))
+                    fresh = (
+                        known
+                        if known and known[0] == file_stamp
+                        else (file_stamp, _skill(folder, name))
+                    )
                     now[name] = fresh
     return now
 
@@ -87,7 +95,7 @@ def is_skill_file(name: str) -> bool:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a file of this name may be a skill: one clean line, and nothing hidden."""
+    """Decide if a file of this name may be a skill: one clean line, and not hidden."""
     return (
         name.endswith(ENDING)
         and not name.startswith(".")
@@ -98,10 +106,10 @@ def is_file_name(name: str) -> bool:
 
 
 def _skill(folder: Path, name: str) -> Skill | None:
-    """None for a file without text (P-036)."""
+    """Read a skill; None for a file without text (P-036)."""
     with (
         suppress(UnicodeDecodeError),
-        open(folder / name, encoding="utf-8-sig", opener=_unfollowed) as file,
+        open(folder / name, encoding="utf-8-sig", opener=_open_unfollowed) as file,
     ):
         if summary := summary_in(file.read(HEAD)):
             fits = len(summary) <= MOST_SHOWN
@@ -111,70 +119,70 @@ def _skill(folder: Path, name: str) -> Skill | None:
 
 
 def summary_in(head: str) -> str:
-    """What the beginning of a skill says it is for; "" where it has no text.
+    """Return the summary from the beginning of a skill; "" if it has no text.
 
-    That is the `description` of YAML front matter (F-033), or the first line of text. Front matter
-    that does not end in the head, or is no mapping, is none.
+    This is the `description` of YAML front matter (F-033), or the first line of text. Front matter must be a
+    mapping and end within the head.
     """
     matter = FRONT_MATTER.match(head)
-    told = _description(matter[1]) if matter else None
-    if matter and told is not None:
+    description = _description(matter[1]) if matter else None
+    if matter and description is not None:
         head = head[matter.end() :]
     lines = (summary_of(line) for line in head.splitlines())
-    return told or next((line for line in lines if line.strip("-. ")), "")
+    return description or next((line for line in lines if line.strip("-. ")), "")
 
 
 def _description(matter: str) -> str | None:
-    """None where it is no front matter; "" where that describes nothing."""
+    """Return the description in front matter; None if it is no front matter, "" if it has none."""
     if len(OPENING.findall(matter)) > MOST_OPENINGS:
         return None
     try:
-        # Nodes only: nothing is made of them, however often an alias or a merge stands for them.
+        # Nodes only, no values: so repeated aliases or merges cannot use up memory.
         fields = yaml.compose(matter, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         return _plain_description(matter)
     if not isinstance(fields, yaml.MappingNode):
         return None if fields else ""
-    found = (value for key, value in fields.value if key.value == "description")
-    told = next(found, None)
-    is_text = isinstance(told, yaml.ScalarNode) and told.tag == TEXT
-    return one_line(told.value) if told and is_text else ""
+    values = (value for key, value in fields.value if key.value == "description")
+    description = next(values, None)
+    is_text = isinstance(description, yaml.ScalarNode) and description.tag == TEXT
+    return one_line(description.value) if description and is_text else ""
 
 
 def _plain_description(matter: str) -> str | None:
-    """The text after `description:`, whatever is in it, cut at a word (F-056); None: there is none."""
-    found = PLAIN.search(matter)
-    told = one_line(found[1]).strip("\"' ") if found else ""
-    return textwrap.shorten(told, MOST_SUMMARY, placeholder="…").strip() or None
+    """Return the text after `description:`, cut at a word (F-056); None: there is none."""
+    match = PLAIN.search(matter)
+    description = one_line(match[1]).strip("\"' ") if match else ""
+    return textwrap.shorten(description, MOST_SUMMARY, placeholder="…").strip() or None
 
 
 def summary_of(line: str) -> str:
-    """What the prompt shows of a first line: the text behind its `#` marks (P-036)."""
+    """Return the summary in a first line: the text after its `#` marks (P-036)."""
     return one_line(line.strip().lstrip("#"))
 
 
-def _unfollowed(path: str, _flags: int) -> int:
+def _open_unfollowed(path: str, _flags: int) -> int:
     return os.open(path, READ)
 
 
 def text_of(folder: Path, name: str) -> str | None:
-    """The whole text of a skill; None: there is none.
+    """Return the whole text of a skill; None: there is none.
 
-    Raises: ToolFailed for what is not a plain text file.
+    Raises: ToolFailed if it is not a plain text file.
     """
-    # A file of that name has none in it.
+    # If the parent is a file, there is no such skill.
     return _file(folder, name).text() if (folder / name).parent.is_dir() else None
 
 
 def skill_items(folder: Path) -> TextItems:
-    """Give the skills as items that can be undone."""
+    """Return the skills as undoable items."""
 
     def text(item: str) -> str | None:
         return text_of(folder, item) if is_file_name(f"{item}{ENDING}") else None
 
     def file_of(item: str) -> TextFile:
         if not is_file_name(f"{item}{ENDING}"):
-            raise ToolFailed(f"{item[:100]} is no name of a skill")
+            raise ToolFailed(f"{item[:100]} is not the name of a skill")
         return _file(folder, item)
 
     return TextItems(text, partial(files_prepared, file_of))
@@ -193,22 +201,14 @@ def _decoded(content: bytes) -> str:
 
 
 def shown(name: str) -> str:
-    """What the prompt calls the file (P-035)."""
+    """Return the file's name in the prompt (P-035)."""
     return f"data/skills/{name}{ENDING}"
 
 
-log = logging.getLogger(__name__)
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-WORDS = re.compile(r"[A-Za-z0-9]+")
-MOST_DOCUMENTATION = 20_000
-
-
 class Skills:
-    """The folder of skills.
+    """Folder of skills.
 
-    Skills are shown in every room but belong to the owner, so that is whose history a change stands
-    in, wherever it was made.
+    Skills are shown in every room but belong to the owner, so each change is recorded in the owner's scope.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Skills:
         self._problem = ""
 
     async def listed(self) -> tuple[Skill, ...]:
-        """All skills by name; what cannot be read is left out (P-034..P-036)."""
+        """Return all readable skills by name (P-034..P-036)."""
         problem = ""
         try:
             self._seen = await asyncio.to_thread(look, self._folder, self._seen)
@@ -233,11 +233,11 @@ class Skills:
         if problem and problem != self._problem:
             log.warning("skills left out folder=%s reason=%s", self._folder, problem)
         self._problem = problem
-        found = [skill for _, skill in self._seen.values() if skill is not None]
-        return tuple(sorted(found, key=lambda skill: skill.name))
+        skills = [skill for _, skill in self._seen.values() if skill is not None]
+        return tuple(sorted(skills, key=lambda skill: skill.name))
 
     async def read(self, name: str) -> str:
-        """The whole text of a skill. Raises: ToolFailed."""
+        """Return the whole text of a skill. Raises: ToolFailed."""
         text = await self._text(name)
         if text is None:
             text = await self._text(f"{name}{IN_FOLDER}")
@@ -247,12 +247,12 @@ class Skills:
         return text
 
     async def write(self, why: Reason, name: str, summary: str, documentation: str) -> bool:
-        """Teach a skill, or teach it anew; True for one that was not there (P-037, P-039).
+        """Write a skill; True if it is new (P-037, P-039).
 
-        A person may write a secret into it, a model may not (M-083).
-        Raises: ToolFailed, naming the rule that is broken (P-038).
+        A person may write a secret into it, a model may not (M-083). Raises: ToolFailed, naming the broken rule
+        (P-038).
         """
-        text = _written(name, summary, documentation)
+        text = _skill_text(name, summary, documentation)
         async with self._writing:
             before = await self._text(name)
             if why.cause != "command":
@@ -262,7 +262,7 @@ class Skills:
         return before is None
 
     async def remove(self, why: Reason, name: str) -> None:
-        """Take a skill away; `restore` brings it back. Raises: ToolFailed."""
+        """Remove a skill; `restore` brings it back. Raises: ToolFailed."""
         async with self._writing:
             before = await self.read(name)
             if await self._text(name) is None or not is_file_name(f"{name}{ENDING}"):
@@ -270,21 +270,21 @@ class Skills:
             await self._replace(why, name, before, None)
 
     async def restore(self, name: str) -> str:
-        """Undo the newest change of a skill that makes a difference; what that did, in words (P-039).
+        """Undo the newest change of a skill that makes a difference; return a message about it (P-039).
 
-        Raises: ToolFailed when nothing is kept, or a later edit holds on to all of it.
+        Raises: ToolFailed if no change is kept, or a later edit covers all of it.
         """
         name = one_line(name)
         undo = Undo(self._database, self._changes, {}, self._placing)
         async with self._writing:
-            was = await self._placing.files["skill"].state(name)
+            before = await self._placing.files["skill"].state(name)
             await self._placing.finish()
-            if await self._placing.files["skill"].state(name) != was:
-                return f"{shown(name)} is changed: what was interrupted before is done now"
+            if await self._placing.files["skill"].state(name) != before:
+                return f"{shown(name)} was changed: an interrupted change is finished now"
             for newest in await self._undoable(name):
                 undone = await undo.run(newest, {name})
                 if undone.back or undone.kept:
-                    return _said(name, newest, undone)
+                    return _restored(name, newest, undone)
         kept = f"changes are kept for {KEPT.days} days"
         raise ToolFailed(f"no earlier text of {name[:100]} is kept; {kept}")
 
@@ -295,30 +295,30 @@ class Skills:
         return await asyncio.to_thread(text_of, self._folder, name)
 
     async def _undoable(self, name: str) -> list[ChangeSet]:
-        """The changes that still stand, newest first."""
+        """Return the changes that are not undone, newest first."""
         item: tuple[ItemKind, str] = ("skill", name)
         steps = (await self._changes.steps(self._database, [item]))[item]
         now = await self._placing.files["skill"].state(name)
         ids = [step.set_id for step in standing(steps, now) if step.cause != "undo"]
-        found = [await self._changes.get(set_id) for set_id in ids]
-        return [change_set for change_set in found if change_set]
+        change_sets = [await self._changes.get(set_id) for set_id in ids]
+        return [change_set for change_set in change_sets if change_set]
 
     async def _replace(self, why: Reason, name: str, before: str | None, after: str | None) -> None:
         change = Change("skill", name, state_of(before), state_of(after), why.evidence)
         await self._placing.write(replace(why, scope=self._scope), [change])
 
 
-def _said(name: str, newest: ChangeSet, undone: Undone) -> str:
+def _restored(name: str, newest: ChangeSet, undone: Undone) -> str:
     at = stamp(newest.created_at)[:16].replace("T", " ")
     if not undone.back:
         raise ToolFailed(
-            f"{shown(name)}: the change of {at} UTC was not undone, a later edit of it stays"
+            f"{shown(name)}: the change of {at} UTC was not undone, because of a later edit"
         )
     gone = "gone" if undone.back[0].after is None else "back"
     return f"{shown(name)} is {gone}: the change of {at} UTC is undone"
 
 
-def _written(name: str, summary: str, documentation: str) -> str:
+def _skill_text(name: str, summary: str, documentation: str) -> str:
     if not NAME.fullmatch(name):
         other = "-".join(WORDS.findall(name))[:64]
         raise ToolFailed(

@@ -1,1 +1,1 @@
-"""What the model may call."""
+"""Tools that the model may call."""

@@ -1,7 +1,6 @@
-"""A tool's words for the model are data: one JSON file per tool in `definitions/`.
+"""Tool definitions: the texts for the model are one JSON file per tool in `definitions/`.
 
-On whose behalf a tool acts is in the reason of what it changes. `done` is words alone: the loop
-acts on it.
+The reason of a change records on whose behalf a tool acts. `done` has no effect of its own: the loop acts on it.
 """
 
 import json
@@ -18,36 +17,36 @@ ASK_FIRST = (
     "here you may only add, for nobody is there to say yes: nothing was done. Say in your answer what"
     " should be changed; the person can ask for it"
 )
-"""What a small model is told that nobody watches (`Caller.only_adds`)."""
+"""Error for a small model that wants to change something while nobody watches (`Caller.only_adds`)."""
 
 
 def reason(caller: Caller) -> Reason:
-    """The reason that stands in the change set: the cast, and the message that it answers."""
+    """Return the reason for the change set: the cast, and the message that it answers."""
     evidence = (caller.event_id,) if caller.event_id else ()
     asked = caller.origin in ("owner", "other")
     return Reason("tool", caller.scope, caller.cast_id, evidence, asked=asked)
 
 
 class OwnTool:
-    """A tool of ours: what models are told of it is in the file of its name."""
+    """Built-in tool whose texts for models are in the file of its name."""
 
     name: str
     for_small = True
 
     @property
     def description(self) -> str:
-        """Its use, in the words of its file."""
+        """Description from its file."""
         return str(definition(self.name)["description"])
 
     @property
     def parameters(self) -> Json:
-        """The JSON schema of its arguments."""
+        """JSON schema of its arguments."""
         schema: Json = definition(self.name)["parameters"]
         return schema
 
     @property
     def brief(self) -> tuple[str, Json] | None:
-        """The same in few words and with few arguments, for small models; it takes all of them."""
+        """Short description and schema for small models; all arguments are accepted anyway."""
         small = definition(self.name).get("small") if self.for_small else None
         return (small["description"], small["parameters"]) if small else None
 
@@ -56,23 +55,23 @@ class OwnTool:
 def definition(name: str) -> Json:
     """Read the file of a tool: `description` and `parameters`, the same in `small`, `people` for the docs."""
     file = resources.files("wintermute.tools") / "definitions" / f"{name}.json"
-    found: Json = json.loads(file.read_text("utf-8"))
-    return found
+    texts: Json = json.loads(file.read_text("utf-8"))
+    return texts
 
 
 class Done(OwnTool):
-    """`done(answer)`: the answer is the result of the cast."""
+    """Tool `done(answer)`: the answer is the result of the cast."""
 
     name = "done"
     doing = "finishing"
     durable = True
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """The answer as it was given; in one nothing can be recalled any more (W-027)."""
+        """Return the answer without recall tags, since it is too late to recall pages (W-027)."""
         answer = args["answer"]
         if not isinstance(answer, str):
             return answer
-        said = without_recalls(answer)
-        if not said.strip():
+        text = without_recalls(answer)
+        if not text.strip():
             raise ToolFailed("done requires an answer: recall pages before it, not in it")
-        return said
+        return text

@@ -1,4 +1,4 @@
-"""The tools that hand work out to sub-sessions."""
+"""Tools that hand work out to sub-sessions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from wintermute.work.delegation import Delegation, failure
 
 
 class SpawnSubSession(OwnTool):
-    """`spawn_sub_session(objective, ...)`: its result comes later, as an event (L-058)."""
+    """Tool `spawn_sub_session(objective, ...)`: its result comes later, as an event (L-058)."""
 
     name = "spawn_sub_session"
     doing = "handing out work"
@@ -28,7 +28,7 @@ class SpawnSubSession(OwnTool):
         self._zone = ZoneInfo(timezone)
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
-        """Its id, and what it waits for."""
+        """Return the new sub-session's id and its dependencies."""
         node = await self._delegation.spawn(tx, caller, self._order(args))
         given: Json = {"id": node.id, "name": node.name, "depends_on": args.get("depends_on")}
         if node.not_before:
@@ -45,11 +45,11 @@ class SpawnSubSession(OwnTool):
         )
 
     def _moment(self, text: str) -> datetime:
-        """A moment in ISO 8601; without an offset it is meant in our time zone (L-066)."""
+        """Parse an ISO 8601 time; without an offset it is in the configured time zone (L-066)."""
         try:
             when = datetime.fromisoformat(text)
             local = when.replace(tzinfo=when.tzinfo or self._zone).astimezone(self._zone)
-            return local.astimezone(UTC)  # both, for whoever shows it
+            return local.astimezone(UTC)  # both conversions, so that it can be shown in either zone
         except (ValueError, OverflowError) as error:
             raise ToolFailed(
                 f"not_before is no time in ISO 8601, such as 2026-06-12T09:00: {text[:100]};"
@@ -58,7 +58,7 @@ class SpawnSubSession(OwnTool):
 
 
 class CallAgent(OwnTool):
-    """`call_agent(intent, ...)`: waits for the result (L-057)."""
+    """Tool `call_agent(intent, ...)`: waits for the result (L-057)."""
 
     name = "call_agent"
     doing = "working on a part of it"
@@ -69,7 +69,7 @@ class CallAgent(OwnTool):
         self._delegation = delegation
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """The sub-session's answer."""
+        """Return the sub-session's answer."""
         node = await self._delegation.call(caller, _order(args, args["intent"]))
         if node.state != "done":
             raise ToolFailed(failure(node))
@@ -77,7 +77,7 @@ class CallAgent(OwnTool):
 
 
 class CallAgentBatch(OwnTool):
-    """`call_agent_batch(calls)`: several at once, their results in the same order (L-057)."""
+    """Tool `call_agent_batch(calls)`: several at once, results in the same order (L-057)."""
 
     name = "call_agent_batch"
     doing = "working on several parts"
@@ -89,7 +89,7 @@ class CallAgentBatch(OwnTool):
         self._max_batch = max_batch
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """The answer or the failure of each; nothing starts unless all may."""
+        """Return answer or failure of each; nothing starts unless all may."""
         self._check(args["calls"])
         orders = [_order(call, call["intent"]) for call in args["calls"]]
         if len(orders) > self._max_batch:
@@ -110,7 +110,7 @@ class CallAgentBatch(OwnTool):
         return [_outcome(task.result()) for task in tasks]
 
     def _check(self, calls: Sequence[Json]) -> None:
-        """The definition does not say again what a call may have: that is told at `call_agent`.
+        """Check the calls against the schema of `call_agent`, which this tool's schema does not repeat.
 
         Raises: ToolFailed.
         """

@@ -1,6 +1,6 @@
-"""Reading and writing text files inside the folders that the owner allowed.
+"""Tools that read and write text files inside the folders that the owner allowed.
 
-Every component of a path is opened from the one before, and links are not followed.
+Each part of a path is opened relative to the part before, and links are not followed.
 """
 
 import asyncio
@@ -24,14 +24,25 @@ from wintermute.tools.definition import ASK_FIRST, OwnTool, reason
 from wintermute.tools.memory import MemoriesView
 
 SKILLS = PurePath("data/skills")
-"""What the prompt calls the folder of skills, wherever the data folder is (P-040)."""
+"""Name of the folder of skills in the prompt, wherever the data folder is (P-040)."""
 
 NOT_SKILLS = "skills are written with add_skill, which keeps the previous text"
+
+MOST_LINES = 2_000
+MOST_CHARACTERS = 200_000
+MOST_BYTES = 1_000_000
+NOT_PLAIN = "is not a plain file: links, folders and devices are not opened"
+REASONS = {
+    errno.ENOENT: "does not exist",
+    errno.ELOOP: NOT_PLAIN,
+    errno.ENOTDIR: "leads through a link or through something that is not a folder",
+    errno.ENXIO: NOT_PLAIN,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedFile:
-    """A file below an allowed folder, not opened yet."""
+    """File below an allowed folder, not opened yet."""
 
     folder: Path
     below: tuple[str, ...]
@@ -39,18 +50,18 @@ class AllowedFile:
 
     @property
     def name(self) -> str:
-        """The file's own name."""
+        """Name of the file without its folders."""
         return self.below[-1]
 
 
 class Roots:
-    """The folders of `tools.files.roots`, and the skills for reading.
+    """Folders of `tools.files.roots`, and the skills for reading.
 
-    Other people than the owner reach the skills only.
+    People other than the owner reach only the skills.
     """
 
     def __init__(self, data_dir: Path, folders: Iterable[Path], owner: Owner) -> None:
-        """Raises: ConfigurationError for a folder inside the data folder, with what it keeps."""
+        """Raises: ConfigurationError for a folder inside the data folder."""
         self._data_dir = data_dir.absolute()
         self._owner = owner
         # Lexically: resolve() would rename folders that the owner reaches through a link.
@@ -64,7 +75,7 @@ class Roots:
     def find(
         self, path: str, caller: Caller, *, writing: bool, also: str | None = None
     ) -> AllowedFile:
-        """The place that `path` means: the first that exists, else the first possible.
+        """Find the file for `path`: the first that exists, else the first possible.
 
         Raises: ToolFailed, naming the allowed folders.
         """
@@ -77,26 +88,26 @@ class Roots:
         return next((place for place in places if self._exists(place)), places[0])
 
     def is_skill(self, path: str) -> bool:
-        """Whether a path leads into the folder of skills, which are the owner's own words."""
+        """Decide if a path leads into the folder of skills, which count as the owner's own words."""
         wanted = PurePath(path)
         return any(map(wanted.is_relative_to, (SKILLS, self._data_dir / "skills")))
 
     def allowed(self, caller: Caller, *, writing: bool, also: str | None = None) -> str:
-        """The folders this caller may use, in words; `also` is a file beside them."""
-        folders = [*([] if writing else [SKILLS]), *self._open_to(caller)]
+        """Name the folders that this caller may use; `also` is a file beside them."""
+        folders = [*([] if writing else [SKILLS]), *self._folders_for(caller)]
         words = f"the allowed folders: {', '.join(map(str, folders)) or 'none'}"
         return f"{words}; and the file {also}" if also else words
 
     @contextmanager
     def opened(self, place: AllowedFile, *, make: bool = False) -> Iterator[int]:
-        """A descriptor of the folder that holds the file; `make`, to write, creates missing folders.
+        """Open the folder of the file; `make` creates missing folders, for writing.
 
-        Raises: OSError for links and whatever else is in the way.
+        Raises: OSError for links and other obstacles.
         """
-        with folder_of(place.folder, place.below, make=make, guard=self._guard) as folder:
+        with folder_of(place.folder, place.below, make=make, guard=self._check_folder) as folder:
             yield folder
 
-    def _open_to(self, caller: Caller) -> tuple[Path, ...]:
+    def _folders_for(self, caller: Caller) -> tuple[Path, ...]:
         return self._folders if self._owner.may(caller.origin, caller.scope) else ()
 
     def _places(self, path: str, caller: Caller) -> list[AllowedFile]:
@@ -108,7 +119,7 @@ class Roots:
                 below = wanted.relative_to(skills)
                 inner = ("skills", *below.parts) if below.parts else ()
                 return [AllowedFile(self._data_dir, inner, str(SKILLS / below))]
-        folders = self._open_to(caller)
+        folders = self._folders_for(caller)
         return [
             AllowedFile(folder, (folder / wanted).relative_to(folder).parts, str(folder / wanted))
             for folder in folders
@@ -122,35 +133,22 @@ class Roots:
         except FileNotFoundError:
             return False
         except OSError:
-            return True  # in the way: opening it tells what is wrong
+            return True  # an obstacle: opening it gives the reason
         return True
 
-    def _guard(self, folder: int, entry: str, writing: bool) -> None:
-        """A root may contain the data folder, or be in it: only the skills are in reach there."""
-        found = os.fstat(folder)
-        if entry != "skills" and os.path.samestat(found, self._data_dir.stat()):
+    def _check_folder(self, folder: int, entry: str, writing: bool) -> None:
+        """Refuse the data folder within a root, except for the skills. Raises: ToolFailed."""
+        state = os.fstat(folder)
+        if entry != "skills" and os.path.samestat(state, self._data_dir.stat()):
             raise ToolFailed(f"of Wintermute's own data folder only {SKILLS} can be used")
         if writing:
             with suppress(FileNotFoundError):
-                if os.path.samestat(found, (self._data_dir / "skills").stat()):
+                if os.path.samestat(state, (self._data_dir / "skills").stat()):
                     raise ToolFailed(NOT_SKILLS)
 
 
-MOST_LINES = 2_000
-MOST_CHARACTERS = 200_000
-MOST_BYTES = 1_000_000
-
-NOT_PLAIN = "is not a plain file: links, folders and devices are not opened"
-REASONS = {
-    errno.ENOENT: "does not exist",
-    errno.ELOOP: NOT_PLAIN,
-    errno.ENOTDIR: "leads through a link or through something that is not a folder",
-    errno.ENXIO: NOT_PLAIN,
-}
-
-
 class ReadFile(OwnTool):
-    """`read_file(path, offset, limit)`: a text file, or one page of it."""
+    """Tool `read_file(path, offset, limit)`: a text file, or one page of it."""
 
     name = "read_file"
     doing = "reading a file"
@@ -161,18 +159,20 @@ class ReadFile(OwnTool):
         self._memories = memories
 
     def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
-        """Whether it is neither a skill nor the list of memories."""
-        shown = _shown(self._memories, caller)
-        return not self._roots.is_skill(args["path"]) and not (shown and _is(shown, args["path"]))
+        """Decide if the result is untrusted: it is neither a skill nor the list of memories."""
+        shown = _memories_path(self._memories, caller)
+        return not self._roots.is_skill(args["path"]) and not (
+            shown and _is_memories(shown, args["path"])
+        )
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """The text; when lines are left out a last line says which part this is."""
+        """Return the text; if lines are left out, a last line says which part this is."""
         path = args["path"]
         first = int(args.get("offset", 1))
         most = min(int(args.get("limit", MOST_LINES)), MOST_LINES)
-        shown = _shown(self._memories, caller)
-        if self._memories and shown and _is(shown, path):
-            with _usable():
+        shown = _memories_path(self._memories, caller)
+        if self._memories and shown and _is_memories(shown, path):
+            with _memory_errors():
                 text = await self._memories.text(caller.scope)
             return _page(io.StringIO(text), shown, first, most)
         return await asyncio.to_thread(self._read, path, caller, first, most, shown)
@@ -180,7 +180,7 @@ class ReadFile(OwnTool):
     def _read(self, path: str, caller: Caller, first: int, most: int, also: str | None) -> str:
         place = self._roots.find(path, caller, writing=False, also=also)
         with (
-            _told(place, self._roots.allowed(caller, writing=False, also=also)),
+            _tool_errors(place, self._roots.allowed(caller, writing=False, also=also)),
             self._roots.opened(place) as folder,
             _plain_file(place, folder) as file,
         ):
@@ -188,7 +188,7 @@ class ReadFile(OwnTool):
 
 
 class WriteFile(OwnTool):
-    """`write_file(path, content)`: a whole text file, new or replaced in one step."""
+    """Tool `write_file(path, content)`: a whole text file, new or replaced in one step."""
 
     name = "write_file"
     doing = "writing a file"
@@ -199,17 +199,17 @@ class WriteFile(OwnTool):
         self._memories = memories
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """What was written, once it is on the disk.
+        """Write the file and return its path and size.
 
-        The memories of a scope belong to whoever talks there, not to the owner alone.
+        The memories of a scope belong to the person who talks there, not only to the owner.
         """
         path, content = args["path"], args["content"]
-        shown = _shown(self._memories, caller)
-        if self._memories and shown and _is(shown, path):
+        shown = _memories_path(self._memories, caller)
+        if self._memories and shown and _is_memories(shown, path):
             if caller.only_adds:
                 raise ToolFailed(ASK_FIRST)
             _encoded(shown, content)
-            with _usable():
+            with _memory_errors():
                 return await self._memories.replace(
                     caller.scope, content, reason(caller), caller.begun
                 )
@@ -219,19 +219,19 @@ class WriteFile(OwnTool):
         place = self._roots.find(path, caller, writing=True, also=also)
         content_bytes = _encoded(place.shown, content)
         with (
-            _told(place, self._roots.allowed(caller, writing=True, also=also)),
+            _tool_errors(place, self._roots.allowed(caller, writing=True, also=also)),
             self._roots.opened(place, make=True) as folder,
         ):
             created = _replace(place, folder, content_bytes, only_new=caller.only_adds)
         return {"path": place.shown, "bytes": len(content_bytes), "created": created}
 
 
-def _shown(memories: MemoriesView | None, caller: Caller) -> str | None:
+def _memories_path(memories: MemoriesView | None, caller: Caller) -> str | None:
     return memories.shown(caller.scope) if memories else None
 
 
-def _is(shown: str, path: str) -> bool:
-    """Whether the memories file of this scope is meant; that of another is refused (M-011)."""
+def _is_memories(shown: str, path: str) -> bool:
+    """Check if the path is this scope's memories file. Raises: ToolFailed for another scope's (M-011)."""
     wanted, own = PurePath(path), PurePath(shown)
     if wanted != own and wanted.parts[:1] == own.parts[:1] and wanted.name == own.name:
         raise ToolFailed(f"{path} is out of reach here; the memories file is {shown}")
@@ -239,7 +239,7 @@ def _is(shown: str, path: str) -> bool:
 
 
 @contextmanager
-def _usable() -> Iterator[None]:
+def _memory_errors() -> Iterator[None]:
     try:
         yield
     except MemoryFileUnusable as error:
@@ -258,9 +258,9 @@ def _plain_file(place: AllowedFile, folder: int) -> Iterator[TextIO]:
 
 
 def _page(file: TextIO, shown: str, first: int, most: int) -> str:
-    """Some lines of a file. Never more than one line is held that is not shown.
+    """Return lines of a file; no more of it is held in memory than one line beyond them.
 
-    A line longer than a page counts as several, so that every page gets on.
+    A line longer than a page counts as several, so that every page makes progress.
     """
     number = 1
     while number < first:
@@ -293,7 +293,7 @@ def _encoded(shown: str, content: str) -> bytes:
 
 
 def _replace(place: AllowedFile, folder: int, content: bytes, *, only_new: bool) -> bool:
-    """Old or new text, whole, whenever the power fails; True for a file that was not there."""
+    """Replace the file atomically; True if it is new."""
     before: os.stat_result | None = None
     with suppress(FileNotFoundError):
         before = os.stat(place.name, dir_fd=folder, follow_symlinks=False)
@@ -311,8 +311,8 @@ def _expect_plain(place: AllowedFile, found: os.stat_result) -> None:
 
 
 @contextmanager
-def _told(place: AllowedFile, allowed: str) -> Iterator[None]:
-    """The system's refusals in words for the model."""
+def _tool_errors(place: AllowedFile, allowed: str) -> Iterator[None]:
+    """Turn errors of the system into messages for the model. Raises: ToolFailed."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The tools that remember and that teach a skill, and the memories as a file."""
+"""Tools for memories and skills, and the memories as a file."""
 
 import hashlib
 from dataclasses import replace
@@ -31,14 +31,14 @@ from wintermute.skills.skills import Skills, shown
 from wintermute.tools.definition import ASK_FIRST, OwnTool, reason
 
 LONGEST_TEXT = 50_000
-"""Characters of a text that is taken apart into memories."""
+"""Characters of a text that is split into memories."""
 HIDDEN_IN_SKILL = "it looks like it holds {kind}. Models read skills, so they see [secret] instead. Say where it is kept"
 MOST_FOUND = 50
 """Facts in one result of `search_memory`."""
 
 
 class AppendMemory(OwnTool):
-    """`append_memory(entry, source)`: one fact of the scope in which it is called (M-004)."""
+    """Tool `append_memory(entry, source)`: one fact of the scope in which it is called (M-004)."""
 
     name = "append_memory"
     doing = "remembering"
@@ -49,15 +49,15 @@ class AppendMemory(OwnTool):
         self._jobs = jobs
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
-        """The fact as it is stored; `known` if it already was (M-007)."""
+        """Return the stored fact; `known` if it already was (M-007)."""
         source = args.get("source", EXPLICIT)
         if source not in SOURCES:
             raise ToolFailed(f"unknown source: {source}. The sources are {', '.join(SOURCES)}")
         origins = (caller.event_id,) if caller.event_id else ()
         taint = await self._casts.is_tainted(tx, caller.cast_id)
         if MOST < len(cleaned(args["entry"])) <= LONGEST_TEXT:
-            kind = NewFact(caller.scope, args["entry"], source, origins=origins, taint=taint)
-            return await self._take_apart(tx, caller, kind)
+            whole = NewFact(caller.scope, args["entry"], source, origins=origins, taint=taint)
+            return await self._split_later(tx, caller, whole)
         fact, outcome = await self._facts.add(
             *(tx, reason(caller), args["entry"], source),
             scope=caller.scope,
@@ -66,20 +66,20 @@ class AppendMemory(OwnTool):
         )
         return {"id": fact.id, "text": fact.text, "source": fact.source, "stored": outcome}
 
-    async def _take_apart(self, tx: Transaction, caller: Caller, whole: NewFact) -> Json:
-        """A pasted letter is no fact: it becomes several while nobody waits, and is found meanwhile."""
+    async def _split_later(self, tx: Transaction, caller: Caller, whole: NewFact) -> Json:
+        """Store a long text as it is and enqueue a job that splits it into memories; a search finds it meanwhile."""
         text = whole.text
         refuse_secret(text)
         parts = [replace(whole, text=part) for part in pieces_of(text)]
         kept = await self._facts.supersede(tx, reason(caller), parts, {})
         digest = hashlib.blake2b(f"{caller.cast_id}\0{text}".encode(), digest_size=16).hexdigest()
-        given = {"text": text, "facts": [fact.id for fact in kept.facts], "set": kept.set_id}
-        await self._jobs.enqueue(tx, SPLIT, digest, caller.scope, given)
+        args = {"text": text, "facts": [fact.id for fact in kept.facts], "set": kept.set_id}
+        await self._jobs.enqueue(tx, SPLIT, digest, caller.scope, args)
         return {"stored": "kept; it is split into single memories in the background"}
 
 
 class SearchMemory(OwnTool):
-    """`search_memory(query, n, when)`: facts of the scope in which it is called (M-009)."""
+    """Tool `search_memory(query, n, when)`: facts of the scope in which it is called (M-009)."""
 
     name = "search_memory"
     doing = "searching my memory"
@@ -92,7 +92,7 @@ class SearchMemory(OwnTool):
         self._top_k = top_k
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """The best first, or the newest."""
+        """Return the best facts first, or the newest without a query."""
         most, asked = min(args.get("n", self._top_k), MOST_FOUND), args.get("query", "").strip()
         when = self._day(args["when"]) if "when" in args else None
         if most <= 0:
@@ -103,7 +103,7 @@ class SearchMemory(OwnTool):
         return [self._line(fact) for fact in await self._facts.latest(caller.scope, 1, most, when)]
 
     def _day(self, text: str) -> datetime:
-        """The end of a day, so that what began or ended on it counts as it then was."""
+        """Return the end of a day, so that facts which began or ended on it count as they then were."""
         try:
             day = date.fromisoformat(text)
         except ValueError as error:
@@ -124,22 +124,22 @@ class SearchMemory(OwnTool):
 
 
 class MemoriesView:
-    """The memories of a scope as the one file outside the allowed folders (P-049)."""
+    """Memories of a scope as the one file outside the allowed folders (P-049)."""
 
     def __init__(self, memories: MemoryBackend, places: Places) -> None:
         self._memories = memories
         self._places = places
 
     def shown(self, scope: str) -> str:
-        """What prompt and tools call the file."""
+        """Return the file's name in prompt and tools."""
         return self._places.shown_memories(scope)
 
     async def text(self, scope: str) -> str:
-        """One fact per line."""
+        """Return the file's content, one fact per line."""
         return await self._memories.text(scope)
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Json:
-        """What became of the lines, once it is stored; facts newer than `begun` stay."""
+        """Replace the content and count new and retired facts; facts newer than `begun` stay."""
         done = await self._memories.replace(scope, text, why, begun)
         return {
             "path": self.shown(scope),
@@ -150,7 +150,7 @@ class MemoriesView:
 
 
 class AddSkill(OwnTool):
-    """`add_skill(skill_name, summary, documentation)`: a new skill, or its new text (P-037)."""
+    """Tool `add_skill(skill_name, summary, documentation)`: a new skill, or its new text (P-037)."""
 
     name = "add_skill"
     doing = "keeping a skill"
@@ -161,7 +161,7 @@ class AddSkill(OwnTool):
         self._owner = owner
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """Where the skill stands now. Every room sees it, so only the owner teaches."""
+        """Write the skill and return its path. Every room sees it, so only the owner may."""
         if not self._owner.may(caller.origin, caller.scope):
             raise ToolFailed("only the owner may have skills written: every room would see them")
         name = args["skill_name"]

@@ -1,4 +1,4 @@
-"""The tool that opens a page of the wiki."""
+"""Tool that opens a page of the wiki."""
 
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ToolFailed
@@ -11,7 +11,7 @@ from wintermute.wiki.store import WikiStore
 
 
 class RecallTool(OwnTool):
-    """`recall(title)`: a page, at most three in one cast (W-026 to W-035)."""
+    """Tool `recall(title)`: a page, at most three in one cast (W-026 to W-035)."""
 
     name = RECALL
     doing = "reading a page"
@@ -23,27 +23,27 @@ class RecallTool(OwnTool):
         self._owner = owner
 
     async def exists_in(self, scope: str) -> bool:
-        """In the owner's chats, while there is a page (M-013, P-015)."""
+        """Offer the tool in the owner's chats, if there is a page (M-013, P-015)."""
         return self._owner.owns(scope) and await self._pages.has_pages()
 
     async def run(self, caller: Caller, args: Json) -> object:
-        """The page, as a record that the model is shown as its text."""
+        """Return the page as a record, which the model is shown as text."""
         title = args["title"].strip()
         earlier = await self._casts.results(caller.cast_id, self.name)
         if why_not := refused(earlier, title):
             raise ToolFailed(why_not)
-        page = await self._found(caller, title)
+        page = await self._find(caller, title)
         if isinstance(page, str):
             raise ToolFailed(page)
         if why_not := refused(earlier, title, page.path):
             raise ToolFailed(why_not)
         return page.record(title)
 
-    async def _found(self, caller: Caller, title: str) -> RecalledPage | str:
+    async def _find(self, caller: Caller, title: str) -> RecalledPage | str:
         if not (title and self._owner.owns(caller.scope)):
             return not_found(title)
         return await self._pages.recalled(title)
 
     def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
-        """Whether the page comes from where others speak: it informs and never instructs."""
+        """Decide if the page has untrusted text: it informs and never instructs."""
         return isinstance(result, dict) and bool(result["outside"])

@@ -1,4 +1,4 @@
-"""The tool for goals and promises."""
+"""Tool for tasks and reminders."""
 
 import re
 from dataclasses import fields
@@ -25,7 +25,7 @@ TAKES = {
     "resume": {"id"},
     "delete": {"id"},
 }
-"""The arguments of each action. A reason is listened to everywhere, and kept by `complete`."""
+"""Arguments of each action. A reason is accepted everywhere, and stored by `complete`."""
 REMINDER = "reminder"
 IDLE = {
     "priority": (5,),
@@ -34,7 +34,7 @@ IDLE = {
     "status": ("active",),
     "scope": ("here",),
 }
-"""What says nothing where an action does not take it: its default."""
+"""Defaults, which are ignored if an action does not take the argument."""
 TASK_ID = re.compile(r"#?task_[0-9a-f]{8}")
 DUE_TIMES = 3
 NO_MORE = "its time has passed and it will not be due again: update it with a new `at`"
@@ -51,7 +51,7 @@ BY_ITSELF = (
 
 
 class TaskTool(OwnTool):
-    """`task(action, ...)`: one tool for all that can be done with tasks (T-001)."""
+    """Tool `task(action, ...)`: all actions on tasks (T-001)."""
 
     name = "task"
     doing = "looking after tasks"
@@ -60,31 +60,33 @@ class TaskTool(OwnTool):
         self._tasks = tasks
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:
-        """The task as it is stored now, or the list of tasks."""
+        """Execute the action; return the stored task, or the list of tasks."""
         action = args.get("action")
         if action not in TAKES:
             raise ToolFailed(f"unknown action: {action}. The actions are {', '.join(TAKES)}")
         args = {
-            name: value for name, value in args.items() if not _says_nothing(action, name, value)
+            name: value for name, value in args.items() if not _is_ignorable(action, name, value)
         }
-        strange = sorted(args.keys() - TAKES[action] - {"action", "reason"})
-        strange = [] if action == "list" else strange  # it changes nothing
-        if strange:
+        unexpected = sorted(args.keys() - TAKES[action] - {"action", "reason"})
+        unexpected = [] if action == "list" else unexpected  # a list changes nothing
+        if unexpected:
             takes = ", ".join(sorted(TAKES[action]))
-            raise ToolFailed(f"{action} takes {takes}, not {', '.join(strange)}; nothing was done")
+            raise ToolFailed(
+                f"{action} takes {takes}, not {', '.join(unexpected)}; nothing was done"
+            )
         if caller.only_adds and action not in ("add", "list"):
             raise ToolFailed(ASK_FIRST)
         if action == "list":
-            found = await self._tasks.listed(caller.scope, args.get("status", "active"))
-            return [self._row(task) for task in found]
+            tasks = await self._tasks.listed(caller.scope, args.get("status", "active"))
+            return [self._row(task) for task in tasks]
         if action == "add":
             return self._row(await self._add(tx, caller, args), ahead=DUE_TIMES)
-        return self._row(await self._act(tx, caller, action, args), ahead=DUE_TIMES)
+        return self._row(await self._act_on(tx, caller, action, args), ahead=DUE_TIMES)
 
     async def _add(self, tx: Transaction, caller: Caller, args: Json) -> Task:
         request = PlanRequest.of(args)
         if caller.origin == "timer" and not request.is_empty:
-            raise ToolFailed(BY_ITSELF)  # else a reminder read as a request goes on for ever
+            raise ToolFailed(BY_ITSELF)  # else a reminder read as a request would repeat for ever
         everywhere = args.get("scope", "here") == EVERYWHERE
         if everywhere and not self._tasks.owner.may(caller.origin, caller.scope):
             raise ToolFailed("only the owner may have a task shown in every room")
@@ -101,7 +103,7 @@ class TaskTool(OwnTool):
             written=caller.written,
         )
 
-    async def _act(self, tx: Transaction, caller: Caller, action: str, args: Json) -> Task:
+    async def _act_on(self, tx: Transaction, caller: Caller, action: str, args: Json) -> Task:
         if not args.get("id"):
             raise ToolFailed(f"{action} needs the id of a task, as in task_ab12cd34")
         by_owner = self._tasks.owner.may(caller.origin, caller.scope)
@@ -132,7 +134,7 @@ class TaskTool(OwnTool):
         return await moves[action](tx, target)
 
     def _check_vouched(self, caller: Caller, *modes: str | None) -> None:
-        """What runs by itself in the owner's own chat has the owner's rights then (X-034).
+        """Check who may plan autonomous tasks, which have the owner's rights in the owner's chat (X-034).
 
         Raises: ToolFailed.
         """
@@ -141,11 +143,11 @@ class TaskTool(OwnTool):
             raise ToolFailed(UNVOUCHED)
 
     def _row(self, task: Task, ahead: int = 1) -> Json:
-        """What is stored. `ahead`: how many due times are named, for whoever checks them."""
+        """Return the stored task. `ahead`: number of due times to show, for checking them."""
         zone, schedule, next_due = self._tasks.zone, task.plan.schedule, task.next_due
-        more: tuple[datetime, ...] = ()
+        later: tuple[datetime, ...] = ()
         if schedule and next_due and ahead > 1:
-            more = upcoming(schedule, next_due, zone, ahead - 1)
+            later = upcoming(schedule, next_due, zone, ahead - 1)
         row: Json = {
             "id": task.id,
             "priority": task.priority,
@@ -153,7 +155,7 @@ class TaskTool(OwnTool):
             "content": task.content,
             "schedule": task.schedule or None,
             "next_due": in_words(next_due, zone) if next_due else None,
-            "then": [in_words(each, zone) for each in more],
+            "then": [in_words(each, zone) for each in later],
             "execution_mode": task.plan.mode if schedule else None,
             "ai_prompt": task.plan.ai_prompt,
             "note": self._note(task) if ahead > 1 else "",
@@ -174,10 +176,10 @@ class TaskTool(OwnTool):
         return schedule.remark(task.next_due, self._tasks.zone) if task.next_due else NO_MORE
 
 
-def _says_nothing(action: str, name: str, value: object) -> bool:
+def _is_ignorable(action: str, name: str, value: object) -> bool:
     if name in TAKES[action] or name == "action":
         return False
-    if name == "id" and action == "add":  # one that it makes up
+    if name == "id" and action == "add":  # an id made up by the model
         return not TASK_ID.fullmatch(str(value))
     is_empty = value is None or (isinstance(value, str) and is_blank(value))
     return is_empty or value in IDLE.get(name, ())

@@ -1,1 +1,1 @@
-"""What a person can do where it takes a door more than one step."""
+"""Actions of a person that several doors share and that take more than one step."""

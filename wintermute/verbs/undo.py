@@ -1,4 +1,4 @@
-"""Undo, the same at every door: not beside forgetting, after what was edited by hand, and files follow."""
+"""Undo for every door: it waits for forgetting, reads manual edits first, and updates the files."""
 
 from collections.abc import Collection
 
@@ -14,9 +14,9 @@ async def undo(
     items: Collection[str] | None = None,
     key: str | None = None,
 ) -> Undone:
-    """Undo a change set, or only some of its items. `key`: the command, which finds it again.
+    """Undo a change set, or only some of its items. `key`: id of the command, so that a repeat finds the result.
 
-    Raises: WintermuteError while something is forgotten, and for a file that cannot be put in place.
+    Raises: WintermuteError while something is being forgotten, and for a file that cannot be written.
     """
     await refuse_meanwhile(stores)
     if any(change.kind == "fact" for change in wanted.changes):

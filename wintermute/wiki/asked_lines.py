@@ -1,7 +1,7 @@
-"""Lines of pages by their digests, and those that no model is shown until a person has answered (M-082).
+"""Digests of page lines, and lines that no model is shown until a person has answered (M-082).
 
-They are people's lines that share words with what was forgotten. The list is a file, `sleep/asked`:
-what shows pages to models may have no database.
+These are people's lines that share words with forgotten messages. The list is a file, `sleep/asked`, because
+programs that show pages to models may have no database.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,16 +14,16 @@ from wintermute.wiki.verdict import lines_of
 
 ASKED = f"{JOBS}/asked"
 FURNITURE = ("# ", "```", "~~~", f"Source: [[{RAW}/")
-"""Beginnings of lines that nobody said: title, fences, what is cited. Links alone are none either."""
+"""Beginnings of lines without content: title, fences, citations."""
 
 
 def digest(line: str) -> str:
-    """Name a line by what it says, however its blanks are."""
+    """Return the digest of a line, whatever its whitespace."""
     return blake2b(" ".join(line.split()).encode(), digest_size=16).hexdigest()
 
 
 def sourced(text: str) -> list[str]:
-    """The lines of a page that say something which somebody told."""
+    """Return the lines of a page with content, so without titles, citations and mere links."""
     found = (line for line in lines_of(text) if not line.startswith(FURNITURE))
     return [
         each
@@ -33,7 +33,7 @@ def sourced(text: str) -> list[str]:
 
 
 def asked_lines(files: StoreFolder) -> frozenset[str]:
-    """The digests of what people are asked about."""
+    """Return the digests of lines with an open question."""
     try:
         return frozenset(files.exact(ASKED).split())
     except (FileNotFoundError, FileUnusable):
@@ -41,27 +41,27 @@ def asked_lines(files: StoreFolder) -> frozenset[str]:
 
 
 def ask_about(files: StoreFolder, more: Iterable[str] = (), but: Collection[str] = ()) -> None:
-    """Withhold more lines from models, or show them again. Raises: OSError."""
+    """Withhold more lines from models, or show some again. Raises: OSError."""
     known = asked_lines(files)
     if (wanted := known.union(more).difference(but)) != known:
         files.put(ASKED, "".join(f"{each}\n" for each in sorted(wanted)))
 
 
 def shown_again(files: StoreFolder, lines: Collection[str]) -> None:
-    """A person keeps these. Raises: StoreUnusable."""
+    """Show lines to models again, since a person keeps them. Raises: StoreUnusable."""
     with files.writing():
         ask_about(files, but=lines)
 
 
 def without_asked(text: str, asked: Collection[str]) -> str:
-    """A page as a model is shown it."""
+    """Return a page as a model is shown it."""
     if not asked:
         return text
     return "".join(line for line in text.splitlines(keepends=True) if digest(line) not in asked)
 
 
 def with_asked(text: str, before: str, asked: Collection[str]) -> str:
-    """A page that a model wrote, with what it was not shown of it, each behind what that followed."""
+    """Put withheld lines back into a page written by a model, each behind its former predecessor."""
     end = "\r\n" if "\r\n" in text else "\n"
     lines, known, last, gap = text.split(end), before.splitlines(), "", 0
     for line in known if asked else ():

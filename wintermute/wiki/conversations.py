@@ -1,7 +1,7 @@
 """Conversations as folders of message files, `NNNN-ROLE.md`, in the order of their numbers (W-036).
 
-People put files there as well, change and remove them; those without a number come first, in the
-order of their names. `meta/conversations.json` lists the folders.
+People also add, change and remove these files; those without a number come first, by name.
+`meta/conversations.json` lists the folders.
 """
 
 import json
@@ -24,7 +24,7 @@ Role = Literal["system", "user", "assistant"]
 ROLES: Mapping[str, Role] = {role: role for role in get_args(Role)}
 NAME = re.compile(r"(?:(\d{1,18})-)?(?:.*-)?(system|user|assistant)\.md")
 SYSTEM = "0000-system.md"
-"""Before whatever somebody has put there."""
+"""Name of a system message before all other messages."""
 BUSY = (
     "the last message of this conversation is still being answered: wait for the answer, then try"
     " again"
@@ -33,7 +33,7 @@ BUSY = (
 
 @dataclass(frozen=True, slots=True)
 class MessageFile:
-    """One message. `name`: that of its file."""
+    """Message. `name`: name of its file."""
 
     name: str
     role: Role
@@ -42,30 +42,30 @@ class MessageFile:
 
 @dataclass(frozen=True, slots=True)
 class FolderPage:
-    """Messages in order. `earlier`: the name of the first, if there are more before it."""
+    """Messages in order. `earlier`: name of the first one, if there are more before it."""
 
     messages: tuple[MessageFile, ...]
     earlier: str | None
 
 
 class ConversationFolder:
-    """One conversation: a folder in a store, or anywhere for who sits at the machine (W-038)."""
+    """Conversation: a folder in a store, or, for somebody at the machine, anywhere (W-038)."""
 
     def __init__(self, root: Path, below: str = "") -> None:
         """`below`: the folder's path in the store `root`; "": the folder is `root` itself.
 
-        Raises: WintermuteError when it is no such folder.
+        Raises: WintermuteError if it is no such folder.
         """
         self._files = StoreFolder(root)
         self._below = f"{below}/" if below else ""
         self.path = root / below if below else root
 
     def messages(self) -> tuple[MessageFile, ...]:
-        """Those that are there now, in order. Raises: WintermuteError for what is no message."""
+        """Return the current messages in order. Raises: WintermuteError for an unreadable file."""
         return tuple(self._read(*each) for each in _in_order(self._names()))
 
     def page(self, most: int, before: str = "") -> FolderPage:
-        """The last `most` before the one of a name, or of all. Raises: WintermuteError."""
+        """Return the last `most` messages, or those before the named one. Raises: WintermuteError."""
         there = _in_order(self._names())
         names = [name for name, _ in there]
         there = there[: names.index(before)] if before in names else there
@@ -73,7 +73,7 @@ class ConversationFolder:
         return FolderPage(found, found[0].name if len(there) > most else None)
 
     def opening(self) -> str:
-        """Give what a person said first; "": nobody has. Raises: WintermuteError, as `messages`."""
+        """Return a person's first message; "" if there is none. Raises: WintermuteError, as `messages`."""
         first = next((each for each in _in_order(self._names()) if each[1] == "user"), None)
         return self._read(*first).text if first else ""
 
@@ -85,7 +85,7 @@ class ConversationFolder:
         return MessageFile(name, role, text.rstrip("\n"))
 
     def strangers(self) -> tuple[str, ...]:
-        """The names of what is no message file."""
+        """Return the names of files that are no messages."""
         return tuple(legible(name) for name in self._names() if not _match(name))
 
     def _names(self) -> list[str]:
@@ -98,9 +98,9 @@ class ConversationFolder:
             raise WintermuteError(f"{named} is no conversation: {error.strerror}") from error
 
     def append(self, role: Role, text: str) -> str:
-        """Write a message behind all others, the first of the system before them; its file's name.
+        """Write a message after all others, or the first system message before them; return its file name.
 
-        Within `held`, else two could take one number. Raises: WintermuteError.
+        The caller holds `held`, else two messages could get one number. Raises: WintermuteError.
         """
         if self._below.startswith(f"{RAW}/"):
             raise WintermuteError(f"{self._below} is kept word for word: nothing is added to it")
@@ -114,9 +114,9 @@ class ConversationFolder:
 
     @contextmanager
     def held(self, patience: float | None = None) -> Iterator[None]:
-        """A block in which nobody else adds to it: whoever comes meanwhile waits.
+        """Lock the conversation against other writers, who wait.
 
-        Raises: StoreBusy when somebody has it for longer than `patience` seconds.
+        Raises: StoreBusy if somebody else holds the lock for longer than `patience` seconds.
         """
         with ExitStack() as stack:
             with told(self.path):
@@ -132,18 +132,18 @@ def _match(name: str) -> re.Match[str] | None:
 
 
 def _number(name: str) -> int:
-    found = _match(name)
-    return int(found[1] or 0) if found else 0
+    match = _match(name)
+    return int(match[1] or 0) if match else 0
 
 
 def _in_order(names: list[str]) -> list[tuple[str, Role]]:
-    """Those of messages, each with its role."""
-    found = [(name, ROLES[match[2]]) for name in names if (match := _match(name))]
-    return sorted(found, key=lambda each: (_number(each[0]), each[0]))
+    """Return the message files in order, each with its role."""
+    messages = [(name, ROLES[match[2]]) for name in names if (match := _match(name))]
+    return sorted(messages, key=lambda each: (_number(each[0]), each[0]))
 
 
 def create(files: StoreFolder, now: datetime) -> str:
-    """A new, empty conversation in a store, listed; its path there (W-037).
+    """Create and list an empty conversation in a store; return its path (W-037).
 
     `now`: the local time. Within `StoreFolder.writing`. Raises: StoreMissing (W-005).
     """
@@ -159,7 +159,7 @@ def create(files: StoreFolder, now: datetime) -> str:
 
 
 def enlist(files: StoreFolder, *paths: str) -> None:
-    """List conversations that are not yet. Within `StoreFolder.writing`. Raises: StoreUnusable."""
+    """Add conversations to the list. Within `StoreFolder.writing`. Raises: StoreUnusable."""
     known = listed(files)
     new = [path for path in dict.fromkeys(paths) if path not in known]
     if new:
@@ -167,7 +167,7 @@ def enlist(files: StoreFolder, *paths: str) -> None:
 
 
 def delist(files: StoreFolder, *paths: str) -> None:
-    """Conversations are listed no more; their files stay. As `enlist`."""
+    """Remove conversations from the list; their files stay. Within `StoreFolder.writing`. Raises: StoreUnusable."""
     known = listed(files)
     left = [path for path in known if path not in paths]
     if len(left) < len(known):
@@ -180,13 +180,13 @@ def _list(files: StoreFolder, paths: Sequence[str]) -> None:
 
 
 def listed(files: StoreFolder) -> tuple[str, ...]:
-    """The paths of the conversations of a store, in the order in which they were listed.
+    """Return the paths of a store's conversations in the order of the list.
 
-    Raises: StoreUnusable, naming file and line, for a list that is damaged (W-039).
+    Raises: StoreUnusable, naming file and line, for a damaged list (W-039).
     """
     try:
         text = files.exact(LISTED)
-        found = json.loads(text)
+        paths = json.loads(text)
     except FileNotFoundError:
         return ()
     except FileUnusable as problem:
@@ -194,16 +194,16 @@ def listed(files: StoreFolder) -> tuple[str, ...]:
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
         raise StoreUnusable(_damaged(files, line, "is no JSON")) from error
-    if not isinstance(found, list):
+    if not isinstance(paths, list):
         raise StoreUnusable(_damaged(files, 1, "is no list of paths"))
-    for path in found:
+    for path in paths:
         if not isinstance(path, str):
             raise StoreUnusable(_damaged(files, _line_of(text, path), "is no path"))
-    return tuple(found)
+    return tuple(paths)
 
 
 def is_encodable(path: str) -> bool:
-    """Whether it can be the name of a file: a lone half of a letter of two halves cannot."""
+    """Decide if a path can be a file name: a lone surrogate cannot be encoded."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -212,7 +212,7 @@ def is_encodable(path: str) -> bool:
 
 
 def is_there(files: StoreFolder, path: str) -> bool:
-    """Whether a conversation that is listed still has its folder."""
+    """Check if the folder of a listed conversation exists."""
     return os.path.isdir(files.root / path)  # noqa: PTH112  Path's own may raise
 
 

@@ -1,7 +1,7 @@
-"""A page in the hands of a person: the text they opened, and what may be saved in its place (V-022).
+"""Page editing by a person: the text that they opened, and the text that may be saved (V-022).
 
-opened ─ typed ─▶ wanted ─┬▶ refused, in words: the person keeps their text
-                          ╰▶ a change set of cause `edit`, then in its place
+opened ─ typed ─▶ wanted ─┬▶ refused with a message: the person keeps their text
+                          ╰▶ a change set of cause `edit`, then put in place
 """
 
 import re
@@ -17,24 +17,24 @@ from wintermute.wiki.store import WikiStore
 from wintermute.wiki.verdict import path_problem
 
 MOST_SAVED = 500_000
-"""Bytes of a page that a browser saves: far more than a model can be given."""
+"""Bytes of a page that a browser may save: far more than a model can be given."""
 UPDATED = re.compile(r"^(updated:[ \t]*)\d{4}-\d\d-\d\d(?=[ \t]*$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class PageSource:
-    """A page as its file has it. `text` None: it does not exist yet."""
+    """Page as it is in its file. `text` None: it does not exist yet."""
 
     path: str
     text: str | None
 
     @property
     def version(self) -> str:
-        """Names this text, so that a save can tell if somebody saved meanwhile; "": there is none."""
+        """Digest of this text, by which a save detects an edit in between; "": there is no text."""
         return "" if self.text is None else blake2b(self.text.encode(), digest_size=16).hexdigest()
 
     def edited(self, typed: str, today: date) -> str:
-        """The text to save: as it was typed, dated, with frontmatter where that is missing.
+        """Return the text to save: as typed, dated, with frontmatter if that is missing.
 
         Line ends stay those of the file. Raises: PageRefused.
         """
@@ -67,7 +67,7 @@ def _dated(typed: str, before: str, today: date) -> str:
 
 
 def page_source(store: WikiStore, path: str) -> PageSource:
-    """Read a page that somebody wants to edit, or say that a new one may have this path.
+    """Read a page for editing, or check that a new one may have this path.
 
     Within `reading`. Raises: PageRefused.
     """
@@ -87,7 +87,7 @@ def page_source(store: WikiStore, path: str) -> PageSource:
 
 
 def _lookalike(path: str, paths: Collection[str]) -> str:
-    """The page that only case or normal form tells from a new one (W-079); "": there is none."""
+    """Return the page whose path differs only by case or normal form (W-079); "" if there is none."""
     form, name = alike(path), name_of(path)
     for each in sorted(filter(is_page, paths)):
         other = name_of(each)

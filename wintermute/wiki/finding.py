@@ -1,4 +1,4 @@
-"""What a status says of the wiki: pages, broken links, the last job."""
+"""Status line about the wiki: pages, broken links, the last job."""
 
 from datetime import datetime, tzinfo
 
@@ -16,25 +16,25 @@ NO_STORE = "no pages yet -> `wintermute wiki init` makes a store"
 
 
 def wiki_finding(store: WikiStore, zone: tzinfo) -> Finding:
-    """One line; it takes as long as a look at every page that changed."""
+    """Return the status line; pages that changed are read for it."""
     if not store.exists:
         return Finding(PART, "ok", NO_STORE)
     try:
         with store.files.reading():
-            found = store.pages()
-            pages = sum(map(is_page, found))
+            all_pages = store.pages()
+            pages = sum(map(is_page, all_pages))
             broken = len(store.graph().broken)
             job = next(iter(listed_jobs(store.files)), None)
     except WintermuteError as problem:
         return Finding(PART, "warn", str(problem))
-    told = [counted(pages, "page"), counted(broken, "broken link")]
-    lines = found[INDEX].lines if INDEX in found else 0
+    parts = [counted(pages, "page"), counted(broken, "broken link")]
+    lines = all_pages[INDEX].lines if INDEX in all_pages else 0
     if is_long := lines > MOST_INDEX_LINES:
-        told.append(f"the index has {lines} lines, prompts show {MOST_INDEX_LINES} -> {SHORTEN}")
-    told += [_last(job, zone)] if job else []
+        parts.append(f"the index has {lines} lines, prompts show {MOST_INDEX_LINES} -> {SHORTEN}")
+    parts += [_last(job, zone)] if job else []
     failed = job is not None and job.status != "applied"
     numbers = {"pages": pages, "broken_links": broken}
-    return Finding(PART, "warn" if failed or is_long else "ok", ", ".join(told), numbers)
+    return Finding(PART, "warn" if failed or is_long else "ok", ", ".join(parts), numbers)
 
 
 def _last(job: WikiJob, zone: tzinfo) -> str:

@@ -1,10 +1,10 @@
-"""The files of a store: who writes, whole or not at all, and what several files belong to.
+"""Files of a store: locks, atomic writes, and atomic changes of several files.
 
     stage ─▶ sleep/JOB/changes.json, output/N ─▶ apply ─▶ sleep/applying ─▶ each in its place
 
-Daemon, commands and pages of the web share a store: each write is one file put in place of another,
-under a lock. What belongs together is safe on the disk before the first of it is put in place, and
-whoever comes next finishes what a kill interrupted, before reading anything (W-007, W-064).
+Daemon, commands and web pages share a store: each write replaces one file by another, under a lock. Files that
+belong together are all on the disk before the first is put in place. If a kill interrupts that, the next one to
+take the lock finishes it before reading anything (W-007, W-064).
 """
 
 import errno
@@ -24,18 +24,18 @@ from wintermute.wiki.links import INDEX, JOBS, Presence, legible
 from wintermute.wiki.pages import MOST_BYTES
 
 APPLYING = f"{JOBS}/applying"
-"""Names the job whose changes are being put in place."""
+"""File with the name of the job whose changes are being put in place."""
 CHANGES = "changes.json"
 OUTPUT = "output"
 PATIENCE, WRITERS_SHARE = 5.0, 6
-"""Seconds, and how many times as long who writes may wait: nobody holds a store for as long."""
+"""Seconds that a reader waits for the lock, and factor for a writer; nobody should hold it that long."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file of the store that changes, with its text as it is in the file. None: it is not there."""
+    """Change of a file, with its exact text before and after. None: the file does not exist."""
 
     path: str
     before: str | None
@@ -43,16 +43,16 @@ class FileChange:
 
 
 class StoreFolder:
-    """The files below one folder, by paths relative to it. No link below it is followed."""
+    """Files below one folder, by relative paths. No link below it is followed."""
 
     def __init__(self, root: Path, patience: float = PATIENCE) -> None:
-        """`patience`: seconds for which another program may hold the store before that is told."""
+        """`patience`: seconds to wait for another program's lock before an error."""
         self.root = root
         self._patience = patience
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A block in which nobody else writes. Not to be nested, nor with `reading`.
+        """Lock the store for writing. Must not be nested, nor within `reading`.
 
         Raises: StoreMissing, StoreUnusable.
         """
@@ -61,7 +61,7 @@ class StoreFolder:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A block in which nobody writes. Raises: StoreMissing (W-005)."""
+        """Lock the store for reading. Raises: StoreMissing (W-005)."""
         with self._locked(shared=True):
             if self.presence(INDEX) != "file":
                 raise StoreMissing(missing(self.root))
@@ -76,17 +76,17 @@ class StoreFolder:
         except OSError as error:
             raise StoreUnusable(f"{self.root} cannot be read: {error.strerror}") from error
         try:
-            self._take(folder, shared=shared)
+            self._take_lock(folder, shared=shared)
             if self.presence(APPLYING) == "file":
-                self._take(folder, shared=False)
+                self._take_lock(folder, shared=False)
                 with told(self.root):
                     self._finish()
             yield
         finally:
             os.close(folder)
 
-    def _take(self, folder: int, *, shared: bool) -> None:
-        """A lock that somebody holds for ever, such as a program that was stopped, stops nobody."""
+    def _take_lock(self, folder: int, *, shared: bool) -> None:
+        """Take the lock, or raise StoreUnusable if another program, such as a stopped one, keeps it."""
         patience = self._patience * (1 if shared else WRITERS_SHARE)
         try:
             take(folder, shared=shared, patience=patience)
@@ -97,43 +97,42 @@ class StoreFolder:
             ) from error
 
     def stage(self, job: str, changes: Sequence[FileChange]) -> None:
-        """Write all that `apply` then puts in place, so that no disk stops that half way.
+        """Write all that `apply` will put in place, so that a full disk cannot stop it half way.
 
-        Raises: OSError for a full one, and for a folder that may not be written.
+        Raises: OSError for a full disk or a folder without permission.
         """
         for n, change in enumerate(changes):
             if change.after is not None:
                 self.put(f"{JOBS}/{job}/{OUTPUT}/{n}", change.after)
-            self._prove_writable(change)
+            self._check_writable(change)
         values = [asdict(each) for each in changes]
         self.put(f"{JOBS}/{job}/{CHANGES}", json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
-    def _prove_writable(self, change: FileChange) -> None:
-        """Its folder takes files."""
+    def _check_writable(self, change: FileChange) -> None:
         parts = change.path.split("/")
         with (
-            suppress(FileNotFoundError),  # nothing is to be removed there
+            suppress(FileNotFoundError),  # no folder, so nothing to remove
             folder_of(self.root, parts, make=change.after is not None) as folder,
         ):
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
                 raise OSError(errno.EACCES, f"{change.path}: Permission denied")
 
     def apply(self, job: str) -> tuple[str, ...]:
-        """Put all that is staged in place, whenever we are killed: else whoever comes next does.
+        """Put all staged changes in place or none; after a kill, the next lock finishes this.
 
-        Within `writing`. What somebody edited meanwhile stays as it is: those paths. Where it cannot
-        be done, nothing of it is. Raises: StoreUnusable; OSError.
+        Within `writing`. Returns the paths of files that somebody edited meanwhile and that stay as they are.
+        Raises: StoreUnusable; OSError.
         """
-        changes = self._staged(job)
+        changes = self._read_staged(job)
         self.put(APPLYING, job)
         try:
             return self._finish()
         except OSError:
-            self._take_back(job, changes)
+            self._revert(job, changes)
             raise
 
-    def _take_back(self, job: str, changes: Sequence[FileChange]) -> None:
-        """What was put in place goes back; what cannot is finished later, as after a kill."""
+    def _revert(self, job: str, changes: Sequence[FileChange]) -> None:
+        """Revert the changes already put in place; if that fails too, they are finished later."""
         for change in changes:
             with suppress(FileUnusable):
                 if change.before == change.after or self._text(change.path) != change.after:
@@ -145,23 +144,23 @@ class StoreFolder:
         self.remove(APPLYING)
         log.warning("pages not put in place, all is as before store=%s job=%s", self.root, job)
 
-    def _staged(self, job: str) -> tuple[FileChange, ...]:
+    def _read_staged(self, job: str) -> tuple[FileChange, ...]:
         try:
             return self.changes_of(job)
         except (FileUnusable, FileNotFoundError) as problem:
-            told = f"{JOBS}/{legible(job)} has no usable {CHANGES}"
-            raise StoreUnusable(f"{self.root}: {told}, so nothing was changed") from problem
+            problem_text = f"{JOBS}/{legible(job)} has no usable {CHANGES}"
+            raise StoreUnusable(f"{self.root}: {problem_text}, so nothing was changed") from problem
 
     def _finish(self) -> tuple[str, ...]:
         try:
             job = self.exact(APPLYING).strip()
-        except FileNotFoundError:  # somebody else has finished it
+        except FileNotFoundError:  # another process has finished it
             return ()
         try:
             changes = self.changes_of(job)
         except (FileUnusable, FileNotFoundError) as problem:
-            told = f"names {legible(job)!r}, which has no usable {CHANGES}: delete it"
-            raise StoreUnusable(f"{self.root / APPLYING} {told}") from problem
+            problem_text = f"names {legible(job)!r}, which has no usable {CHANGES}: delete it"
+            raise StoreUnusable(f"{self.root / APPLYING} {problem_text}") from problem
         edited = []
         for n, change in enumerate(changes):
             try:
@@ -191,36 +190,36 @@ class StoreFolder:
             folder_of(self.root, to, make=True) as target,
         ):
             with suppress(FileNotFoundError):
-                found = os.stat(to[-1], dir_fd=target, follow_symlinks=False)
-                os.chmod(from_[-1], found.st_mode & 0o777, dir_fd=source)
+                state = os.stat(to[-1], dir_fd=target, follow_symlinks=False)
+                os.chmod(from_[-1], state.st_mode & 0o777, dir_fd=source)
             os.replace(from_[-1], to[-1], src_dir_fd=source, dst_dir_fd=target)
             os.fsync(target)
         return True
 
     def changes_of(self, job: str) -> tuple[FileChange, ...]:
-        """What a job has changed, or wanted to. Raises: FileNotFoundError, FileUnusable."""
+        """Return the changes of a job, made or only wanted. Raises: FileNotFoundError, FileUnusable."""
         path = f"{JOBS}/{job}/{CHANGES}"
         try:
-            found = tuple(FileChange(**each) for each in json.loads(self.exact(path)))
+            changes = tuple(FileChange(**each) for each in json.loads(self.exact(path)))
         except (ValueError, TypeError, RecursionError) as error:
             raise FileUnusable("holds no list of changes") from error
-        if not all(map(_is_change, found)):
+        if not all(map(_is_change, changes)):
             raise FileUnusable("holds no list of changes")
-        return found
+        return changes
 
     def put(self, path: str, text: str) -> None:
-        """Write a file whole: whoever reads it sees what it was or what it is. Raises: OSError."""
+        """Replace a file atomically. Raises: OSError."""
         self._replace(path, text.encode())
 
     def exchange(self, path: str, before: bytes, after: bytes) -> bool:
-        """Put a file in the place of what it was, unless that was saved meanwhile; whether it is.
+        """Replace a file's content unless it was saved meanwhile; True if it was replaced.
 
         Raises: OSError, FileUnusable.
         """
         return self._replace(path, after, before)
 
     def remove(self, path: str) -> None:
-        """No such file any more. Raises: OSError."""
+        """Delete a file if it exists. Raises: OSError."""
         with suppress(FileNotFoundError):
             self._replace(path, None)
 
@@ -230,7 +229,7 @@ class StoreFolder:
             return replace(Path(parts[-1]), content, seen, folder=folder)
 
     def make_folder(self, path: str) -> bool:
-        """Make a folder, and those above it; whether there was none. Raises: OSError."""
+        """Create a folder and its parents; False if it exists. Raises: OSError."""
         parts = path.split("/")
         with folder_of(self.root, parts, make=True) as folder:
             try:
@@ -241,7 +240,7 @@ class StoreFolder:
         return True
 
     def content(self, path: str) -> bytes | None:
-        """The bytes of a plain file; None: there is none. Raises: FileUnusable for anything else."""
+        """Return the bytes of a plain file; None: there is none. Raises: FileUnusable for anything else."""
         parts = path.split("/")
         try:
             with folder_of(self.root, parts) as folder:
@@ -263,27 +262,27 @@ class StoreFolder:
             raise FileUnusable(f"is not UTF-8 at byte {error.start}") from error
 
     def exact(self, path: str) -> str:
-        """The text of a file to the letter. Raises: FileNotFoundError, FileUnusable."""
+        """Return the exact text of a file. Raises: FileNotFoundError, FileUnusable."""
         text = self._text(path)
         if text is None:
             raise FileNotFoundError(errno.ENOENT, "does not exist", path)
         return text
 
     def presence(self, path: str) -> Presence:
-        """What stands at a path; no link is followed, whatever is in the way (W-019)."""
+        """Check what is at a path, without following a link in any part of it (W-019)."""
         try:
             parts = path.split("/")
             with folder_of(self.root, parts, guard=_no_link) as folder:
-                found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+                state = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             return "link" if error.errno == errno.ELOOP else "none"
         except ValueError:
             return "none"
-        return "file" if stat.S_ISREG(found.st_mode) else "none"
+        return "file" if stat.S_ISREG(state.st_mode) else "none"
 
 
 def _is_change(found: FileChange) -> bool:
-    """Whether what a file said of itself is one: another program may have written it."""
+    """Check the types of a change from a file, which another program may have written."""
     texts = (found.before, found.after)
     return isinstance(found.path, str) and all(
         each is None or isinstance(each, str) for each in texts
@@ -296,27 +295,27 @@ def _no_link(folder: int, entry: str, _writing: bool, /) -> None:
 
 
 def content_in(folder: int, name: str) -> bytes:
-    """The bytes of a plain file in an open folder. Raises: OSError, FileUnusable."""
+    """Return the bytes of a plain file in an open folder. Raises: OSError, FileUnusable."""
     descriptor = os.open(name, READ, dir_fd=folder)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
             raise FileUnusable("is no plain file: not opened")
-        if found.st_size > MOST_BYTES:
+        if state.st_size > MOST_BYTES:
             raise FileUnusable(f"has over {MOST_BYTES:,} bytes: not read")
-        return os.read(descriptor, found.st_size)
+        return os.read(descriptor, state.st_size)
     finally:
         os.close(descriptor)
 
 
 def missing(root: Path) -> str:
-    """What to say where no store is (W-005)."""
+    """Return the message for a missing store (W-005)."""
     return f"{root} is no wiki store: `wintermute wiki init --store {quote(str(root))}` makes one"
 
 
 @contextmanager
 def told(root: Path) -> Iterator[None]:
-    """A block in which what the disk refuses is said in words. Raises: StoreUnusable."""
+    """Turn errors of the disk into StoreUnusable with a message."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What pages link to which: backlinks, orphans, broken links, and what else is to be mended. Pure."""
+"""Graph of links between pages: backlinks, orphans, broken links, and other problems. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from wintermute.wiki.pages import MOST_INDEX_LINES, MOST_TOKENS, WikiPage
 
 @dataclass(frozen=True, slots=True)
 class BrokenLink:
-    """A link that means no page, or several."""
+    """Link that leads to no page, or to several."""
 
     page: str
     target: str
     why: Unresolved
 
     def __str__(self) -> str:
-        """As W-045 prints it."""
+        """Return the link as W-045 prints it."""
         said = f"{shown(self.page)}: [[{legible(self.target)}]]"
         if self.why.reason == "ambiguous":
             return f"{said} (ambiguous: {', '.join(self.why.paths)})"
@@ -36,9 +36,9 @@ class BrokenLink:
 
 @dataclass(frozen=True, slots=True)
 class WikiProblem:
-    """Something that a person may want to mend. `subject`: what of the page it is about.
+    """Problem that a person may want to fix. `subject`: the part of the page that it concerns.
 
-    `note` says it in words; two of them are the same problem whatever that says.
+    `note` describes it; problems that differ only in `note` are the same.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class WikiProblem:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What makes it this problem."""
+        """Key of the problem."""
         return self.kind, self.page, self.subject
 
     def __str__(self) -> str:
@@ -56,12 +56,12 @@ class WikiProblem:
 
 
 def shown(path: str) -> str:
-    """A page as it is named to people: its path without `.md`."""
+    """Return a page's name for people: its path without `.md`."""
     return path.removesuffix(ENDING)
 
 
 def undirected(linked: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
-    """Join both directions of each link between two of these pages."""
+    """Return both directions of each link between two of these pages."""
     both: dict[str, set[str]] = {path: set() for path in linked}
     for path, targets in linked.items():
         for target in targets:
@@ -75,38 +75,38 @@ class LinkGraph:
     """All links of a store at one moment."""
 
     def __init__(self, pages: Mapping[str, WikiPage], names: Names, look: PresenceOf) -> None:
-        """`pages`: those, and the index, by their paths. `look`: see `links.resolve`."""
-        self._given = pages
+        """`pages`: pages and the index by path. `look`: see `links.resolve`."""
+        self._source_pages = pages
         self._pages = dict(sorted(pages.items()))
         self._names = names
-        self._look = look
-        self._looked: dict[str, Presence] = {}
+        self._presence_of = look
+        self._presences: dict[str, Presence] = {}
         targets = {target for page in self._pages.values() for target in page.links}
         self._found = {each: resolve(each, names, self._presence, near=False) for each in targets}
 
     def _presence(self, path: str) -> Presence:
-        found = self._looked[path] = self._look(path)
+        found = self._presences[path] = self._presence_of(path)
         return found
 
     def is_of(self, pages: Mapping[str, WikiPage], names: Names) -> bool:
-        """Whether it is that of these pages, and what else they link to is as it was."""
-        return (pages is self._given and names is self._names) and all(
-            self._look(path) == found for path, found in self._looked.items()
+        """Check that the graph is current: same pages, and other linked files unchanged."""
+        return (pages is self._source_pages and names is self._names) and all(
+            self._presence_of(path) == found for path, found in self._presences.items()
         )
 
     def backlinks(self, path: str) -> tuple[str, ...]:
-        """The pages that link to a file, sorted; the index as well (W-043)."""
+        """Return the pages that link to a file, sorted; the index as well (W-043)."""
         return tuple(self._incoming.get(path, ()))
 
     @cached_property
     def orphans(self) -> tuple[str, ...]:
-        """The pages that neither another page nor the index links to, sorted (W-044)."""
+        """Pages that neither another page nor the index links to, sorted (W-044)."""
         pages = filter(is_page, self._pages)
         return tuple(path for path in pages if self._incoming.get(path, [path]) == [path])
 
     @cached_property
     def broken(self) -> tuple[BrokenLink, ...]:
-        """The links that mean no page, or several (W-045)."""
+        """Links that lead to no page, or to several (W-045)."""
         return tuple(
             BrokenLink(path, target, found)
             for path, page in self._pages.items()
@@ -116,12 +116,12 @@ class LinkGraph:
 
     @cached_property
     def linked(self) -> Mapping[str, frozenset[str]]:
-        """The files that each page links to."""
+        """Files that each page links to."""
         return {path: frozenset(self._targets(page)) for path, page in self._pages.items()}
 
     @cached_property
     def neighbours(self) -> Mapping[str, set[str]]:
-        """The other pages that each page links to or is linked from."""
+        """Other pages that each page links to or is linked from."""
         return undirected(self.linked)
 
     @cached_property
@@ -136,7 +136,7 @@ class LinkGraph:
         return (found for each in page.links if isinstance(found := self._found[each], str))
 
     def problems(self, odd: Mapping[str, str]) -> tuple[WikiProblem, ...]:
-        """Everything that is to be mended (W-051). `odd`: what stands there and is not read."""
+        """Return all problems (W-051). `odd`: files that are not read, with the reason."""
         unread = (WikiProblem("not read", path, "", why) for path, why in sorted(odd.items()))
         return (*self._own_problems, *unread)
 

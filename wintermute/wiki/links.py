@@ -1,6 +1,6 @@
-"""Titles and links: which page somebody means. Pure, and the same for everybody who asks (W-014).
+"""Titles and links, and the page that each refers to. Pure, and the same for everybody who asks (W-014).
 
-"Garden"            the one page of this name, wherever it lies
+"Garden"            the only page of this name, in any folder
 "semantic/Garden"   the page at this path, also with `.md`
 [[Garden]]  [[semantic/Garden|the garden]]  [[Garden#Roses]]    the same, in a text
 """
@@ -19,24 +19,24 @@ INDEX = "meta/Index.md"
 PAGE_FOLDERS = ("semantic", "episodic")
 META, RAW, JOBS, CONVERSATIONS = "meta", "episodic-raw", "sleep", "conversations"
 DEEPEST = 32
-"""Folders one within the other; what lies deeper is not read."""
+"""Levels of folders; files below are not read."""
 OUTSIDE = f"{META}/outside.json"
-"""Lists the raw conversations, and the pages made of them, in which text from outside may stand."""
+"""List of raw conversations and their pages that may contain text from outside."""
 BY_PATH_ONLY = (RAW, CONVERSATIONS)
-"""Folders whose files have no titles: there are many, and nobody remembers their names."""
+"""Folders whose files have no titles: there are too many of them to name."""
 
 Presence = Literal["file", "link", "none"]
-"""What stands at a path: a plain file, something that leads elsewhere, or nothing we would read."""
+"""State of a path: a plain file, a link that leads elsewhere, or nothing that would be read."""
 PresenceOf = Callable[[str], Presence]
 
 LINK = re.compile(r"(!?)\[\[([^\[\]\n]*)\]\]")
 ATTACHED = re.compile(r"\.(?:avif|gif|jpe?g|m4a|mov|mp[34]|ogg|pdf|png|svg|wav|webm|webp)", re.I)
-"""What files end in that editors show within a page: `![[plan.png]]` links to no page."""
+"""Suffixes of files that editors show within a page: `![[plan.png]]` links to no page."""
 FENCE = re.compile(
     r"^(?:[ \t>]|(?P<item>[-*+]|\d{1,9}[.)])[ \t])*(?P<run>`{3,}|~{3,})(?P<rest>[^\n]*)$",
     re.MULTILINE,
 )
-# No group here is possessive: Python before 3.11.5 loses what such a one has tried.
+# Possessive quantifiers, but no possessive groups: Python before 3.11.5 matches those wrongly.
 SPAN = re.compile(
     r"""
     ` (?: (?:(?<!\\`)|(?<=\\\\`)) (`{0,7}+) (?!`)
@@ -51,66 +51,66 @@ SPAN = re.compile(
     """,
     re.VERBOSE,
 )
-"""A code span within one block of text, or else backticks that begin none: escaped, or not closed."""
+"""Code span within one block of text, or else backticks that begin none: escaped, or not closed."""
 CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""What can be neither typed nor shown in a line."""
+"""Characters that can neither be typed nor shown in a line."""
 MOST_LINKS = 10_000
-"""Of one page; more are no links of a person, and are not followed."""
+"""Links of one page; more were not written by a person, and are not followed."""
 NEAREST = 3
 FAR = 2
-"""Letters by which a title may differ from the one that is suggested."""
+"""Letters by which a suggested title may differ."""
 MOST_SHOWN = 300
 
 
 def links_in(text: str) -> tuple[str, ...]:
-    """What a text links to, each target once, in order; nothing within code (W-011, W-012).
+    """Return the link targets of a text, each once, in order; none within code (W-011, W-012).
 
-    A picture that is shown in it is no link.
+    An embedded picture is no link.
     """
     if "[[" not in text:
         return ()
-    found: dict[str, None] = {}
+    targets: dict[str, None] = {}
     for match in LINK.finditer(without_code(text)):
         target = target_of(match[2])
         if target and not (match[1] and ATTACHED.fullmatch(PurePosixPath(target).suffix)):
-            found[target] = None
-        if len(found) >= MOST_LINKS:
+            targets[target] = None
+        if len(targets) >= MOST_LINKS:
             break
-    return tuple(found)
+    return tuple(targets)
 
 
 def unlinked(text: str, dead: Collection[str]) -> str:
-    """A text in which links to these targets are the words that they show; code stays as it is."""
-    pieces, at = list[str](), 0
+    """Replace links to these targets by the words that they show; code stays as it is."""
+    parts, at = list[str](), 0
     for match in LINK.finditer(without_code(text)):
         if target_of(match[2]) in dead:
-            pieces += [text[at : match.start()], match[2].replace("\\|", "|").rpartition("|")[2]]
+            parts += [text[at : match.start()], match[2].replace("\\|", "|").rpartition("|")[2]]
             at = match.end()
-    return "".join([*pieces, text[at:]])
+    return "".join([*parts, text[at:]])
 
 
 def target_of(inside: str) -> str:
-    """What stands between the brackets of a link, without its text and its part.
+    """Return the target of a link from the text between its brackets.
 
-    In a table the stroke before the text is escaped.
+    In a table the `|` before the label is escaped.
     """
     return inside.replace("\\|", "|").partition("|")[0].partition("#")[0].strip()
 
 
 def without_code(text: str) -> str:
-    """A text with blanks in the place of its code spans and fences: all else keeps its place."""
+    """Replace code spans and fences by blanks, so that all other text keeps its position."""
     if "`" not in text and "~~~" not in text:
         return text
-    pieces: list[str] = []
+    parts: list[str] = []
     at = 0
     for start, end in fences(text):
-        pieces += [_without_spans(text[at:start]), _blanked(text[start:end])]
+        parts += [_without_spans(text[at:start]), _blanked(text[start:end])]
         at = end
-    return "".join([*pieces, _without_spans(text[at:])])
+    return "".join([*parts, _without_spans(text[at:])])
 
 
 def fences(text: str) -> Iterator[tuple[int, int]]:
-    """From where to where each fence goes; one that is not closed, to the end."""
+    """Yield start and end of each fence; one that is not closed goes to the end."""
     if "```" not in text and "~~~" not in text:
         return
     opened: re.Match[str] | None = None
@@ -127,7 +127,7 @@ def fences(text: str) -> Iterator[tuple[int, int]]:
 
 
 def is_open_fence(text: str) -> bool:
-    """Whether what follows a text would be code."""
+    """Decide if text appended here would be code."""
     return without_code(f"{text}\n\n.")[-1] != "."
 
 
@@ -143,7 +143,7 @@ def _blanked(code: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """Why a title means no page. `paths`: those it may mean; `nearest`: names that are like it."""
+    """Failed lookup of a title. `paths`: pages that it may mean; `nearest`: similar names."""
 
     reason: Literal["empty", "outside", "missing", "ambiguous"]
     title: str
@@ -152,7 +152,7 @@ class Unresolved:
     is_path: bool = False
 
     def __str__(self) -> str:
-        """What every interface says (W-016, W-017, W-019)."""
+        """Return the message for every interface (W-016, W-017, W-019)."""
         shown = legible(self.title)
         match self.reason:
             case "empty":
@@ -167,10 +167,10 @@ class Unresolved:
 
 
 class Names:
-    """The Markdown files that can be meant by a title, by their names and paths."""
+    """Markdown files that a title can refer to, by name and path."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        """`paths`: relative to the store, without what has no titles."""
+        """`paths`: relative to the store, without files that have no titles."""
         self.paths = frozenset(paths)
         by_name: dict[str, list[str]] = {}
         for path in sorted(self.paths):
@@ -183,18 +183,18 @@ class Names:
         self.has_pages = any(map(is_page, self.paths))
 
     def named(self, name: str) -> tuple[str, ...]:
-        """The paths of all files of this name, sorted; else of the same name in another normal form."""
+        """Return the paths of all files of this name, sorted; else of the same name in another normal form."""
         if name in self._by_name:
             return self._by_name[name]
         return tuple(path for each in self.in_form(name) for path in self._by_name.get(each, ()))
 
     def in_form(self, name: str) -> tuple[str, ...]:
-        """The names and paths that differ from this one by normal form only, if by anything."""
+        """Return the names and paths that equal this one in normal form."""
         return tuple(sorted(self._by_form.get(_composed(name), ())))
 
     @cached_property
     def lookalikes(self) -> tuple[tuple[str, ...], ...]:
-        """The paths of pages whose names differ by case or normal form only, together."""
+        """Groups of page paths whose names differ by case or normal form only."""
         found: dict[str, list[str]] = {}
         for name in self._by_name:
             found.setdefault(alike(name), []).append(name)
@@ -204,11 +204,11 @@ class Names:
 
     @property
     def shared(self) -> Mapping[str, tuple[str, ...]]:
-        """The names that several files have."""
+        """Names that several files have, with their paths."""
         return {name: paths for name, paths in self._by_name.items() if len(paths) > 1}
 
     def near(self, title: str) -> tuple[str, ...]:
-        """The names that differ from a title in case or by a letter or two, the nearest first."""
+        """Return the names that differ from a title in case or by a letter or two, the nearest first."""
         wanted = alike(title)
         found = (
             (distance, name)
@@ -218,7 +218,7 @@ class Names:
         return tuple(name for _, name in sorted(found)[:NEAREST])
 
     def like(self, title: str) -> tuple[str, ...]:
-        """The three names that are most like a title, for whoever has to choose another."""
+        """Return the three names that are most similar to a title, as suggestions."""
         near, words = self.near(title), set(_words(title))
         shared = (name for name in self._by_name if any(map(name.casefold().__contains__, words)))
         ranked = nlargest(NEAREST, shared, key=lambda name: _likeness(words, set(_words(name))))
@@ -231,7 +231,7 @@ def alike(name: str) -> str:
 
 
 def legible(title: str) -> str:
-    """A title, or what stands in a link, as it is shown: in one line, and no longer than that."""
+    """Return a title or link text as it is shown: in one line, and cut to length."""
     safe = CONTROL.sub(lambda mark: ascii(mark[0])[1:-1], title[: MOST_SHOWN + 1])
     return safe if len(safe) <= MOST_SHOWN else f"{safe[:MOST_SHOWN]}…"
 
@@ -241,29 +241,28 @@ def _composed(name: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a file or a folder of this name belongs to the store.
+    """Decide if a file or folder of this name belongs to the store.
 
-    A dot in front hides it; blanks around it nobody sees, and nobody types them in a title.
+    A leading dot hides it; blanks at its ends would be neither seen nor typed in a title.
     """
     bare = name.removesuffix(ENDING)
     return not name.startswith(".") and bare == bare.strip() and not CONTROL.search(name)
 
 
 def name_of(path: str) -> str:
-    """A page's name: that of its file without `.md` (W-009)."""
+    """Return a page's name: its file name without `.md` (W-009)."""
     return path.rpartition("/")[2].removesuffix(ENDING)
 
 
 def is_page(path: str) -> bool:
-    """Whether a file is a page: in one of the two folders that hold them (W-013)."""
+    """Decide if a file is a page: it is in one of the two folders for pages (W-013)."""
     return path.partition("/")[0] in PAGE_FOLDERS and "/" in path
 
 
 def resolve(title: str, names: Names, look: PresenceOf, *, near: bool = True) -> str | Unresolved:
-    """The path of the one file that a title means (W-014 to W-019).
+    """Return the path of the one file that a title refers to (W-014 to W-019).
 
-    `look` tells what stands at a path that is in none of the `names`. `near`: suggest others, which
-    takes a look at all names.
+    `look` returns the state of a path that is not in `names`. `near`: also search all names for suggestions.
     """
     found = _resolved(title.strip(), names, look)
     if near and isinstance(found, Unresolved) and found.reason == "missing":
@@ -318,7 +317,7 @@ def _named(title: str, name: str, names: Names) -> str | Unresolved:
 
 
 def _nearest(missing: Unresolved, names: Names) -> tuple[str, ...]:
-    """The names that may have been meant; for a path, those of pages that are elsewhere."""
+    """Return suggestions; for a path, the paths of pages elsewhere."""
     near = names.near(name_of(missing.title))
     if not missing.is_path:
         return near
@@ -335,7 +334,7 @@ def _likeness(words: set[str], others: set[str]) -> float:
 
 
 def _distance(one: str, other: str) -> int:
-    """How many letters differ, are missing or too many; `FAR + 1` for any more than `FAR`."""
+    """Count letters that differ, are missing or added; `FAR + 1` stands for any more than `FAR`."""
     if abs(len(one) - len(other)) > FAR or len(set(one) ^ set(other)) > 2 * FAR:
         return FAR + 1
     row = list(range(len(other) + 1))

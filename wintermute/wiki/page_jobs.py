@@ -1,12 +1,12 @@
-"""Jobs: what made or changed pages, each with a folder that says what it did: `sleep/YYYYMMDD-HHMMSS/`.
+"""Jobs that make or change pages, each with a folder of records: `sleep/YYYYMMDD-HHMMSS/`.
 
-    job.json            what, when, and what came of it    report.md    the same for people
-    diff.patch          what was changed, or would be      agent.*.txt  what an agent printed
-    changes.json, output/                                  what is put in place, see `folder`
-    ../written/PAGE     the lines of a page that we wrote: all others are a person's
+    job.json            task, time and result             report.md    the same for people
+    diff.patch          changes, made or only proposed    agent.*.txt  output of an agent
+    changes.json, output/                                 files to put in place, see `folder`
+    ../written/PAGE     lines of a page written by us: all others are a person's
 
-What a kill interrupts says so: a job has failed until the step that puts its pages in place, and is
-one of the files of that step.
+A job counts as failed until its pages are put in place: its new status is one of the files of that step, so an
+interrupted job says that it was interrupted.
 """
 
 import json
@@ -47,20 +47,24 @@ JOB = "job.json"
 WRITTEN = f"{JOBS}/written"
 INTERRUPTED = "interrupted"
 UNDO = "undo"
-"""The agent of jobs that take others back."""
+"""Agent of jobs that undo others."""
 NAME = re.compile(r"(\d{8}-\d{6})(?:-(\d+))?")
 UNDOING = ".undo_"
-"""How folders are called in which pages are prepared that an undo puts in place."""
+"""Prefix of folders with pages that an undo will put in place."""
 STALE = 3_600 * 10**9
-"""Nanoseconds after which nobody writes a part any more."""
+"""Nanoseconds after which a partial file is not written any more."""
 PAUSE = 0.2
 
 JobStatus = Literal["applied", "rejected", "failed"]
 
+Stamp = tuple[int, int, int, int]
+Recording = Callable[[], AbstractAsyncContextManager[str | None]]
+"""Transaction that records the coming changes; it gives the id of their change set."""
+
 
 @dataclass(frozen=True, slots=True)
 class WikiJob:
-    """What one job did (W-060). `start` and `end` are ISO times with their zone."""
+    """Record of one job (W-060). `start` and `end` are ISO times with their zone."""
 
     name: str
     agent: str
@@ -78,26 +82,26 @@ class WikiJob:
 
     @property
     def folder(self) -> str:
-        """Where it stands in the store."""
+        """Path of its folder in the store."""
         return f"{JOBS}/{self.name}"
 
     @property
     def file(self) -> str:
-        """What says what came of it."""
+        """Path of its record."""
         return f"{self.folder}/{JOB}"
 
     @property
     def is_open(self) -> bool:
-        """Whether it is at work, or was killed at it."""
+        """True if the job is running, or was killed."""
         return self.status == "failed" and self.reason == INTERRUPTED
 
     def as_json(self) -> str:
-        """What its file holds."""
+        """Return the content of its record."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
 def begin(files: StoreFolder, job: WikiJob, now: datetime) -> WikiJob:
-    """Make the folder of a job, by the local time; it stands there as interrupted. Raises: StoreUnusable."""
+    """Create the folder of a job, named by the local time, with status interrupted. Raises: StoreUnusable."""
     stem, n = f"{now:%Y%m%d-%H%M%S}", 1
     name = stem
     with told(files.root):
@@ -110,25 +114,25 @@ def begin(files: StoreFolder, job: WikiJob, now: datetime) -> WikiJob:
 
 
 def note(files: StoreFolder, job: WikiJob, texts: Mapping[str, str]) -> None:
-    """Write more files into the folder of a job, by their names. Raises: StoreUnusable."""
+    """Write files into the folder of a job. Raises: StoreUnusable."""
     with told(files.root):
         for name, text in texts.items():
             files.put(f"{job.folder}/{name}", text)
 
 
 def listed_jobs(files: StoreFolder) -> tuple[WikiJob, ...]:
-    """All jobs whose file can be read, the newest first."""
+    """Return all jobs with a readable record, the newest first."""
     return tuple(job for name in job_names(files) if (job := read_job(files, name)))
 
 
 def job_names(files: StoreFolder) -> list[str]:
-    """The names of the folders of jobs, the newest first."""
+    """Return the names of job folders, the newest first."""
     matches = filter(None, map(NAME.fullmatch, names_in(files, JOBS)))
     return [m[0] for m in sorted(matches, key=lambda m: (m[1], int(m[2] or 1)), reverse=True)]
 
 
 def names_in(files: StoreFolder, folder: str) -> frozenset[str]:
-    """What stands in a folder of a store; nothing where there is none."""
+    """Return the entries of a folder in a store; none if it does not exist."""
     with (
         suppress(OSError),
         folder_of(files.root, [*folder.split("/"), ""]) as opened,
@@ -139,18 +143,18 @@ def names_in(files: StoreFolder, folder: str) -> frozenset[str]:
 
 
 def read_job(files: StoreFolder, name: str) -> WikiJob | None:
-    """A job by the name of its folder; None: there is none that can be read."""
+    """Return the job of a folder; None if it has no readable record."""
     with suppress(FileUnusable, FileNotFoundError, ValueError, TypeError, RecursionError):
         values: Json = json.loads(files.exact(f"{JOBS}/{name}/{JOB}"))
         given = {each.name: values[each.name] for each in fields(WikiJob) if each.name in values}
         lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
         job = replace(WikiJob(**given | lists), name=name)
-        return job if _is_sound(job) else None
+        return job if _is_valid(job) else None
     return None
 
 
-def _is_sound(job: WikiJob) -> bool:
-    """Whether its file may be ours: another program may have written it. Raises: ValueError."""
+def _is_valid(job: WikiJob) -> bool:
+    """Check the values of a record, which another program may have written. Raises: ValueError."""
     texts = (job.agent, job.conversation, job.raw_copy, job.start, job.status, job.reason)
     named = (*job.changed_files, *job.proposed)
     return (
@@ -162,9 +166,9 @@ def _is_sound(job: WikiJob) -> bool:
 
 @asynccontextmanager
 async def alone(files: StoreFolder, clock: Clock, *, wait: bool) -> AsyncIterator[None]:
-    """A block in which no other job makes pages of a store (W-068).
+    """Lock a store against other jobs that make pages (W-068).
 
-    Raises: StoreBusy, naming who is at work, unless it may `wait`.
+    Raises: StoreBusy, naming the running job, unless it may `wait`.
     """
     with told(files.root), folder_of(files.root, (JOBS, ""), make=True) as opened:
         folder = os.dup(opened)
@@ -175,24 +179,21 @@ async def alone(files: StoreFolder, clock: Clock, *, wait: bool) -> AsyncIterato
                 break
             except BlockingIOError:
                 if not wait:
-                    raise StoreBusy(_who(files)) from None
+                    raise StoreBusy(_busy_message(files)) from None
             await clock.sleep(PAUSE)
         yield
     finally:
         os.close(folder)
 
 
-def _who(files: StoreFolder) -> str:
+def _busy_message(files: StoreFolder) -> str:
     job = next((job for job in listed_jobs(files) if job.is_open), None)
     name = f"{job.folder} ({job.agent}, since {job.start})" if job else "another job"
     return f"{name} is working on {files.root}: try again when it is done, or add --wait"
 
 
-Stamp = tuple[int, int, int, int]
-
-
 class SeenPages:
-    """All pages and the index as they were when this was made: a stamp each, or their bytes."""
+    """State of all pages and the index at one moment, by file stamps or digests."""
 
     def __init__(self, files: StoreFolder) -> None:
         self._files = files
@@ -202,13 +203,13 @@ class SeenPages:
         self._content = {path: self._digest(path) for path in fresh}
 
     def changed(self) -> tuple[str, ...]:
-        """What is another by now, new or gone, sorted."""
+        """Return the paths that were changed, added or removed since, sorted."""
         now = dict(_stamps(self._files))
-        found = {path for path, stamp in now.items() if self._stamps.get(path) != stamp}
-        found |= self._stamps.keys() - now.keys()
-        same = self._content.keys() - found
+        changed = {path for path, stamp in now.items() if self._stamps.get(path) != stamp}
+        changed |= self._stamps.keys() - now.keys()
+        same = self._content.keys() - changed
         return tuple(
-            sorted(found | {path for path in same if self._digest(path) != self._content[path]})
+            sorted(changed | {path for path in same if self._digest(path) != self._content[path]})
         )
 
     def _digest(self, path: str) -> bytes:
@@ -218,7 +219,7 @@ class SeenPages:
 
 
 def _stamps(files: StoreFolder) -> Iterator[tuple[str, Stamp]]:
-    """Every page and the index, with what tells that somebody wrote it."""
+    """Yield every page and the index with a stamp that changes with each write."""
     ahead = [*PAGE_FOLDERS]
     while ahead:
         at = ahead.pop()
@@ -244,13 +245,13 @@ def _stamp(found: os.stat_result) -> Stamp:
 
 
 def raw_name(name: str) -> str:
-    """What the raw copy of a conversation is called: nothing that a link cannot hold."""
+    """Return the name for a raw copy: only characters that a link can hold."""
     plain = "".join("-" if mark in UNLINKABLE or not mark.isprintable() else mark for mark in name)
     return plain.strip(" .")[:100] or "conversation"
 
 
 def raw_path(files: StoreFolder, name: str, day: date) -> str:
-    """Where the next raw copy of this name would stand (W-059)."""
+    """Return the path for the next raw copy of this name (W-059)."""
     at = f"{RAW}/{day:%Y%m%d}"
     n, free, taken = 0, name, names_in(files, at)
     while free in taken:
@@ -262,10 +263,10 @@ def raw_path(files: StoreFolder, name: str, day: date) -> str:
 def keep_raw(
     files: StoreFolder, path: str, messages: Iterable[tuple[str, str]], conversation: str = ""
 ) -> None:
-    """Copy a conversation, file by file with their texts, and list the copy (W-059).
+    """Copy a conversation, file by file, and list the copy (W-059).
 
-    `path`: as `raw_path` gives it. `conversation`: its own path, to be listed as well. The copy is
-    there whole or not at all. Within `StoreFolder.writing`. Raises: StoreUnusable.
+    `path`: as returned by `raw_path`. `conversation`: its own path, to be listed as well. The copy is written
+    whole or not at all. Within `StoreFolder.writing`. Raises: StoreUnusable.
     """
     parts, part = path.split("/"), f"{PART}{new_id('raw')}"
     with told(files.root), folder_of(files.root, parts, make=True) as folder:
@@ -281,7 +282,7 @@ def keep_raw(
 
 
 def _write_all(folder: int, files: Iterable[tuple[str, str]]) -> None:
-    """What is written first and synced after takes the disk once, not once for each file."""
+    """Write all files first and sync them together, which is faster than one by one."""
     with ExitStack() as opened:
         written = []
         for name, text in files:
@@ -295,7 +296,7 @@ def _write_all(folder: int, files: Iterable[tuple[str, str]]) -> None:
 
 
 def drop_raw(files: StoreFolder, path: str) -> None:
-    """Take back a raw copy that nothing came of. Within `StoreFolder.writing`. Raises: StoreUnusable."""
+    """Remove a raw copy whose job had no result. Within `StoreFolder.writing`. Raises: StoreUnusable."""
     parts = path.split("/")
     if len(parts) != 3 or parts[0] != RAW:
         return
@@ -307,18 +308,18 @@ def drop_raw(files: StoreFolder, path: str) -> None:
 
 
 def numbered(messages: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The files of a conversation of roles and texts: `0001-user.md` (W-036)."""
+    """Yield file names for messages of roles and texts: `0001-user.md` (W-036)."""
     for n, (role, text) in enumerate(messages, 1):
         yield f"{n:04}-{role}.md", f"{text}\n"
 
 
 def written_lines(files: StoreFolder, path: str) -> frozenset[str]:
-    """The lines of a page that we wrote."""
+    """Return the lines of a page written by us."""
     return frozenset((text_at(files, f"{WRITTEN}/{path}") or "").splitlines())
 
 
 def text_at(files: StoreFolder, path: str) -> str | None:
-    """The text of a file to the letter; None where there is none that is text."""
+    """Return the exact text of a file; None if it does not exist or is no text."""
     try:
         return files.exact(path)
     except (FileNotFoundError, FileUnusable):
@@ -328,9 +329,9 @@ def text_at(files: StoreFolder, path: str) -> str | None:
 def written_change(
     files: StoreFolder, change: FileChange, ours: Iterable[str] | None = None
 ) -> FileChange:
-    """What is kept beside a change of a page: which of its lines are ours then.
+    """Return the change of the record of our own lines that goes with a change of a page.
 
-    `ours`: those that may be; None: those that were, and what the change brings.
+    `ours`: candidates for our lines; None: the recorded ones, and those that the change adds.
     """
     path = f"{WRITTEN}/{change.path}"
     before = text_at(files, path)
@@ -341,24 +342,24 @@ def written_change(
 
 
 def marked_outside(files: StoreFolder, paths: Iterable[str]) -> FileChange:
-    """The list of what may hold text from outside, with more of it. Raises: StoreUnusable."""
+    """Return the change that adds paths to the list of untrusted ones. Raises: StoreUnusable."""
     before = text_at(files, OUTSIDE)
     return FileChange(OUTSIDE, before, _listing([*outside(files), *paths]))
 
 
 def outside(files: StoreFolder) -> tuple[str, ...]:
-    """The raw copies and pages in which text from outside may stand. Raises: StoreUnusable."""
-    found: Any = []
+    """Return the raw copies and pages that may contain text from outside. Raises: StoreUnusable."""
+    paths: Any = []
     with suppress(FileNotFoundError):
         try:
-            found = json.loads(files.exact(OUTSIDE))
+            paths = json.loads(files.exact(OUTSIDE))
         except (ValueError, FileUnusable) as error:
             raise StoreUnusable(
                 f"{files.root / OUTSIDE}: is no list of paths: correct it"
             ) from error
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+    if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
         raise StoreUnusable(f"{files.root / OUTSIDE}: is no list of paths: correct it")
-    return tuple(found)
+    return tuple(paths)
 
 
 def _listing(paths: Sequence[str]) -> str:
@@ -366,7 +367,7 @@ def _listing(paths: Sequence[str]) -> str:
 
 
 def patch(changes: Iterable[FileChange]) -> str:
-    """Changes as a unified diff, for people and for `patch -p1`."""
+    """Return changes as a unified diff, for people and for `patch -p1`."""
     return "".join(line for change in changes for line in _hunks(change))
 
 
@@ -387,20 +388,16 @@ def _lines(text: str) -> list[str]:
 
 
 def recorded(changes: Iterable[FileChange], evidence: tuple[str, ...] = ()) -> list[Change]:
-    """The changes as the record of changes has them."""
+    """Convert changes for the record of change sets."""
     return [
         Change("page", each.path, state_of(each.before), state_of(each.after), evidence)
         for each in changes
     ]
 
 
-Recording = Callable[[], AbstractAsyncContextManager[str | None]]
-"""A transaction that records what is about to be put in place: the id of its change set."""
-
-
 @asynccontextmanager
 async def unrecorded() -> AsyncIterator[str | None]:
-    """For a store without a database."""
+    """Record nothing, for a store without a database."""
     yield None
 
 
@@ -412,12 +409,12 @@ async def put_in_place(
     seen: SeenPages,
     recording: Recording = unrecorded,
 ) -> WikiJob:
-    """Make all these changes, whenever we are killed, or none of them; the job as it stands then.
+    """Make all these changes or none, even after a kill; return the finished job.
 
-    `beside`: other files that change with them, asked once nobody else writes. The record is on the
-    disk first: one without an effect is known by what the pages say.
+    `beside`: function for other files to change, called under the lock. The record is on the disk first; one
+    without an effect is recognised by the pages.
 
-    Raises: StoreChanged, StoreUnusable, and whatever the recording does; then nothing was changed.
+    Raises: StoreChanged, StoreUnusable, and errors of the recording; then nothing was changed.
     """
     paths = tuple(change.path for change in changes)
     job = replace(job, status="applied", reason="", changed_files=paths)
@@ -429,8 +426,8 @@ async def put_in_place(
             done = replace(job, change_set=set_id)
             stage = partial(_stage, files, done, changes, beside)
             await to_its_end(stage)
-        edited = await to_its_end(partial(_applied, files, job.name))
-        if edited:  # saved by somebody in the very moment
+        edited = await to_its_end(partial(_apply_staged, files, job.name))
+        if edited:  # saved by somebody at the same moment
             stay = tuple(path for path in paths if path not in edited)
             said = f"edited meanwhile, so left as it is: {', '.join(edited)}"
             done = replace(done, changed_files=stay, reason=said)
@@ -449,20 +446,20 @@ def _stage(
         files.stage(done.name, (*changes, *beside(), last))
 
 
-def _applied(files: StoreFolder, job: str) -> tuple[str, ...]:
+def _apply_staged(files: StoreFolder, job: str) -> tuple[str, ...]:
     with told(files.root):
         return files.apply(job)
 
 
 def is_under_way(files: StoreFolder, job: WikiJob) -> bool:
-    """Whether what it staged is being put in place, so that whoever comes next will finish it."""
+    """Check if the job's staged changes are being put in place; the next lock finishes them."""
     return (text_at(files, APPLYING) or "").strip() == job.name
 
 
 def sweep(files: StoreFolder) -> None:
-    """Remove what kills left of copies, parts, and what an undo had prepared; within `alone`.
+    """Remove copies, partial files and undo folders left by kills. The caller holds `alone`.
 
-    What is young somebody may be making just now: only copies are made by jobs alone.
+    Young undo folders stay, for they may be in use: only copies are made by jobs alone.
     """
     at_work = (text_at(files, APPLYING) or "").strip()
     before = time.time_ns() - STALE
@@ -483,14 +480,14 @@ def _is_old(path: Path, before: int) -> bool:
 
 
 def discard(files: StoreFolder, at: str, name: str) -> None:
-    """Remove a folder that stands in another, with all that is in it."""
+    """Delete a folder within another, with its content."""
     with suppress(OSError), folder_of(files.root, [*at.split("/"), name]) as folder:
         shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
 
 def find_job(files: StoreFolder, name: str) -> WikiJob:
-    """The job that somebody names by its folder. Raises: WintermuteError."""
+    """Find a job by the name of its folder. Raises: WintermuteError."""
     job = read_job(files, name.rstrip("/").removeprefix(f"{JOBS}/"))
     if job is None or not NAME.fullmatch(job.name):
-        raise WintermuteError(f"no job {name}: those there are stand in {files.root / JOBS}")
+        raise WintermuteError(f"no job {name}: look for its name in {files.root / JOBS}")
     return job

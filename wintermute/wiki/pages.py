@@ -1,4 +1,4 @@
-"""One page as text: its frontmatter, what it links to, and what is wrong with it. Pure."""
+"""Text of one page: its frontmatter, its links and its problems. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d")
 KEYS = ("created", "updated")
 MOST_MATTER = 4_000
 MOST_BYTES = 5_000_000
-"""Of a page that is read at all."""
+"""Bytes of a page that is read at all."""
 MOST_TOKENS = 2_000
-"""Of a page that a model can be given beside a conversation."""
+"""Tokens of a page that a model can be given beside a conversation."""
 MOST_INDEX_LINES = 100
 
 FRESH_INDEX = "First instantiation. No memory has been gathered yet."
@@ -28,9 +28,9 @@ FRESH_INDEX = "First instantiation. No memory has been gathered yet."
 
 @dataclass(frozen=True, slots=True)
 class WikiPage:
-    """What a page is, without its text. `characters`: of all of it. `lines`: below its frontmatter.
+    """Page without its text. `characters`: length of the file. `lines`: lines below the frontmatter.
 
-    `problems`: what its frontmatter has that W-010 does not know. `unusable`: why it cannot be read.
+    `problems`: violations of W-010 in its frontmatter. `unusable`: why it cannot be read.
     """
 
     links: tuple[str, ...] = ()
@@ -41,17 +41,17 @@ class WikiPage:
 
     @property
     def tokens(self) -> int:
-        """An estimate (W-046)."""
+        """Estimated tokens (W-046)."""
         return tokens(self.characters)
 
 
 def tokens(characters: int) -> int:
-    """How many tokens a text has, at four characters each (W-046)."""
+    """Estimate the tokens of a text, at four characters each (W-046)."""
     return -(-characters // 4)
 
 
 def read_page(content: bytes) -> WikiPage:
-    """What these bytes are, also where they are no page."""
+    """Parse the bytes of a page; unusable ones give a page with a reason."""
     if len(content) > MOST_BYTES:
         return WikiPage(unusable=f"has over {MOST_BYTES:,} bytes: not read")
     try:
@@ -64,18 +64,18 @@ def read_page(content: bytes) -> WikiPage:
 
 
 def text_of(content: bytes) -> str:
-    """The text of a page, with newlines as line ends. Raises: FileUnusable."""
+    """Return the text of a page, with newlines as line ends. Raises: FileUnusable."""
     return decoded(content).replace("\r\n", "\n")
 
 
 def without_matter(text: str) -> str:
-    """What a page says, without its frontmatter."""
-    found = MATTER.match(text)
-    return text[found.end() :].lstrip("\n") if found else text
+    """Return a page's text without its frontmatter."""
+    matter = MATTER.match(text)
+    return text[matter.end() :].lstrip("\n") if matter else text
 
 
 def examined(text: str) -> tuple[tuple[str, ...], str]:
-    """What is wrong with the frontmatter of a text, and what follows it (W-008, W-010)."""
+    """Return the problems of a text's frontmatter, and the text below it (W-008, W-010)."""
     found = MATTER.match(text)
     if found is None:
         return ("has no frontmatter: created and updated are missing",), text
@@ -104,11 +104,11 @@ def _problems(matter: str) -> list[str]:
 
 
 def _pairs(matter: str) -> list[tuple[str, str]] | None:
-    """Keys and values as they are written; None where it is something else."""
+    """Return keys and values as they are written; None if this is no mapping."""
     if len(matter) > MOST_MATTER:
         return None
     try:
-        # Nodes only: nothing is made of them, however often an alias stands for one.
+        # Nodes only, no values: so repeated aliases cannot use up memory.
         found = yaml.compose(matter, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
@@ -133,18 +133,18 @@ def _is_day(text: str) -> bool:
 
 
 def page_text(created: date, updated: date, body: str) -> str:
-    """A page as it is written (W-008)."""
+    """Return the file content of a page (W-008)."""
     return f"---\ncreated: {created}\nupdated: {updated}\n---\n\n{body.strip()}\n"
 
 
 def dated(text: str, today: date, before: str | None = None) -> str:
-    """A page that was written today, in the place of what it was `before` (W-067)."""
+    """Return a page with today's `updated`, and `created` from the version `before` (W-067)."""
     created = day_in(before, "created") or day_in(text, "created") or today
     return page_text(created, today, without_matter(text))
 
 
 def day_in(text: str | None, key: str) -> date | None:
     """Read a date from the frontmatter of a text; None: there is none."""
-    found = MATTER.match(text) if text else None
-    written = dict(_pairs(found[1] or "") or ()).get(key, "") if found else ""
+    matter = MATTER.match(text) if text else None
+    written = dict(_pairs(matter[1] or "") or ()).get(key, "") if matter else ""
     return date.fromisoformat(written) if _is_day(written) else None

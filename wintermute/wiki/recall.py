@@ -1,9 +1,9 @@
-"""Pages that a model asks for while it answers: what it is told, and how many it may have. Pure.
+"""Recall: pages that a model asks for while it answers, their limit and their notices. Pure.
 
     <recall>Garden</recall>   or the gate   ─▶   <memory name="Garden"> … </memory>
-                                            ─▶   <cathedral>why not</cathedral>
+                                            ─▶   <cathedral>reason for no page</cathedral>
 
-What it was told so far in a cast are results: a page as its record, why there is none as text.
+Results of earlier recalls in a cast are records for pages, and text for notices.
 """
 
 import re
@@ -16,7 +16,7 @@ from wintermute.text import shortened, untagged
 
 RECALL = "recall"
 MOST_PAGES = 3
-"""So many pages one cast may have (W-031)."""
+"""Pages that one cast may recall (W-031)."""
 MOST_TITLE = 200
 MOST_NAME = 1_000
 MOST_PATHS = 20
@@ -24,7 +24,7 @@ MOST_TEXT = 50_000
 """Characters of a page (L-026)."""
 
 BEGINNINGS = ('<memory name="', "<cathedral>")
-"""How what is told of recalls begins; nobody else's text does (L-071)."""
+"""Openings of recalled pages and notices; no other text may begin like this (L-071)."""
 NOTICE = re.compile(r"<cathedral>(.*)</cathedral>", re.DOTALL)
 NOT_FOUND = (
     "No memory page is named '{title}'. Recall only pages you have seen linked in the index or in"
@@ -42,9 +42,9 @@ LAST_WORD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RecalledPage:
-    """A page that somebody asked for. `path`: below the store; `text`: all of the file.
+    """Recalled page. `path`: relative to the store; `text`: the whole file.
 
-    `outside`: it comes from a conversation with text from outside.
+    `outside`: it comes from a conversation with untrusted text.
     """
 
     path: str
@@ -52,49 +52,49 @@ class RecalledPage:
     outside: bool
 
     def record(self, title: str) -> Json:
-        """As the loom keeps what `recall` gave for a title."""
+        """Return the result as the loom stores it."""
         return {"title": title, "path": self.path, "outside": self.outside, "text": self.text}
 
 
 def not_found(title: str, nearest: Iterable[str] = ()) -> str:
-    """W-028; `nearest`: the names that are most like it."""
+    """Return the notice of W-028; `nearest`: the most similar names."""
     names = ", ".join(f"'{_in_line(name, MOST_TITLE)}'" for name in nearest)
     said = NOT_FOUND.format(title=_in_line(title, MOST_TITLE))
     return notice(said + (NEAREST.format(names=names) if names else ""))
 
 
 def ambiguous(title: str, paths: Iterable[str]) -> str:
-    """W-029."""
+    """Return the notice of W-029."""
     shown = [_in_line(path.removesuffix(".md"), MOST_NAME) for path in paths]
     listed = ", ".join(shown[:MOST_PATHS])
     return notice(AMBIGUOUS.format(title=_in_line(title, MOST_TITLE), paths=listed))
 
 
 def out_of_order() -> str:
-    """Nobody can read pages now (W-035)."""
+    """Return the notice that pages cannot be read now (W-035)."""
     return notice(UNREADABLE)
 
 
 def already_given(title: str) -> str:
-    """W-030."""
+    """Return the notice of W-030."""
     return notice(GIVEN.format(title=_in_line(title, MOST_TITLE)))
 
 
 def limit_reached() -> str:
-    """W-031."""
+    """Return the notice of W-031."""
     return notice(LIMIT)
 
 
 def notice(text: str) -> str:
-    """Something that a model is told instead of a page; what is a notice stays as it is."""
+    """Return a notice for a model instead of a page; a notice stays as it is."""
     found = NOTICE.fullmatch(text)
     return f"<cathedral>{untagged(found[1] if found else text)}</cathedral>"
 
 
 def refused(earlier: Sequence[Any], title: str, path: str | None = None) -> str | None:
-    """Why a page is given no more after these results; None: it is (W-030 to W-032).
+    """Return why no page is given after these results; None if one is given (W-030 to W-032).
 
-    `path`: where the title leads, once that is known.
+    `path`: the path of the title, once it is known.
     """
     last = next(filter(is_last_word, earlier), None)
     if last is not None:
@@ -107,12 +107,12 @@ def refused(earlier: Sequence[Any], title: str, path: str | None = None) -> str 
 
 
 def is_last_word(result: object) -> bool:
-    """Whether a result says that nothing more is given until the next message (W-032)."""
+    """Decide if a result says that no more pages are given until the next message (W-032)."""
     return isinstance(result, str) and LAST_WORD.fullmatch(result) is not None
 
 
 def shown(result: object) -> str | None:
-    """A result as a model reads it, who cannot be made to believe that it ends before it does.
+    """Return a result as a model reads it, escaped so that its text cannot close the tag.
 
     None: it is neither a page nor a notice.
     """
@@ -126,6 +126,5 @@ def shown(result: object) -> str | None:
 
 
 def _in_line(title: str, most: int) -> str:
-    """A title within a line of ours."""
     line = untagged("".join(mark if mark.isprintable() else " " for mark in title))
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,7 +1,7 @@
-"""Looking for words in pages, without a model: what a page is called weighs more than what it says. Pure.
+"""Word search in pages, without a model: a match in the name weighs more than one in the text. Pure.
 
-Upper case and accents make no difference. A word is found whole, and from four letters on as the
-beginning of a longer one; in a script without blanks wherever it stands (M-096).
+Case and accents make no difference. A word matches as a whole, from four letters on also as the beginning of a
+longer one; in a script without blanks it matches anywhere (M-096).
 """
 
 import math
@@ -15,18 +15,18 @@ from wintermute.wiki.links import is_page, name_of
 
 NAME, HEADING, TEXT = 8.0, 3.0, 1.0
 WHOLE = 1.5
-"""How much more weight it has to be a word of its own."""
+"""Weight of a whole word; the beginning of a word weighs 1."""
 SHORTEST = 4
-"""Letters of a beginning that counts."""
+"""Letters that a matching beginning needs."""
 SIGNS = re.compile(
     r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
 )
 """Scripts without blanks between words, or with endings at each."""
 GOOD = 0.5
-"""Of the best score: pages that are linked with one as good as that are found as well."""
+"""Part of the best score from which on a page's neighbours are found as well."""
 MOST_GOOD = 10
 WIDTH = 120
-"""Characters that are shown of a line."""
+"""Characters shown of a line."""
 ACCENTS = re.compile("[\u0300-\u036f]+")
 HEADINGS = re.compile(r"^[ \t]*#{1,6}[ \t].*$", re.MULTILINE)
 
@@ -35,9 +35,9 @@ WordWeights = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class WikiHit:
-    """A page that was found. `linked_with`: the page because of which, where it has no word itself.
+    """Page that was found. `linked_with`: the matching page that links with it, if it has no word itself.
 
-    `line`: one that has the words, or the first one.
+    `line`: a line with the words, or the first one.
     """
 
     path: str
@@ -47,34 +47,34 @@ class WikiHit:
 
 
 def words_of(question: str) -> tuple[str, ...]:
-    """What is looked for, each word once."""
+    """Return the words of a question, each once."""
     return tuple(dict.fromkeys(re.findall(r"\w+", folded(question))))
 
 
 def folded(text: str) -> str:
-    """A text without upper case and accents."""
+    """Return a text without case and accents."""
     if text.isascii():
         return text.lower()
     return ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold()))
 
 
 def weights(words: tuple[str, ...], path: str, text: str) -> WordWeights:
-    """How much each word counts in a page; nothing where none of them is in it."""
+    """Return the weight of each word in a page; nothing if none of them is in it."""
     name, said = folded(name_of(path)), folded(text)
     if not any(word in name or word in said for word in words):
         return ()
     headings = "\n".join(HEADINGS.findall(said))
-    found = tuple(
+    by_word = tuple(
         NAME * _weight(word, name)
         + HEADING * _weight(word, headings)
         + TEXT * _weight(word, said) * _often(said.count(word))
         for word in words
     )
-    return found if any(found) else ()
+    return by_word if any(by_word) else ()
 
 
 def _weight(word: str, text: str) -> float:
-    """Return the weight of a word in a text, 0 where it is missing."""
+    """Return the weight of a word in a text, 0 if it is missing."""
     if word not in text:
         return 0.0
     if re.search(rf"\b{word}\b", text):
@@ -84,30 +84,29 @@ def _weight(word: str, text: str) -> float:
 
 
 def _often(times: int) -> float:
-    """Once is 1, and however often less than 2."""
+    """Return a factor for repeated matches: 1 for one, always less than 2."""
     return 2 * times / (times + 1)
 
 
 def ranked(
     found: Mapping[str, WordWeights], pages: int, linked: Mapping[str, frozenset[str]], most: int
 ) -> list[WikiHit]:
-    """The best pages first; then those that have no word and are linked with the best.
+    """Return the best pages first, then pages without a match that are linked with the best.
 
-    `found`: what each page weighs that has one. `pages`: how many there are. `linked`: to what each
-    links.
+    `found`: weights of each matching page. `pages`: number of all pages. `linked`: link targets of each page.
     """
     columns = zip(*found.values(), strict=True)
     rare = [math.log(1 + pages / max(1, sum(map(bool, column)))) for column in columns]
     scores = {path: _score(each, rare) for path, each in found.items()}
     hits = sorted((WikiHit(*each) for each in scores.items()), key=_first)[:most]
     good = [hit for hit in hits[:MOST_GOOD] if hit.score >= GOOD * hits[0].score]
-    beside: dict[str, WikiHit] = {}
+    linked_hits: dict[str, WikiHit] = {}
     for hit in good:
         for path in _neighbours(hit.path, linked):
             if path not in found:
-                known = beside.setdefault(path, WikiHit(path, 0.0, hit.path))
-                beside[path] = WikiHit(path, known.score + hit.score, known.linked_with)
-    return [*hits, *sorted(beside.values(), key=_first)][:most]
+                known = linked_hits.setdefault(path, WikiHit(path, 0.0, hit.path))
+                linked_hits[path] = WikiHit(path, known.score + hit.score, known.linked_with)
+    return [*hits, *sorted(linked_hits.values(), key=_first)][:most]
 
 
 def _score(each: WordWeights, rare: list[float]) -> float:
@@ -125,7 +124,7 @@ def _neighbours(path: str, linked: Mapping[str, frozenset[str]]) -> Iterator[str
 
 
 def line_with(words: tuple[str, ...], text: str) -> str:
-    """The line of a page that has most of the words, or else its first one; shortened."""
+    """Return the line of a page with most of the words, or else its first one; shortened."""
     lines = [line for each in text.splitlines() if (line := each.strip())]
     if not lines:
         return ""
@@ -136,7 +135,7 @@ def line_with(words: tuple[str, ...], text: str) -> str:
 
 
 def _first_place(words: tuple[str, ...], line: str) -> int:
-    """Where the first of the words begins: a letter may be folded to several, or to none."""
+    """Return the position of the first word in a line: a letter may fold to several, or to none."""
     said = folded(line)
     place = min((at for word in words if (at := said.find(word)) >= 0), default=0)
     ends = accumulate(len(folded(letter)) for letter in line)

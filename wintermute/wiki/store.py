@@ -1,11 +1,11 @@
-"""The wiki: pages that link to each other, in a folder that people edit as well.
+"""Wiki: pages that link to each other, in a folder that people edit as well.
 
     meta/        Index.md, conversations.json, system-runtime.md
-    semantic/    what lasts            episodic/       what happened on a day
-    sleep/       what jobs did         episodic-raw/   conversations, word for word
+    semantic/    lasting knowledge       episodic/       events of a day
+    sleep/       records of jobs         episodic-raw/   conversations, word for word
 
-The files are the truth. What is kept in memory of them is looked at again whenever it is used, and
-read again where it changed.
+The files are the truth. Everything in memory is checked against them at each use, and changed files are read
+again.
 """
 
 import asyncio
@@ -68,18 +68,18 @@ SNAPSHOT = f"{META}/system-runtime.md"
 OLD_INDEX = "index.md"
 UNTITLED = (JOBS, *BY_PATH_ONLY)
 SETTLED = 100_000_000
-"""Nanoseconds after which a file's time tells whether it was written again: clocks tick in steps."""
+"""Nanoseconds after which a file's time shows if it was written again, since clocks tick in steps."""
 
 GONE = (errno.ENOENT, errno.ENOTDIR)
 
 UNSETTLED = (-1, 0, 0)
 Stamped = tuple[tuple[int, int, int], WikiPage | None]
-"""A page and the time, size and number of its file when it was read; None: it is gone."""
+"""Page with time, size and inode of its file when it was read; None: the file is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """A folder as it was at `mtime`: Markdown files, folders, and what is neither."""
+    """Content of a folder at `mtime`: Markdown files, folders, and entries that are not read."""
 
     mtime: int
     files: tuple[str, ...]
@@ -89,9 +89,9 @@ class _Listing:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The Markdown files that have titles, and what stands among them and is not read, with why.
+    """Markdown files that have titles, and entries among them that are not read, with the reason.
 
-    `pages`: the names of those that are pages, and of the index, by their folders.
+    `pages`: names of pages and of the index, by folder.
     """
 
     names: Names
@@ -100,7 +100,7 @@ class Tree:
 
 
 class WikiStore:
-    """One store. Its methods block, the longest for as long as it takes to read every page."""
+    """Wiki in one folder. Its methods block, at most for the time to read every page."""
 
     def __init__(self, root: Path) -> None:
         self.files = StoreFolder(root)
@@ -109,27 +109,27 @@ class WikiStore:
         self._stamped: dict[str, dict[str, Stamped]] = {}
         self._pages: Mapping[str, WikiPage] = {}
         self._graph = LinkGraph(self._pages, self._tree.names, self.files.presence)
-        self._guard = threading.RLock()
+        self._lock = threading.RLock()
 
     @property
     def root(self) -> Path:
-        """Its folder."""
+        """Folder of the wiki."""
         return self.files.root
 
     @property
     def exists(self) -> bool:
-        """Whether there is a store: one with an index (W-005)."""
+        """True if there is a store, which means an index (W-005)."""
         return self.files.presence(INDEX) == "file"
 
     @property
     def has_two_indexes(self) -> bool:
-        """Whether an old index lies beside the one that is used (W-006)."""
+        """True if an old index exists beside the one in use (W-006)."""
         return self.files.presence(OLD_INDEX) == "file" and self.exists
 
     def init(self, today: date, runtime_prompt: str) -> dict[str, bool]:
-        """Make what is missing: each path, and whether it was made now (W-001 to W-004).
+        """Create missing files and folders; return each path, True if it is new (W-001 to W-004).
 
-        Raises: StoreUnusable when it cannot be written.
+        Raises: StoreUnusable if it cannot be written.
         """
         files = {
             LISTED: "[]",
@@ -140,7 +140,7 @@ class WikiStore:
             self.root.mkdir(parents=True, exist_ok=True)
             made = {f"{name}/": self.files.make_folder(name) for name in FOLDERS}
         with self.files.writing():
-            moved = self._take_over()
+            moved = self._move_old_index()
             for path, text in files.items():
                 made[path] = moved and path == INDEX
                 if self.files.presence(path) == "none":
@@ -148,8 +148,8 @@ class WikiStore:
                     made[path] = True
         return made
 
-    def _take_over(self) -> bool:
-        """Move the index of an old store to where it belongs (W-006)."""
+    def _move_old_index(self) -> bool:
+        """Move the index of an old store to its new place (W-006)."""
         if self.files.presence(OLD_INDEX) != "file" or self.files.presence(INDEX) != "none":
             return False
         with folder_of(self.root, ("",)) as top, folder_of(self.root, (META, "")) as meta:
@@ -158,31 +158,31 @@ class WikiStore:
         return True
 
     def resolve(self, title: str, *, raw: bool = False) -> str | Unresolved:
-        """The path that a title means. `raw`: conversations have titles, too (W-018)."""
-        tree = _tree(self._walked((JOBS, CONVERSATIONS))) if raw else self.tree()
+        """Return the path that a title refers to. `raw`: raw conversations have titles, too (W-018)."""
+        tree = _tree(self._walk((JOBS, CONVERSATIONS))) if raw else self.tree()
         return resolve(title, tree.names, self.files.presence)
 
     def tree(self) -> Tree:
-        """What has a title now. Only folders that changed are read again."""
-        with self._guard:
-            found = self._walked(UNTITLED)
-            if found != self._listings:
-                self._tree = _tree(found)
-            self._listings = found
+        """Return all files with titles now. Only folders that changed are read again."""
+        with self._lock:
+            listings = self._walk(UNTITLED)
+            if listings != self._listings:
+                self._tree = _tree(listings)
+            self._listings = listings
             return self._tree
 
-    def _walked(self, without: Sequence[str] = (), *, top: str = "") -> dict[str, _Listing]:
-        found: dict[str, _Listing] = {}
-        ahead = [top]
-        while ahead:
-            folder = ahead.pop()
-            found[folder] = self._listed(folder)
-            inner = (_joined(folder, name) for name in found[folder].folders)
-            ahead += [each for each in inner if each not in without]
-        return found
+    def _walk(self, without: Sequence[str] = (), *, top: str = "") -> dict[str, _Listing]:
+        listings: dict[str, _Listing] = {}
+        remaining = [top]
+        while remaining:
+            folder = remaining.pop()
+            listings[folder] = self._list_folder(folder)
+            inner = (_joined(folder, name) for name in listings[folder].folders)
+            remaining += [each for each in inner if each not in without]
+        return listings
 
-    def _listed(self, folder: str) -> _Listing:
-        """The entries of a folder; those that were seen before, if it did not change since."""
+    def _list_folder(self, folder: str) -> _Listing:
+        """Return the entries of a folder, from the cache if it did not change."""
         now = time.time_ns()
         try:
             with folder_of(self.root, [*_parts(folder), ""]) as opened:
@@ -201,15 +201,15 @@ class WikiStore:
         return replace(found, folders=(), odd=(*found.odd, *deep))
 
     def pages(self) -> Mapping[str, WikiPage]:
-        """Every page, and the index, as it is now. Only those that changed are read again."""
-        with self._guard:
+        """Return every page and the index as they are now. Only changed files are read again."""
+        with self._lock:
             wanted = self.tree().pages
-            found = {folder: self._pages_in(folder, names) for folder, names in wanted.items()}
-            if found != self._stamped:
-                self._stamped = found
+            stamped = {folder: self._pages_in(folder, names) for folder, names in wanted.items()}
+            if stamped != self._stamped:
+                self._stamped = stamped
                 self._pages = {
                     intern(f"{folder}/{name}"): page
-                    for folder, pages in found.items()
+                    for folder, pages in stamped.items()
                     for name, (_, page) in pages.items()
                     if page is not None
                 }
@@ -220,70 +220,69 @@ class WikiStore:
         try:
             with folder_of(self.root, [*_parts(folder), ""]) as opened:
                 return {name: _page(opened, name, known.get(name)) for name in names}
-        except OSError:  # it was there a moment ago
+        except OSError:  # the folder was removed meanwhile
             return {}
 
     def graph(self) -> LinkGraph:
-        """What links to what, now."""
-        with self._guard:
+        """Return the current graph of links."""
+        with self._lock:
             pages, names = self.pages(), self._tree.names
             if not self._graph.is_of(pages, names):
                 self._graph = LinkGraph(pages, names, self.files.presence)
             return self._graph
 
     def search(self, question: str, most: int) -> tuple[WikiHit, ...]:
-        """The pages that have these words, and those that are linked with them; the best first."""
+        """Return pages with these words, and pages linked with them; the best first."""
         words, linked = words_of(question), self.graph().linked
         found = {path: each for path, text in self._texts() if (each := weights(words, path, text))}
         hits = ranked(found, len(linked), linked, most)
-        return tuple(replace(hit, line=line_with(words, self._said(hit.path))) for hit in hits)
+        return tuple(replace(hit, line=line_with(words, self._page_text(hit.path))) for hit in hits)
 
-    def _said(self, path: str) -> str:
+    def _page_text(self, path: str) -> str:
         with suppress(FileUnusable):
             return _text(self.files.content(path) or b"")
         return ""
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        """What pages say, as far as they can be read, read now."""
         for folder, names in self.tree().pages.items():
             with suppress(OSError), folder_of(self.root, [*_parts(folder), ""]) as opened:
                 pages = (name for name in names if is_page(f"{folder}/{name}"))
                 yield from ((f"{folder}/{name}", _text_in(opened, name)) for name in pages)
 
     def problems(self) -> tuple[WikiProblem, ...]:
-        """What is to be mended, and what lies there that nobody reads (W-051, W-077)."""
-        found = self.graph().problems(self.tree().odd | self._odd_records())
+        """Return the problems of pages, and entries that are not read (W-051, W-077)."""
+        problems = self.graph().problems(self.tree().odd | self._odd_records())
         if not self.has_two_indexes:
-            return found
+            return problems
         note = f"{OLD_INDEX} is not used beside {INDEX}: take over what you need, and delete it"
-        return (*found, WikiProblem("two indexes", OLD_INDEX, "", note))
+        return (*problems, WikiProblem("two indexes", OLD_INDEX, "", note))
 
     def _odd_records(self) -> dict[str, str]:
-        """What is no plain file among conversations and jobs."""
-        found: dict[str, str] = {}
+        """Return entries among conversations and jobs that are no plain files."""
+        odd: dict[str, str] = {}
         for top in UNTITLED:
-            for at, listing in self._walked(top=top).items():
-                found |= {_joined(at, name): why for name, why in listing.odd}
-        return found
+            for at, listing in self._walk(top=top).items():
+                odd |= {_joined(at, name): why for name, why in listing.odd}
+        return odd
 
     async def recalled(self, title: str) -> RecalledPage | str:
-        """The page that a title means, for a model; or what it is told instead (W-028, W-029)."""
-        return await asyncio.to_thread(self._recalled, title)
+        """Return the page for a title, or the notice for the model (W-028, W-029)."""
+        return await asyncio.to_thread(self._recall, title)
 
-    def _recalled(self, title: str) -> RecalledPage | str:
+    def _recall(self, title: str) -> RecalledPage | str:
         try:
             with self.files.reading():
-                return self._looked_up(title)
+                return self._look_up(title)
         except StoreMissing:
             return not_found(title, ())
-        except StoreUnusable:  # what a kill interrupted cannot be finished: `check` says why
+        except StoreUnusable:  # an interrupted write cannot be finished: `wiki check` says why
             return out_of_order()
 
-    def _looked_up(self, title: str) -> RecalledPage | str:
+    def _look_up(self, title: str) -> RecalledPage | str:
         names = self.tree().names
-        found = resolve(title, names, _untold, near=False)
+        found = resolve(title, names, _hidden, near=False)
         if isinstance(found, Unresolved):
-            found = resolve(target_of(title.strip().strip("[]")), names, _untold, near=False)
+            found = resolve(target_of(title.strip().strip("[]")), names, _hidden, near=False)
         try:
             if isinstance(found, str):
                 text = self.shown(text_of(self.files.content(found) or b""))
@@ -293,15 +292,15 @@ class WikiStore:
         if found.reason == "ambiguous":
             return ambiguous(title, found.paths)
         nearest = names.like(name_of(title.strip()))
-        if sum(map(is_page, names.paths)) > MOST_INDEX_LINES:  # the index shows not all (W-080)
+        if sum(map(is_page, names.paths)) > MOST_INDEX_LINES:  # more than the index shows (W-080)
             hits = (shortest_link(names, hit.path) for hit in self.search(title, NEAREST))
             nearest = tuple(dict.fromkeys((*names.near(title), *hits, *nearest)))[:NEAREST]
         return not_found(title, nearest)
 
     def is_outside(self, path: str, text: str = "") -> bool:
-        """Whether a page was made of a conversation with text from outside, or cites one.
+        """Check if a page was made of a conversation with untrusted text, or cites one.
 
-        `path` may be the raw copy of a conversation as well.
+        `path` may also be the raw copy of a conversation.
         """
         plain = (str(PurePosixPath(link)) for link in links_in(text))
         cited = {link.rpartition("/")[0] for link in plain if link.startswith(f"{RAW}/")}
@@ -310,19 +309,19 @@ class WikiStore:
         except FileNotFoundError:
             return False
         except (FileUnusable, ValueError, RecursionError):
-            return True  # better once too often
+            return True  # unknown counts as untrusted
         return not isinstance(listed, list) or not {path, *cited}.isdisjoint(map(str, listed))
 
     def shown(self, text: str) -> str:
-        """A page as a model may be shown it: without what a person is asked about (M-082)."""
+        """Return a page as a model may see it: without lines that have an open question (M-082)."""
         return without_asked(text, asked_lines(self.files))
 
     async def has_pages(self) -> bool:
-        """Whether there is a page besides the index (W-022)."""
+        """Check if there is a page besides the index (W-022)."""
         return await asyncio.to_thread(lambda: self.exists and self.tree().names.has_pages)
 
     async def index_text(self) -> str | None:
-        """The index as it is now; None: there is none that can be read."""
+        """Return the current index; None if there is none that can be read."""
         return await asyncio.to_thread(self._index_text)
 
     def _index_text(self) -> str | None:
@@ -333,8 +332,8 @@ class WikiStore:
             return None
 
 
-def _untold(_path: str) -> Presence:
-    """What has no title is not for models: raw copies, jobs, and what is no plain file (W-018)."""
+def _hidden(_path: str) -> Presence:
+    """Hide paths without a title from models: raw copies, jobs, special files (W-018)."""
     return "none"
 
 
@@ -378,13 +377,13 @@ def _listing(mtime: int, entries: "Iterator[os.DirEntry[str]]") -> _Listing:
 
 
 def _page(folder: int, name: str, known: Stamped | None) -> Stamped:
-    """A page as it is now; what is known of it, if it did not change."""
+    """Read a page, or return the known one if its file did not change."""
     try:
         seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
         stamp = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
         if known is not None and known[0] == stamp:
             return known
-        settled = time.time_ns() - seen.st_mtime_ns > SETTLED  # asked before it is read
+        settled = time.time_ns() - seen.st_mtime_ns > SETTLED  # computed before the file is read
         return (stamp if settled else UNSETTLED, read_page(content_in(folder, name)))
     except FileNotFoundError:
         return (UNSETTLED, None)

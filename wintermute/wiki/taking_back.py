@@ -1,6 +1,6 @@
-"""Taking back what was done to pages: where a person changed something since, that stays.
+"""Undo of jobs: their changes of pages are reverted, except where a person edited since.
 
-A job of its own takes another back, so that what it did is on record, and can be taken back as well.
+The undo is a job itself, so it is recorded and can be undone as well.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,13 +40,16 @@ from wintermute.wiki.page_jobs import (
 )
 from wintermute.wiki.verdict import lines_of, path_problem
 
-NOTHING = "nothing is left to take back"
+NOTHING = "nothing is left to undo"
 CHANGED = "saved meanwhile: try again"
+
+RecordingBack = Callable[[WikiJob, Sequence[FileChange]], AbstractAsyncContextManager[str | None]]
+"""Transaction that records the undo of a job with these changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """What takes a job back. `kept`: the pages that keep something of it, as they were changed since."""
+    """Changes that undo a job. `kept`: pages that keep part of it, because they were edited since."""
 
     wanted: WikiJob
     changes: tuple[FileChange, ...] = ()
@@ -55,12 +58,12 @@ class WayBack:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the pages are as if it had never been."""
+        """True if the pages have nothing left of the job."""
         return not (self.changes or self.kept)
 
 
 def way_back(files: StoreFolder, wanted: WikiJob) -> WayBack:
-    """How the pages would be without a job, three-way. Raises: WintermuteError."""
+    """Compute the pages without a job by a three-way merge. Raises: WintermuteError."""
     later = _later(files, wanted)
     changes: list[FileChange] = []
     beside: list[FileChange] = []
@@ -90,7 +93,7 @@ def way_back(files: StoreFolder, wanted: WikiJob) -> WayBack:
 
 
 def _index_back(files: StoreFolder, changes: Sequence[FileChange]) -> FileChange | None:
-    """The index as somebody left it since, without our lines about pages that go; None: as it is."""
+    """Return an edited index without our lines about removed pages; None if it stays."""
     now = text_at(files, INDEX) or ""
     gone = {name_of(each.path) for each in changes if each.after is None}
     ours = written_lines(files, INDEX)
@@ -104,7 +107,7 @@ def _index_back(files: StoreFolder, changes: Sequence[FileChange]) -> FileChange
 
 
 def _lines_back(files: StoreFolder, back: FileChange, done: Sequence[FileChange]) -> FileChange:
-    """Which lines of a page are ours once it has gone back."""
+    """Return the change of the record of our own lines that goes with an undo."""
     path = f"{WRITTEN}/{back.path}"
     earlier = next((each.before or "" for each in done if each.path == path), "")
     ours = written_lines(files, back.path) | set(earlier.splitlines())
@@ -114,7 +117,7 @@ def _lines_back(files: StoreFolder, back: FileChange, done: Sequence[FileChange]
 
 
 def _later(files: StoreFolder, wanted: WikiJob) -> list[Change]:
-    """What other jobs did since, and nobody took back."""
+    """Return the changes of newer jobs that were not undone."""
     newer: list[WikiJob] = []
     for job in listed_jobs(files):
         if job.name == wanted.name:
@@ -122,12 +125,12 @@ def _later(files: StoreFolder, wanted: WikiJob) -> list[Change]:
         if job.status == "applied":
             newer.append(job)
     undone = {job.undoes for job in newer}
-    found: list[Change] = []
+    changes: list[Change] = []
     for job in newer:
         if job.undoes is None and job.name not in undone:
             with suppress(WintermuteError):
-                found += recorded(_changes_of(files, job))
-    return found
+                changes += recorded(_changes_of(files, job))
+    return changes
 
 
 def _changes_of(files: StoreFolder, job: WikiJob) -> tuple[FileChange, ...]:
@@ -135,14 +138,14 @@ def _changes_of(files: StoreFolder, job: WikiJob) -> tuple[FileChange, ...]:
         return files.changes_of(job.name)
     except (FileUnusable, FileNotFoundError) as problem:
         raise WintermuteError(
-            f"{job.folder} does not say any more what it changed: {problem}"
+            f"{job.folder} no longer has a record of its changes: {problem}"
         ) from problem
 
 
 def chosen(files: StoreFolder, name: str | None) -> WayBack:
-    """How to take back the job of this name; None: the newest one that left something.
+    """Compute the undo of the named job; None: of the newest one with something left to undo.
 
-    Raises: WintermuteError when there is none, or it changed nothing.
+    Raises: WintermuteError if there is none, or it changed nothing.
     """
     if name is not None:
         wanted = find_job(files, name)
@@ -152,19 +155,15 @@ def chosen(files: StoreFolder, name: str | None) -> WayBack:
     undone = {job.undoes for job in listed_jobs(files) if job.status == "applied"}
     for job in listed_jobs(files):
         if job.status == "applied" and job.undoes is None and job.name not in undone:
-            found = way_back(files, job)
-            if not found.is_nothing:
-                return found
+            back = way_back(files, job)
+            if not back.is_nothing:
+                return back
     raise WintermuteError(NOTHING)
-
-
-RecordingBack = Callable[[WikiJob, Sequence[FileChange]], AbstractAsyncContextManager[str | None]]
-"""A transaction that records that a job is taken back, by these changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """What was taken back, and the pages of which something stays."""
+    """Result of an undo: its job, the changes, and pages that keep part of the undone job."""
 
     job: WikiJob
     changes: tuple[FileChange, ...]
@@ -174,12 +173,12 @@ class TakenBack:
 async def take_back(
     files: StoreFolder, name: str | None, now: datetime, recording: RecordingBack | None = None
 ) -> TakenBack:
-    """Take a job back as far as nobody changed its pages since (W-067).
+    """Undo a job as far as its pages were not edited since (W-067).
 
-    Raises: WintermuteError, also where nothing of it can be taken back; StoreChanged.
+    Raises: WintermuteError, also if nothing of it can be undone; StoreChanged.
     """
     seen = await to_its_end(partial(SeenPages, files))
-    back = await to_its_end(partial(_chosen, files, name))
+    back = await to_its_end(partial(_choose_locked, files, name))
     if not back.changes:
         edited = ", ".join(back.kept)
         raise WintermuteError(
@@ -205,7 +204,7 @@ async def take_back(
     return TakenBack(done, back.changes, back.kept)
 
 
-def _chosen(files: StoreFolder, name: str | None) -> WayBack:
+def _choose_locked(files: StoreFolder, name: str | None) -> WayBack:
     with files.reading():
         return chosen(files, name)
 
@@ -218,30 +217,30 @@ def _report(back: WayBack) -> str:
 
 
 def page_items(files: StoreFolder) -> TextItems:
-    """Give the pages as items that can be undone: kind `page`, by their paths in the store."""
-    return TextItems(partial(text_at, files), partial(_prepared, files), files.reading)
+    """Return the pages as undoable items: kind `page`, by path."""
+    return TextItems(partial(text_at, files), partial(_prepare, files), files.reading)
 
 
 @contextmanager
-def _prepared(files: StoreFolder, changes: Sequence[Change]) -> Iterator[Callable[[], None]]:
-    """Stage all pages, which are put in place by the journal of the store: all, or none.
+def _prepare(files: StoreFolder, changes: Sequence[Change]) -> Iterator[Callable[[], None]]:
+    """Stage all pages for the journal of the store, which puts all or none in place.
 
-    Raises: StoreUnusable; StoreChanged for what was saved meanwhile, also when it is put in place.
+    Raises: StoreUnusable; StoreChanged for a page that was saved meanwhile, also at the moment of placing.
     """
     name = f"{UNDOING}{new_id('page')}"
     wanted = [FileChange(c.item, text_in(c.before), text_in(c.after)) for c in changes]
     try:
         with told(files.root):
-            _prove(files, wanted)
-            files.stage(name, [*wanted, *(_beside(files, each) for each in wanted)])
+            _check_unchanged(files, wanted)
+            files.stage(name, [*wanted, *(_lines_change(files, each) for each in wanted)])
         yield partial(_place, files, name, wanted)
     finally:
-        # Not while it is being put in place: whoever comes next finishes that.
+        # Kept while changes are being put in place: the next lock finishes them.
         if not is_under_way(files, WikiJob(name, UNDO)):
             discard(files, JOBS, name)
 
 
-def _prove(files: StoreFolder, wanted: Sequence[FileChange]) -> None:
+def _check_unchanged(files: StoreFolder, wanted: Sequence[FileChange]) -> None:
     for change in wanted:
         if problem := path_problem(change.path):
             raise WintermuteError(f"{change.path} {problem}: it is not written")
@@ -249,7 +248,7 @@ def _prove(files: StoreFolder, wanted: Sequence[FileChange]) -> None:
             raise StoreChanged(f"{change.path}: {CHANGED}")
 
 
-def _beside(files: StoreFolder, change: FileChange) -> FileChange:
+def _lines_change(files: StoreFolder, change: FileChange) -> FileChange:
     ours = written_lines(files, change.path)
     return written_change(
         files, change, [line for line in lines_of(change.after or "") if line in ours]
@@ -258,7 +257,7 @@ def _beside(files: StoreFolder, change: FileChange) -> FileChange:
 
 def _place(files: StoreFolder, name: str, wanted: Sequence[FileChange]) -> None:
     with files.writing():
-        _prove(files, wanted)
+        _check_unchanged(files, wanted)
         edited = files.apply(name)
-    if told_of := [change.path for change in wanted if change.path in edited]:
-        raise StoreChanged(f"{', '.join(told_of)}: {CHANGED}")
+    if unplaced := [change.path for change in wanted if change.path in edited]:
+        raise StoreChanged(f"{', '.join(unplaced)}: {CHANGED}")

@@ -1,13 +1,13 @@
-"""What may become of the pages that somebody wants to change, before any of it counts. Pure.
+"""Verdict on changes of pages before they count. Pure.
 
-    wanted ─ dated ─▶ set aside: what takes away too much ─▶ proposals
+    wanted ─ dated ─▶ set aside: changes that remove too much ─▶ proposals
                          │
                          ▼ the others
                       objections? ─ any ─▶ nothing is changed
                          ╰─ none ─▶ they are put in place
 
-An objection is a problem that the store does not have yet, or a change of what no page work touches
-(W-064). Only what can be another for these changes is looked at: a store has thousands of pages.
+An objection is a new problem of the store, or a change outside of pages and index (W-064). Only the affected
+pages are examined, since a store has thousands of them.
 """
 
 import re
@@ -46,7 +46,7 @@ from wintermute.wiki.pages import (
 
 MOST_NAME_BYTES = 255
 UNLINKABLE = frozenset("[]|#\\")
-"""Marks that would end a link too early, or mean something else in it."""
+"""Characters that would end a link too early, or have another meaning in it."""
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 WORD = re.compile(r"\S+")
 MOST_LOST = 1 / 3
@@ -54,19 +54,22 @@ MOST_TOLD = 20
 PAGE_PROBLEMS = frozenset(
     {"broken link", "frontmatter", "not read", "long page", "ambiguous name", "look-alike name"}
 )
-"""Kinds that stand against a change; who links to what is looked at apart."""
+"""Kinds of problems that are objections; missing links to new pages are checked apart."""
+
+MOST_OPENING = 120
+MARKUP = re.compile(r"[\[\]`*_<>|]")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """A store as it is, or as it would be: its pages with the index, and what has a title."""
+    """Current or future store: its pages with the index, and all names."""
 
     pages: Mapping[str, WikiPage]
     names: Names
     look: PresenceOf
 
     def after(self, changes: Iterable[FileChange], files: Collection[str] = ()) -> "StoreView":
-        """The same with these changes; `files`: others that would be there by then."""
+        """Return the view after these changes; `files`: further files that will exist then."""
         texts = {change.path: change.after for change in changes}
         if not texts and not files:
             return self
@@ -83,8 +86,8 @@ class StoreView:
         return StoreView(pages, names, look)
 
     def links_to(self, paths: Collection[str]) -> dict[str, set[str]]:
-        """Of each of these files: the pages that link to it, itself aside."""
-        found: dict[str, set[str]] = {path: set() for path in paths}
+        """Return for each of these files the other pages that link to it."""
+        sources: dict[str, set[str]] = {path: set() for path in paths}
         wanted = {alike(name_of(path)) for path in paths}
         for page, value in self.pages.items():
             for link in value.links:
@@ -93,27 +96,27 @@ class StoreView:
                     name = PurePosixPath(link).name
                 if alike(name) in wanted or alike(name.removesuffix(ENDING)) in wanted:
                     path = resolve(link, self.names, self.look, near=False)
-                    if isinstance(path, str) and path in found and path != page:
-                        found[path].add(page)
-        return found
+                    if isinstance(path, str) and path in sources and path != page:
+                        sources[path].add(page)
+        return sources
 
 
 @dataclass(frozen=True, slots=True)
 class ProposedPage:
-    """A change that waits for a person, for what it would take away."""
+    """Change that waits for a person, because of the content that it would remove."""
 
     change: FileChange
     lost: tuple[str, ...]
 
     @property
     def reason(self) -> str:
-        """What it would take away, in words."""
+        """Content that it would remove, in words."""
         return f"it would take away: {'; '.join(self.lost[:MOST_TOLD])}"
 
 
 @dataclass(frozen=True, slots=True)
 class PageVerdict:
-    """What becomes of the changes of a job. `reasons`: why none of them is made; then nothing is."""
+    """Verdict on a job's changes. `reasons`: objections; if there are any, nothing is changed."""
 
     changes: tuple[FileChange, ...] = ()
     proposed: tuple[ProposedPage, ...] = ()
@@ -131,12 +134,11 @@ def judged(
     files: Collection[str] = (),
     outside: bool = False,
 ) -> PageVerdict:
-    """What becomes of changes (W-064).
+    """Judge changes (W-064).
 
-    `ours`: by page, the lines that we wrote. `plan`: the pages that were named before; then new ones
-    get their line in the `index` where no other page links to them. `files`: what else will be there.
-    `outside`: they were made of text from outside, of which no word but their names may stand in the
-    index, for that is in every prompt.
+    `ours`: lines written by us, by page. `plan`: announced pages; if given, new pages without a link to them
+    get a line in the `index`. `files`: further files that will exist. `outside`: the changes come from
+    untrusted text, so the index, which is in every prompt, gets the names of pages only.
     """
     if outside:
         changes = [change for change in changes if change.path != INDEX]
@@ -154,7 +156,7 @@ def judged(
 
 
 def path_problem(path: str) -> str:
-    """Why no page may be written at a path; "" where one may."""
+    """Return why no page may be written at a path; "" if one may."""
     parts = path.split("/")
     if path == INDEX:
         return ""
@@ -182,39 +184,39 @@ def _is_linkable(part: str) -> bool:
 
 
 def lost(before: str, after: str, ours: Collection[str]) -> tuple[str, ...]:
-    """What a page would lose that no work on pages may take away, in words (W-064).
+    """List the content that a page would lose and that only a person may remove (W-064).
 
-    `ours`: those of its lines that we wrote ourselves, as `lines_of` gives them.
+    `ours`: the lines written by us, as returned by `lines_of`.
     """
     was, now = _said(before).replace(FRESH_INDEX, ""), _said(after)
     stay, links = {*ours, *lines_of(now)}, links_in(now)
-    told = [f'the line "{line}"' for line in lines_of(was) if line not in stay]
-    told += [f"the link [[{link}]]" for link in links_in(was) if link not in links]
+    losses = [f'the line "{line}"' for line in lines_of(was) if line not in stay]
+    losses += [f"the link [[{link}]]" for link in links_in(was) if link not in links]
     numbers = set(NUMBER.findall(now))
-    told += [f"the number {n}" for n in dict.fromkeys(NUMBER.findall(was)) if n not in numbers]
+    losses += [f"the number {n}" for n in dict.fromkeys(NUMBER.findall(was)) if n not in numbers]
     code = Counter(_code(now))
-    told += ["a block of code" for block in (Counter(_code(was)) - code).elements() if block]
+    losses += ["a block of code" for block in (Counter(_code(was)) - code).elements() if block]
     words = Counter(WORD.findall(was))
     gone = sum(len(word) * n for word, n in (words - Counter(WORD.findall(now))).items())
     if gone > MOST_LOST * sum(len(word) * n for word, n in words.items()):
-        told.append("more than a third of its text")
-    return tuple(told)
+        losses.append("more than a third of its text")
+    return tuple(losses)
 
 
 def lines_of(text: str) -> tuple[str, ...]:
-    """The lines of a text that say something, without the blanks that nobody sees."""
+    """Return the lines of a text that are not blank, with normalised whitespace."""
     lines = (" ".join(line.split()) for line in _said(text).splitlines())
     return tuple(line for line in lines if line)
 
 
 def ours_after(before: str | None, after: str, ours: Collection[str]) -> tuple[str, ...]:
-    """The lines of a page that are ours once we have changed it: what a person wrote stays theirs."""
+    """Return the lines that are ours after our change; a person's lines stay theirs."""
     theirs = {line for line in lines_of(before or "") if line not in ours}
     return tuple(dict.fromkeys(line for line in lines_of(after) if line not in theirs))
 
 
 def _said(text: str) -> str:
-    """What a page says, however its file begins and ends its lines."""
+    """Return the text of a page without frontmatter, byte order mark and CRLF."""
     return without_matter(_plain(text))
 
 
@@ -223,14 +225,14 @@ def _plain(text: str) -> str:
 
 
 def _code(text: str) -> Iterator[str]:
-    """The fenced blocks of a text, with their fences."""
+    """Yield the fenced blocks of a text, with their fences."""
     return (" ".join(text[start:end].split()) for start, end in fences(text))
 
 
 def set_aside(
     changes: Sequence[FileChange], ours: Mapping[str, Collection[str]]
 ) -> tuple[tuple[FileChange, ...], tuple[ProposedPage, ...]]:
-    """Those that may be made at once, and those that only a person may allow."""
+    """Split changes into those that may be made at once and those that only a person may allow."""
     kept: list[FileChange] = []
     proposed: list[ProposedPage] = []
     for change in changes:
@@ -245,24 +247,24 @@ def set_aside(
 
 
 def misplaced(changes: Sequence[FileChange], plan: Collection[str] | None) -> tuple[str, ...]:
-    """What stands against changes wherever they lead; `plan`: the pages that were named before."""
-    told = []
+    """Return objections to paths and frontmatter; `plan`: the announced pages."""
+    reasons = []
     for change in changes:
         if problem := path_problem(change.path):
-            told.append(f"{change.path!r} {problem}")
+            reasons.append(f"{change.path!r} {problem}")
         elif change.after is None:
-            told.append(f"{change.path} would be deleted")
+            reasons.append(f"{change.path} would be deleted")
         elif plan is not None and change.path not in plan:
-            told.append(f"{change.path} is not in the plan")
+            reasons.append(f"{change.path} is not in the plan")
         else:
             known = examined(_plain(change.before))[0] if change.before is not None else ()
             new = [each for each in examined(_plain(change.after))[0] if each not in known]
-            told += [f"{change.path}: {problem}" for problem in new]
-    return tuple(told)
+            reasons += [f"{change.path}: {problem}" for problem in new]
+    return tuple(reasons)
 
 
 def redated(changes: Iterable[FileChange], today: date) -> tuple[FileChange, ...]:
-    """The changes as of today; what changes nothing but a date is none (W-067)."""
+    """Return the changes with today's date; those that change only a date are dropped (W-067)."""
     return tuple(
         replace(change, after=_redated(_plain(change.after or ""), change.before, today))
         for change in changes
@@ -278,20 +280,20 @@ def _redated(text: str, before: str | None, today: date) -> str:
 
 
 def objections(view: StoreView, after: StoreView, paths: Collection[str]) -> tuple[str, ...]:
-    """The problems that a store would have after changes of these pages, and has not now (W-064).
+    """Return problems that a store would get by changes of these pages (W-064).
 
-    They take away no link, for such were set aside.
+    The changes remove no links, since such ones were set aside.
     """
     known = {problem.identity for problem in _problems(view, paths)}
-    told = [str(each) for each in _problems(after, paths) if each.identity not in known]
+    reasons = [str(each) for each in _problems(after, paths) if each.identity not in known]
     new = {path for path in paths if is_page(path) and path not in view.pages}
     links = after.links_to(new)
-    told += [f"{path}: no page would link to it" for path in sorted(new) if not links[path]]
-    return tuple(told)
+    reasons += [f"{path}: no page would link to it" for path in sorted(new) if not links[path]]
+    return tuple(reasons)
 
 
 def _problems(view: StoreView, paths: Collection[str]) -> list[WikiProblem]:
-    """Those of these pages, and of names."""
+    """Return the problems of these pages, and of names."""
     pages = {path: view.pages[path] for path in paths if path in view.pages}
     found = LinkGraph(pages, view.names, view.look).problems({})
     return [problem for problem in found if problem.kind in PAGE_PROBLEMS]
@@ -300,9 +302,9 @@ def _problems(view: StoreView, paths: Collection[str]) -> list[WikiProblem]:
 def indexed(
     after: StoreView, changes: Sequence[FileChange], index: str, *, told: bool = True
 ) -> FileChange | None:
-    """The index with a line for each new page that no other links to; None: none is needed.
+    """Return the index with a line for each new page without links to it; None if there is none.
 
-    `told`: with what the page begins with.
+    `told`: the lines quote the opening of their page.
     """
     made = [change for change in changes if change.before is None and is_page(change.path)]
     links = after.links_to({change.path for change in made})
@@ -324,22 +326,17 @@ def indexed(
 
 
 def shortest_link(names: Names, path: str) -> str:
-    """What a page is linked by: its name, or its path where others have that name."""
+    """Return the link to a page: its name, or its path if other files have that name."""
     name = name_of(path)
     return name if {*names.named(name)} <= {path} else path.removesuffix(ENDING)
 
 
-MOST_OPENING = 120
-MARKUP = re.compile(r"[\[\]`*_<>|]")
-
-
 def opening_line(text: str) -> str:
-    """The line that a page begins with, behind its title."""
+    """Return the first line of a page after its title."""
     lines = (line for line in lines_of(text) if not line.startswith(("#", "```", "~~~", "---")))
     return next(lines, "")
 
 
 def _opening(text: str) -> str:
-    """Return the opening of a page as plain text."""
     line = MARKUP.sub("", opening_line(text)).strip("-+ ")
     return line if len(line) <= MOST_OPENING else f"{line[: MOST_OPENING - 1].rstrip()}…"

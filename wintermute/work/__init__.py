@@ -1,1 +1,1 @@
-"""Sub-sessions: work that a cast hands out, waited for or not, alone or as a workflow."""
+"""Stored work: one runner for sub-sessions, autonomous runs and jobs."""

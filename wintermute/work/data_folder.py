@@ -1,4 +1,4 @@
-"""An open data folder, handed down in one value."""
+"""Open data folder, handed down as one value."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from wintermute.stores import Stores
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """The stores of a data folder, with all that what works on them is made from."""
+    """Stores of a data folder, with the configuration, models and prompts to work on them."""
 
     config: Config
     stores: Stores

@@ -1,11 +1,11 @@
-"""Runs sub-sessions: those that a cast waits for within its call, the others in a task of their own.
+"""Sub-sessions: a cast either waits for them within its call, or they run in a task of their own.
 
     spawn ─▶ waiting ─▶ running ─▶ (collecting) ─▶ done, failed, timed_out or ended
-                ▲ all it depends on is done, and it is time
+                ▲ all its dependencies are done, and its start time has come
 
-Each step is a transaction that looks at the tables, so that a kill between two loses nothing; the
-end of one has all that follows from it. A sub-session is told its mode's instructions, its context
-and its objective, and may use no more than its parent.
+Each step is one transaction that reads its state from the tables, so a kill between two steps loses nothing;
+the end of a sub-session is stored together with its effects. A sub-session gets its mode's instructions, its
+context and its objective, and may use no more than its parent.
 """
 
 import asyncio
@@ -48,10 +48,23 @@ from wintermute.work.runner import MOST_CRASHES, Look
 
 ROLE = "sub_sessions"
 
+MOST_CHARACTERS = 40_000  # of all results in one text
+FEWEST_CHARACTERS = 80  # of each result, at least
+MANY = 200  # characters of each below which only beginnings are shown
+OBJECTIVE_CHARACTERS = 200
+STEP_CHARACTERS = 500
+EVENT_KINDS: dict[str, EventKind] = {
+    "done": "sub_session_result",
+    "timed_out": "sub_session_timeout",
+}
+STATUS = {"timed_out": "timed out", "ended": "stopped"}
+log = logging.getLogger(__name__)
+SOON = timedelta(seconds=0.2)  # poll again: no wakeup comes when a turn has run its last call
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the configuration allows. `own_models`: sub-sessions have models of their own."""
+    """Limits of the configuration. `own_models`: sub-sessions have models of their own."""
 
     limits: Limits
     max_tokens: int
@@ -59,15 +72,15 @@ class Bounds:
     own_models: bool
 
     def settings(self, order: Order, place: CallSite, *, blocking: bool) -> WorkSettings:
-        """What an order from this place leads to.
+        """Return the settings for an order from this place.
 
-        Raises: ToolFailed for an unknown tool or model, and where the parent has nothing left.
+        Raises: ToolFailed for an unknown tool or model, or if the parent has used up a limit.
         """
         self._check(order, place)
         if blocking and (used_up := place.left.breached(0, 0, 0)):
             raise ToolFailed(f"nothing was started: {used_up} leaves nothing for a sub-session")
         levels = (place.depth, self.limits.max_depth, order.max_depth)
-        depth = min(each for each in levels if each is not None) - 1  # that may be below it (L-060)
+        depth = min(each for each in levels if each is not None) - 1  # levels below it (L-060)
         tools = tools_for(order.mode, depth, order.tools, place.toolbox.names)
         wards = Wards(
             self.limits.max_turns,
@@ -101,20 +114,8 @@ class Bounds:
             raise ToolFailed("the objective is empty; nothing was started")
 
 
-MOST_CHARACTERS = 40_000  # of all results in one text
-FEWEST_CHARACTERS = 80  # of each of them
-MANY = 200  # characters that are left for each where only beginnings are shown
-OBJECTIVE_CHARACTERS = 200
-STEP_CHARACTERS = 500
-EVENT_KINDS: dict[str, EventKind] = {
-    "done": "sub_session_result",
-    "timed_out": "sub_session_timeout",
-}
-STATUS = {"timed_out": "timed out", "ended": "stopped"}
-
-
 def report(members: Sequence[SubSession]) -> tuple[EventKind, str]:
-    """The event for a workflow that is over, or for a single sub-session (L-067)."""
+    """Return kind and text of the event for a finished workflow or a single sub-session (L-067)."""
     if len(members) > 1:
         return "workflow_complete", listed(members)
     (only,) = members
@@ -122,12 +123,12 @@ def report(members: Sequence[SubSession]) -> tuple[EventKind, str]:
 
 
 def share(members: Sequence[SubSession]) -> int:
-    """How much of each result stands in one text of them all."""
+    """Return the characters that each result may have in a text of all results."""
     return max(MOST_CHARACTERS // max(len(members), 1), FEWEST_CHARACTERS)
 
 
 def listed(members: Sequence[SubSession]) -> str:
-    """Each with its status and result."""
+    """List sub-sessions with status and result."""
     return "\n\n".join(_entry(each, share(members)) for each in members)
 
 
@@ -140,19 +141,19 @@ def _entry(node: SubSession, most: int) -> str:
 
 
 def status(node: SubSession) -> str:
-    """How it ended, with the reason unless that says nothing more."""
+    """Return how a sub-session ended, with the reason if it failed."""
     state = STATUS.get(node.state, node.state)
     return f"failed ({node.reason})" if node.state == "failed" else state
 
 
 def failure(node: SubSession) -> str:
-    """What a parent that waited is told of a sub-session that gave no answer (L-061)."""
+    """Return the text for a waiting parent whose sub-session gave no answer (L-061)."""
     last = f" Its last step: {shortened(node.result, MOST_CHARACTERS)}" if node.result else ""
     return f"sub-session {node.label} {status(node)}.{last}"
 
 
 def last_step(cast: Cast) -> str:
-    """What a cast without an answer said or did last."""
+    """Return what a cast without an answer said or did last."""
     if cast.last_words or not cast.turns:
         return cast.last_words
     calls = [f"{call.name} {call.arguments}" for call in cast.turns[-1].calls]
@@ -160,14 +161,14 @@ def last_step(cast: Cast) -> str:
 
 
 def placed(caller: Caller) -> CallSite:
-    """Where a call stands."""
+    """Return the place of a call. Raises: ValueError outside of a turn."""
     if caller.place is None:
         raise ValueError("only a call of a turn can hand out work")
     return caller.place
 
 
 def spawner(caller: Caller) -> Spawner:
-    """The call that is being made."""
+    """Return the identity of the current call."""
     place = placed(caller)
     return Spawner(
         caller.conversation_id,
@@ -181,16 +182,16 @@ def spawner(caller: Caller) -> Spawner:
 
 
 class Ending:
-    """Closes sub-sessions: those that depend on them start or fail, and who asked is told once."""
+    """Closes sub-sessions: dependent ones start or fail, and whoever asked is notified once."""
 
     def __init__(self, store: SubSessions, inbox: Inbox) -> None:
         self._store = store
         self._inbox = inbox
 
     async def over(self, tx: Transaction, sub_id: str, reason: str, result: str) -> bool:
-        """Its own work is over. It is closed when all that it spawned is over as well (L-067).
+        """End a sub-session's own work; it is closed when all that it spawned has ended too (L-067).
 
-        As `close`, whether its room has something to be told.
+        Returns, as `close`, True if its room has a new event.
         """
         if await self._store.has_open_below(tx, sub_id):
             await self._store.collect(tx, sub_id, reason, result)
@@ -198,7 +199,7 @@ class Ending:
         return await self.close(tx, sub_id, reason, result)
 
     async def close(self, tx: Transaction, sub_id: str, reason: str, result: str) -> bool:
-        """All of it is over."""
+        """Close a sub-session whose spawned ones have all ended; True if its room has a new event."""
         spawned = await self._store.spawned_by(tx, sub_id)
         if spawned and state_of(reason) != "ended":
             result = "\n\n".join(filter(None, [result, listed(spawned)]))
@@ -208,40 +209,40 @@ class Ending:
             await self._store.release(tx, sub_id)
         else:
             await self._store.fail_dependents(tx, node)
-        return await self._pass_on(tx, node)
+        return await self._notify(tx, node)
 
     async def gather_lifted(self, tx: Transaction, rooms: Collection[str]) -> set[str]:
-        """Close anew what was taken from one that was lost; rooms with something to be told."""
-        told = set()
+        """Close sub-sessions again that were moved up from a lost parent; return rooms with new events."""
+        notified = set()
         for node in await self._store.gathered(tx, rooms):
             await self._store.close(tx, node.id, str(node.reason), node.result)
-            if await self._pass_on(tx, node):
-                told.add(node.room)
-        return told
+            if await self._notify(tx, node):
+                notified.add(node.room)
+        return notified
 
-    async def _pass_on(self, tx: Transaction, node: SubSession) -> bool:
+    async def _notify(self, tx: Transaction, node: SubSession) -> bool:
         if node.parent is not None:
-            return await self._gather(tx, node.parent)
+            return await self._close_collecting(tx, node.parent)
         return not node.blocking and await self.tell(tx, node.workflow)
 
-    async def _gather(self, tx: Transaction, parent_id: str) -> bool:
-        """A parent whose own work is over is closed with the last that it spawned."""
+    async def _close_collecting(self, tx: Transaction, parent_id: str) -> bool:
+        """Close a parent whose own work is over, if the last one that it spawned has ended."""
         parent = await self._store.get(tx, parent_id)
         if parent.state == "collecting" and not await self._store.has_open_below(tx, parent_id):
             return await self.close(tx, parent_id, str(parent.reason), parent.result)
         return False
 
     async def out_of_time(self, tx: Transaction, sub_id: str) -> None:
-        """Whoever called it waits no longer; what it spawned goes on, one level up (L-061)."""
+        """Time a sub-session out: its caller stops waiting, and its children move up a level (L-061)."""
         node = await self._store.get(tx, sub_id)
         if node.is_open:
             await self._store.close(tx, sub_id, "max_seconds", node.result)
             await lift(tx, [sub_id])
 
     async def tell(self, tx: Transaction, workflow: str) -> bool:
-        """One event for all that is connected, when all of it is over.
+        """Store one event for a workflow once all of its sub-sessions have ended.
 
-        It has the id of the newest: there is another one only when there is more to tell.
+        It has the id of the newest one, so a second event is stored only if there is more to report.
         """
         if await self._store.workflow_is_open(tx, workflow):
             return False
@@ -254,7 +255,7 @@ class Ending:
             return False
         kind, text = report(members)
         body = event(kind, newest.id, text)
-        # In the owner's own chat a session that nobody vouches for must not gain by this (X-034).
+        # A request from an unverified device must not become trusted by its result (X-034).
         origin: Origin = "other" if cause.origin == "other" else "system"
         event_id = f"{RESULT}{newest.room_turn}/{newest.id}"
         return await self._inbox.store_event(tx, cause, event_id, body, origin)
@@ -262,17 +263,17 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTexts:
-    """Where the instructions of sub-sessions come from. `minimal` is WORKER_MINIMAL.txt."""
+    """Sources of sub-sessions' instructions. `minimal` is WORKER_MINIMAL.txt."""
 
     gather: Gather
     minimal: Template
     small: Template
-    """The light instructions for small models."""
+    """Light instructions for small models."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInstructions:
-    """The prompt of one sub-session, read anew for every question (P-041..P-045)."""
+    """Prompt of a sub-session, built anew for every question (P-041..P-045)."""
 
     texts: WorkerTexts
     mode: PromptMode
@@ -281,13 +282,13 @@ class WorkerInstructions:
 
     @property
     def layout(self) -> Layout:
-        """As for chats."""
+        """Layout of the prompt, as for chats."""
         return self.texts.gather.layout
 
     async def system(
         self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
     ) -> str | None:
-        """As `conversation.state.Prompt`. Nothing is ranked by what a sub-session is told."""
+        """Build the system message, as `conversation.state.Prompt`; memories are not ranked by the objective."""
         full = self.mode == "full"
         return worker_prompt(
             self.mode,
@@ -302,19 +303,14 @@ class WorkerInstructions:
     async def changing(
         self, scope: str, query: Recall | None, size: Size, *, anew: bool
     ) -> Changing | None:
-        """As `conversation.state.Prompt`; light instructions bring nothing that changes (P-041)."""
+        """Build the changing part, as `conversation.state.Prompt`; light instructions have none (P-041)."""
         if self.mode != "full":
             return None
         return await self.texts.gather.changing(scope, None, size, anew=anew)
 
 
-log = logging.getLogger(__name__)
-
-SOON = timedelta(seconds=0.2)  # nothing rings when a turn has run its last call
-
-
 class Delegation:
-    """The sub-sessions of all conversations: a kind of work, of which some is waited for."""
+    """Sub-sessions of all conversations, as a job type; a cast waits for some of them."""
 
     name = "sub-sessions"
     unasked = False
@@ -340,33 +336,33 @@ class Delegation:
         self._clock = clock
         self.bell = asyncio.Event()
         self.underway: dict[str, Stop] = {}
-        self._idle = 0  # calls that wait for what their sub-session has spawned
-        self._looks_again = False  # soon, for turns that are not over, or casts that end now
+        self._idle = 0  # calls that wait for their sub-session's children
+        self._polls_soon = False  # poll again soon: some turn or cast has not ended yet
         self._awaited: dict[str, asyncio.Event] = {}
-        self._lost: set[str] = set()  # what nobody waits for any more, until its caller is over
+        self._orphaned = set[str]()  # sub-sessions of cancelled calls, until the caller has ended
 
     @property
     def at_once(self) -> int:
-        """As configured; for what is waited for there is a place, whoever else is at work."""
+        """Number that may run: as configured, plus one for each call that waits for its children."""
         return self._bounds.limits.max_parallel + self._idle
 
     async def spawn(self, tx: Transaction, caller: Caller, order: Order) -> SubSession:
-        """A sub-session that nobody waits for; it starts when what it needs is there (L-058).
+        """Create a sub-session that nobody waits for; it starts when its dependencies are done (L-058).
 
         Raises: ToolFailed, and then nothing starts.
         """
         await self._store.check_name(tx, caller.cast_id, order.name)
-        node = await self._new(tx, caller, order, blocking=False)
+        node = await self._create(tx, caller, order, blocking=False)
         place = placed(caller)
-        if not (self._looks_again and await self._store.more_to_come(tx, place.turn_id, place.n)):
-            self.bell.set()  # whoever it wakes waits for the end of this transaction
+        if not (self._polls_soon and await self._store.more_to_come(tx, place.turn_id, place.n)):
+            self.bell.set()  # the runner waits for the end of this transaction
         return node
 
     async def call(self, caller: Caller, order: Order, item: int = 0) -> SubSession:
-        """A sub-session that is waited for, as it was when it was over (L-057).
+        """Run a sub-session and wait for its end; return its final state (L-057).
 
-        Called again after a crash it goes on where it was (L-051). Cancelled, it stays as it is:
-        the end of the caller's cast ends it, an end of the program does not.
+        After a crash the repeated call continues it (L-051). A cancelled call leaves it open: it ends with the
+        caller's cast, but not with the program.
 
         Raises: ToolFailed, and then nothing starts.
         """
@@ -375,22 +371,22 @@ class Delegation:
         async with self._database.transaction() as tx:
             node = await self._store.of_call(tx, place.turn_id, place.n, item)
             if node is None:
-                node = await self._new(tx, caller, order, blocking=True, item=item)
-                node = await self._started(tx, node)
+                node = await self._create(tx, caller, order, blocking=True, item=item)
+                node = await self._start(tx, node)
             stop = self.underway[node.id] = Stop()
         try:
             if node.state == "running":
                 await self.over(node, await self.do(node, stop, place.toolbox))
-            return await self._closed(node, begun + node.settings.wards.max_seconds)
+            return await self._wait_closed(node, begun + node.settings.wards.max_seconds)
         except asyncio.CancelledError:
-            self._lost.add(node.id)
+            self._orphaned.add(node.id)
             self.bell.set()
             raise
         finally:
             self.underway.pop(node.id, None)
 
     def check(self, caller: Caller, order: Order) -> None:
-        """Raises: ToolFailed when a call of this order could not start."""
+        """Check that a call of this order could start. Raises: ToolFailed."""
         self._bounds.settings(order, placed(caller), blocking=True)
 
     async def end(
@@ -398,87 +394,87 @@ class Delegation:
     ) -> list[str]:
         """End what turns of a conversation after this place have spawned, for good (L-062).
 
-        `only`: the one of this id or name with what is below it; what depends on it fails.
+        `only`: end the one with this id or name and its children; sub-sessions that depend on it fail.
         """
-        found = await self._store.open_in(tx, conversation_id, after)
+        nodes = await self._store.open_in(tx, conversation_id, after)
         if only is None:
-            await self._abandon(tx, found)
-            if after and found:  # what was begun before may have waited only for these
+            await self._abandon(tx, nodes)
+            if after and nodes:  # earlier workflows may have waited only for these
                 await self._store.part(tx, conversation_id, after)
-                await self._tell_all(tx, found)
-            return [node.id for node in found]
-        named = [node for node in reversed(found) if only in (node.id, node.name)]
+                await self._report_all(tx, nodes)
+            return [node.id for node in nodes]
+        named = [node for node in reversed(nodes) if only in (node.id, node.name)]
         if not named:
             return []
         below = await self._store.open_below(tx, named[0].id)
         await self._abandon(tx, below)
         await self._end_cast(tx, named[0], STOPPED)
         await self._ending.close(tx, named[0].id, STOPPED, "")
-        self._ring()
+        self._wake_all()
         return [named[0].id, *(node.id for node in below)]
 
     async def take_back(
         self, tx: Transaction, conversation_id: str, events: Collection[str]
     ) -> None:
-        """End what these events have led to, for good and without a word (F-027).
+        """End the sub-sessions that these events have led to, without an event (F-027).
 
-        What depends on it fails, and is told with what it belongs to.
+        Those that depend on them fail, and are reported with their workflow.
         """
         nodes = await self._store.open_in(tx, conversation_id)
         found = [node for node in nodes if node.root_event in events]
         await self._abandon(tx, found)
         for node in found:
             await self._store.fail_dependents(tx, replace(node, name=None))
-        await self._tell_all(tx, found)
+        await self._report_all(tx, found)
 
-    async def _tell_all(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
-        """Tell of the workflows of these, if they are over."""
+    async def _report_all(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
         for workflow in dict.fromkeys(node.workflow for node in nodes):
             await self._ending.tell(tx, workflow)
 
     async def left(self, tx: Transaction) -> Look[SubSession]:
-        """L-068."""
-        rooms = await self._served(tx)
-        found = await self._store.interrupted(tx, rooms)
-        for node, crashes in found:
+        """Resume interrupted sub-sessions, and end those with too many crashes (L-068)."""
+        rooms = await self._served_rooms(tx)
+        interrupted = await self._store.interrupted(tx, rooms)
+        for node, crashes in interrupted:
             if crashes >= MOST_CRASHES:
                 await self._end_cast(tx, node, RESTARTED)
                 await self._ending.over(tx, node.id, RESTARTED, "")
-        return Look([node for node, crashes in found if crashes < MOST_CRASHES], rooms)
+        return Look([node for node, crashes in interrupted if crashes < MOST_CRASHES], rooms)
 
-    async def parked(self, tx: Transaction, pieces: Sequence[SubSession]) -> None:
-        """Their next start is no interruption."""
-        await self._store.parked(tx, [node.id for node in pieces])
+    async def parked(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
+        """Record an orderly stop, so that the next start is no interruption."""
+        await self._store.parked(tx, [node.id for node in nodes])
 
     async def ready(self, tx: Transaction, free: int) -> Look[SubSession]:
-        """Start what needs nothing more (L-063, L-066); tell what was taken from who was lost."""
-        rooms = await self._served(tx)
-        lost = set(self._lost)
-        self._lost -= lost - await self._store.still_open(tx, lost)  # others may come meanwhile
+        """Start sub-sessions whose dependencies are done (L-063, L-066), and report orphaned results."""
+        rooms = await self._served_rooms(tx)
+        lost = set(self._orphaned)
+        # Only these: others may be added meanwhile.
+        self._orphaned -= lost - await self._store.still_open(tx, lost)
         news = await self._ending.gather_lifted(tx, rooms)
         held = not await self._store.release_held(tx, rooms)
-        self._looks_again = held or bool(self._lost)
-        again = await self._store.next_due(tx, rooms)  # first: time goes on
+        self._polls_soon = held or bool(self._orphaned)
+        again = await self._store.next_due(tx, rooms)  # before `ready`, since time goes on
         ready = await self._store.ready(tx, rooms, free)
-        started = [await self._started(tx, node) for node in ready]
-        return Look(started, news, self._clock.now() + SOON if self._looks_again else again)
+        started = [await self._start(tx, node) for node in ready]
+        return Look(started, news, self._clock.now() + SOON if self._polls_soon else again)
 
-    async def do(self, piece: SubSession, stop: Stop, toolbox: Toolbox) -> Outcome:
-        """Its cast."""
-        cast = await self._cast_of(piece)
+    async def do(self, node: SubSession, stop: Stop, toolbox: Toolbox) -> Outcome:
+        """Run the cast of a sub-session."""
+        cast = await self._cast_of(node)
         caller = Caller(
-            piece.room,
-            piece.scope,
+            node.room,
+            node.scope,
             cast.id,
-            piece.origin,
-            piece.root_event,
+            node.origin,
+            node.root_event,
             cast.started_at,
             only_adds=True,
         )
-        given = piece.settings
+        given = node.settings
         settings = CastSettings(
             toolbox.only(given.tools),
-            WorkerInstructions(self._texts, piece.mode, piece.objective, piece.context),
+            WorkerInstructions(self._texts, node.mode, node.objective, node.context),
             given.role,
             given.backend,
             given.depth,
@@ -486,22 +482,22 @@ class Delegation:
         )
         return await self._loop.run(cast, caller, settings, stop, Unwatched())
 
-    async def over(self, piece: SubSession, result: Outcome | None) -> Collection[str]:
-        """The end of its cast with all that follows; nothing when it was ended from outside."""
-        told, outcome = False, result or BROKEN
-        said = outcome.text or last_step(await self._cast_of(piece))
+    async def over(self, node: SubSession, result: Outcome | None) -> Collection[str]:
+        """Store the end of a sub-session's cast with its effects, unless it was ended from outside."""
+        notified, outcome = False, result or BROKEN
+        result_text = outcome.text or last_step(await self._cast_of(node))
         async with self._database.transaction() as tx:
-            cast_id, reason = str(piece.cast_id), outcome.reason
+            cast_id, reason = str(node.cast_id), outcome.reason
             if await self._casts.end(tx, cast_id, outcome.state, reason, outcome.text):
-                told = await self._ending.over(tx, piece.id, reason, said)
-        self._ring()
-        return [piece.room] if told else []
+                notified = await self._ending.over(tx, node.id, reason, result_text)
+        self._wake_all()
+        return [node.room] if notified else []
 
-    async def _served(self, tx: Transaction) -> list[str]:
+    async def _served_rooms(self, tx: Transaction) -> list[str]:
         rooms = await self._store.open_rooms(tx)
         return [conversation for conversation, room_id in rooms if self._speaker.serves(room_id)]
 
-    async def _new(
+    async def _create(
         self, tx: Transaction, caller: Caller, order: Order, *, blocking: bool, item: int = 0
     ) -> SubSession:
         place = placed(caller)
@@ -530,8 +526,8 @@ class Delegation:
         await self._store.merge(tx, workflow, others)
         return node
 
-    async def _started(self, tx: Transaction, node: SubSession) -> SubSession:
-        """Give it its cast, and the results that it waited for, labelled (L-063)."""
+    async def _start(self, tx: Transaction, node: SubSession) -> SubSession:
+        """Start the cast of a sub-session, with labelled results of its dependencies (L-063)."""
         needed = await self._store.needs(tx, node.id)
         results = [
             f"## Result of {each.label}\n{shortened(each.result, share(needed))}" for each in needed
@@ -547,20 +543,20 @@ class Delegation:
         (cast,) = await self._casts.of_branch(node.branch_id)
         return cast
 
-    async def _closed(self, node: SubSession, until: float) -> SubSession:
-        """Wait until all of a sub-session is over, or its time is."""
+    async def _wait_closed(self, node: SubSession, until: float) -> SubSession:
+        """Wait until a sub-session and its children have ended, or its time is up."""
         finished = self._awaited[node.id] = asyncio.Event()
         try:
             while True:
                 finished.clear()
                 left = until - self._clock.monotonic()
-                async with self._database.transaction() as tx:  # after whoever rings has committed
+                async with self._database.transaction() as tx:  # after the waking transaction
                     if left <= 0:
                         await self._ending.out_of_time(tx, node.id)
                     node = await self._store.get(tx, node.id)
                 if not node.is_open:
                     return node
-                # For what it has spawned there is a place, whoever else is at work.
+                # Its children get a place, even if all others are taken.
                 self._idle += 1
                 self.bell.set()
                 try:
@@ -574,7 +570,7 @@ class Delegation:
         for node in nodes:
             await self._end_cast(tx, node, "parent_terminated")
         await self._store.end_all(tx, [node.id for node in nodes])
-        self._ring()
+        self._wake_all()
 
     async def _end_cast(self, tx: Transaction, node: SubSession, reason: str) -> None:
         if node.cast_id is None:
@@ -582,10 +578,10 @@ class Delegation:
         cast = await self._cast_of(node)
         await self._casts.end(tx, node.cast_id, "truncated", reason, cast.last_words)
         if stop := self.underway.get(node.id):
-            stop.press()  # before anybody else may write: it takes no further step
+            stop.press()  # within this transaction, so that it takes no further step
 
-    def _ring(self) -> None:
-        """Something is over: more may start, and calls may return."""
+    def _wake_all(self) -> None:
+        """Wake the runner and waiting calls after a sub-session has ended."""
         self.bell.set()
         for finished in self._awaited.values():
             finished.set()

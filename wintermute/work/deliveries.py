@@ -1,4 +1,4 @@
-"""Where what nobody asked for at this moment may be said."""
+"""Routing: target rooms for messages that nobody asked for at this moment."""
 
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
@@ -9,7 +9,7 @@ from wintermute.tasks.tasks import EVERYWHERE
 
 
 class Deliveries:
-    """The conversations in which it may be said, looked up once per transaction (T-013, T-014)."""
+    """Target rooms, looked up once per transaction (T-013, T-014)."""
 
     def __init__(
         self,
@@ -19,60 +19,62 @@ class Deliveries:
         encrypted: frozenset[str],
         speaker: Speaker,
     ) -> None:
-        """`gone`: rooms that we have left or that are over; `barred`: just for what was made there.
+        """`gone`: rooms that were left or closed; `barred`: rooms only for what was made there.
 
-        What was made in one of the `encrypted` ones is said in such a one only.
+        A message that was made in one of the `encrypted` rooms goes to an encrypted room only.
         """
         self._stores = stores
         self._gone = gone
         self._barred = barred
         self._encrypted = encrypted
         self._speaker = speaker
-        self._known: dict[tuple[str, str | None], Conversation | None] = {}
+        self._cache: dict[tuple[str, str | None], Conversation | None] = {}
 
     @classmethod
     async def now(cls, tx: Transaction, stores: Stores, speaker: Speaker) -> "Deliveries":
-        """As things are in this transaction."""
+        """Read the current rooms in this transaction."""
         barred = (await stores.known.moves(tx)).barred
         encrypted = await stores.known.encrypted()
         return cls(stores, await stores.known.gone(tx), barred, encrypted, speaker)
 
     async def home(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
-        """The conversation in which something of a scope is said now; None: there is none."""
+        """Return the conversation for a message of a scope; None: there is none now."""
         key = (scope, made_in)
-        if key not in self._known:
-            self._known[key] = await self._found(tx, scope, made_in)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = await self._find(tx, scope, made_in)
+        return self._cache[key]
 
-    async def _found(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
+    async def _find(self, tx: Transaction, scope: str, made_in: str | None) -> Conversation | None:
         if scope == EVERYWHERE and made_in is not None:
-            found = [await self._stores.conversations.get(made_in)]
+            candidates = [await self._stores.conversations.get(made_in)]
         else:
             scope = self._stores.owner.scope if scope == EVERYWHERE else scope
-            found = await self._stores.conversations.homes(tx, scope, made_in)
-        secret = await self._is_secret(made_in)
-        home = next((each for each in found if self._may(each, made_in, secret)), None)
-        return home or await self._opened(tx, scope, secret)
+            candidates = await self._stores.conversations.homes(tx, scope, made_in)
+        secret = await self._is_encrypted(made_in)
+        target = next(
+            (each for each in candidates if self._is_allowed(each, made_in, secret)), None
+        )
+        return target or await self._open(tx, scope, secret)
 
-    async def _is_secret(self, made_in: str | None) -> bool:
+    async def _is_encrypted(self, made_in: str | None) -> bool:
         if made_in is None:
             return False
         return (await self._stores.conversations.get(made_in)).room_id in self._encrypted
 
-    def _may(self, each: Conversation, made_in: str | None, secret: bool) -> bool:
+    def _is_allowed(self, each: Conversation, made_in: str | None, secret: bool) -> bool:
         if each.room_id in self._gone or (each.room_id in self._barred and each.id != made_in):
             return False
         if secret and each.room_id not in self._encrypted:
             return False
         return self._speaker.fits(each)
 
-    async def _opened(self, tx: Transaction, scope: str, secret: bool) -> Conversation | None:
-        """A conversation that begins with this: its person has not spoken there yet."""
+    async def _open(self, tx: Transaction, scope: str, secret: bool) -> Conversation | None:
+        """Open a conversation in the person's room, if they have not spoken there yet."""
         room_id = self._speaker.room_for(scope, encrypted=secret)
         if room_id is None or room_id in self._gone:
             return None
         held = await self._stores.conversations.of_room(tx, room_id)
         if held and not scope.startswith(PERSON):
-            return held  # a group of two by now: what they talk about is not begun anew by this
+            return held  # a group of two by now: its conversation goes on
         conversation_id = await self._stores.conversations.in_room(tx, room_id, scope)
         return Conversation(conversation_id, room_id, scope)

@@ -1,4 +1,4 @@
-"""Jobs as kinds of work: a function and a policy each (harvest, nights, downloads ...)."""
+"""Stored jobs for the runner: each name has a function and a policy (harvest, nights, downloads ...)."""
 
 import asyncio
 import logging
@@ -31,10 +31,10 @@ CRASHED = "it made me crash three times. I'll try again in an hour, then in a da
 GOES_ON = "it failed {often}. I'll keep trying; `/status` has details."
 INTERRUPTED = "it made me crash three times. I'll try again every hour."
 LATER = (timedelta(hours=1), timedelta(days=1), timedelta(weeks=1))
-"""After three crashes, four, and each one more (M-095); what persists waits an hour each time."""
+"""Pauses after three, four and more crashes (M-095); a persistent job waits an hour each time."""
 AFTER_CRASHES = "a crash interrupted it each time"
 BUG = "internal error, see the log"
-CHANGED = "what it was about has changed meanwhile"
+CHANGED = "its subject has changed meanwhile"
 AWAY: Mapping[type[WintermuteError], str] = {
     ModelUnavailable: "no model answers",
     BudgetSpent: "the budget of the day is spent",
@@ -43,12 +43,15 @@ AWAY: Mapping[type[WintermuteError], str] = {
 
 log = logging.getLogger(__name__)
 
+OweDue = Callable[[Transaction], Awaitable[datetime | None]]
+"""Function that enqueues due jobs, and returns when to call it again."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobDone:
-    """It went well. What follows from it is stored in the transaction that ends it.
+    """Successful result. `store` runs in the transaction that ends the job.
 
-    `store` names the conversations in which there is something to say then.
+    It returns the conversations that have a new message then.
     """
 
     store: Callable[[Transaction], Awaitable[Collection[str] | None]] | None = None
@@ -56,7 +59,7 @@ class JobDone:
 
 @dataclass(frozen=True, slots=True)
 class JobPutOff:
-    """It waits for what passes by itself, which is nobody's failure. `why`: what that is."""
+    """Result of a job that waits for something temporary. `why`: the reason; this is no failure."""
 
     until: datetime
     why: str
@@ -64,16 +67,16 @@ class JobPutOff:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """It did not go well."""
+    """Result of a failed job."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobPolicy:
-    """How jobs of one name are run. `persists`: whatever befalls one, it goes on being owed.
+    """Policy for jobs of one name. `persists`: they are retried whatever happens.
 
-    `use`: what they are for, in words for people behind "I couldn't".
+    `use`: their purpose, in words for people after "I couldn't".
     """
 
     at_once: int = 1
@@ -83,13 +86,11 @@ class JobPolicy:
 
 
 Function = Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]]
-"""What is done for one job."""
-OweDue = Callable[[Transaction], Awaitable[datetime | None]]
-"""Enqueues what is due; when to look again."""
+"""Function that executes one job."""
 
 
 class JobKind:
-    """All jobs of one name. Whoever owes one calls `enqueue` of the store, then rings."""
+    """Job type: all jobs of one name. To add one, call `enqueue` of the store, then wake the runner."""
 
     unasked = True
 
@@ -103,7 +104,7 @@ class JobKind:
         clock: Clock,
         owe: OweDue | None = None,
     ) -> None:
-        """`owe`: enqueues what is due by now, at each look; when to look again for that, if known."""
+        """`owe`: enqueues due jobs at each poll, and returns when to call it again, if known."""
         self.name = name
         self.at_once = policy.at_once
         self.bell = asyncio.Event()
@@ -113,13 +114,13 @@ class JobKind:
         self.policy = policy
         self._speaker = speaker
         self._clock = clock
-        self._owe = owe
+        self._enqueue_due = owe
 
     async def left(self, tx: Transaction) -> Look[Job]:
-        """What goes on; who is told of what does not."""
+        """Resume interrupted jobs, and put off those with too many crashes."""
         jobs, news = self._stores.jobs, set[str]()
-        found = await jobs.interrupted(tx, self.name)
-        for job in found:
+        interrupted = await jobs.interrupted(tx, self.name)
+        for job in interrupted:
             if job.crashes < MOST_CRASHES:
                 continue
             pauses = LATER[:1] if self.policy.persists else LATER
@@ -128,24 +129,24 @@ class JobKind:
             if job.crashes == MOST_CRASHES:
                 text = INTERRUPTED if self.policy.persists else CRASHED
                 news |= {*await self._tell_owner(tx, job, text)}
-        return Look([job for job in found if job.crashes < MOST_CRASHES], news)
+        return Look([job for job in interrupted if job.crashes < MOST_CRASHES], news)
 
-    async def parked(self, tx: Transaction, pieces: Sequence[Job]) -> None:
-        """Their next start is no crash."""
-        await self._stores.jobs.parked(tx, [job.id for job in pieces])
+    async def parked(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Record an orderly stop, so that the next start is no crash."""
+        await self._stores.jobs.parked(tx, [job.id for job in jobs])
 
     async def ready(self, tx: Transaction, free: int) -> Look[Job]:
-        """Begin the oldest."""
-        due = None if self._owe is None else await self._owe(tx)
-        again = await self._stores.jobs.next_due(tx, self.name)  # first: time goes on
+        """Begin the oldest jobs."""
+        due = None if self._enqueue_due is None else await self._enqueue_due(tx)
+        again = await self._stores.jobs.next_due(tx, self.name)  # before `begin`: time goes on
         again = min(filter(None, (due, again)), default=None)
         return Look(await self._stores.jobs.begin(tx, self.name, free), again=again)
 
-    async def do(self, piece: Job, stop: Stop, toolbox: Toolbox) -> JobDone | JobPutOff | JobFailed:
-        """The function, for as long as it may take."""
+    async def do(self, job: Job, stop: Stop, toolbox: Toolbox) -> JobDone | JobPutOff | JobFailed:
+        """Execute a job within its time limit."""
         try:
             async with stop.within(self.policy.max_seconds) as limit:
-                return await self._function(piece)
+                return await self._function(job)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -156,7 +157,7 @@ class JobKind:
             return JobPutOff(until or self._clock.now() + AGAIN, why)
         except NotQuiet as problem:
             return JobPutOff(problem.until, str(problem))
-        except QuestionWithdrawn:  # what is left of it is asked about
+        except QuestionWithdrawn:  # tried again with the remaining sources
             return JobPutOff(self._clock.now(), CHANGED)
         except StorageBlocked:
             raise
@@ -164,39 +165,39 @@ class JobKind:
             return JobFailed(str(error))
 
     async def over(
-        self, piece: Job, result: JobDone | JobPutOff | JobFailed | None
+        self, job: Job, result: JobDone | JobPutOff | JobFailed | None
     ) -> Collection[str]:
-        """Its end and what it has to say, in one transaction."""
+        """Store a job's result and messages in one transaction."""
         jobs = self._stores.jobs
         news: Collection[str] = ()
         async with self._stores.database.transaction() as tx:
             if isinstance(result, JobPutOff):
-                await jobs.put_off(tx, piece.id, result.until, result.why)
+                await jobs.put_off(tx, job.id, result.until, result.why)
             elif isinstance(result, JobDone):
-                if not await jobs.done(tx, piece.id):
+                if not await jobs.done(tx, job.id):
                     return ()
                 news = (await result.store(tx) if result.store else None) or ()
             else:
                 error = result.error if result else BUG
-                log.warning("job failed name=%s id=%s error=%s", self.name, piece.id, error)
+                log.warning("job failed name=%s id=%s error=%s", self.name, job.id, error)
                 persists = self.policy.persists
-                if often := await jobs.failed(tx, piece, error, persists=persists):
+                if often := await jobs.failed(tx, job, error, persists=persists):
                     text = GOES_ON if persists else STOPPED
-                    news = await self._tell_owner(tx, piece, text, often)
+                    news = await self._tell_owner(tx, job, text, often)
         return news
 
     async def _tell_owner(
         self, tx: Transaction, job: Job, text: str, often: str = ""
     ) -> Collection[str]:
         owner = self._stores.owner.scope
-        whom = "a group" if job.scope.startswith(ROOM) else job.scope.removeprefix(PERSON)
-        you, your = ("you", "your") if job.scope in ("", owner) else (whom, f"{whom}'s")
+        person = "a group" if job.scope.startswith(ROOM) else job.scope.removeprefix(PERSON)
+        you, your = ("you", "your") if job.scope in ("", owner) else (person, f"{person}'s")
         work = self.policy.use.format(you=you, your=your)
-        told = f"I couldn't {work}: {text.format(often=often)}"
-        home = await (await Deliveries.now(tx, self._stores, self._speaker)).home(tx, owner, None)
-        if home is None:
+        message = f"I couldn't {work}: {text.format(often=often)}"
+        room = await (await Deliveries.now(tx, self._stores, self._speaker)).home(tx, owner, None)
+        if room is None:
             return ()
         await self._stores.outbox.enqueue(
-            *(tx, home.id, told), kind="notice", meant_for=owner, unasked=True
+            *(tx, room.id, message), kind="notice", meant_for=owner, unasked=True
         )
-        return (home.id,)
+        return (room.id,)

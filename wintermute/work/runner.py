@@ -1,11 +1,11 @@
-"""One runner for all owed work: what was begun is finished, over crashes and restarts.
+"""Runner for all stored work: what was begun is finished, across crashes and restarts.
 
-    ready ─▶ at work ─▶ over         its end, and what it has to say, are one transaction
-      ▲        │  ╰─ a crash: it goes on at its last stored step; the third one ends it
-      ╰────────╯ put off until a time, for what passes by itself
+    ready ─▶ running ─▶ ended      the end and its messages are one transaction
+      ▲        │  ╰─ a crash: it continues at its last stored step; the third one ends it
+      ╰────────╯ put off until a time, for a temporary problem
 
-A kind of work says what is ready, does one piece, and keeps how it ended: in the tables, which are
-the truth. Places, the bell, bugs, and what a start finds are the same for all kinds.
+A job type says which jobs are ready, executes one, and stores its end; the tables hold the state. Parallel
+places, wakeups, bugs, and the resumption at a start are the same for all types.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from wintermute.errors import StorageBlocked
 from wintermute.stores import Stores
 
 MOST_CRASHES = 3
-"""How often a piece may be interrupted by a crash (L-068); an ordinary end of the program is none."""
+"""Crashes that may interrupt a job (L-068); an orderly end of the program does not count."""
 
 PARKING_SECONDS = 1.0
 
@@ -36,16 +36,16 @@ T = TypeVar("T")
 
 
 async def guarded(work: Awaitable[T], name: str) -> T | None:
-    """What the work gives; None when it met a bug, which the log then has (L-031)."""
+    """Await the work; after a bug log it and return None (L-031)."""
     try:
         return await work
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        log.exception("work failed, for what it waited for was cancelled id=%s", name)
+        log.exception("work failed, its wait was cancelled id=%s", name)
         return None
-    except Exception as error:  # bulkhead: a bug in one piece must not end the others
+    except Exception as error:  # bulkhead: a bug in one job must not end the others
         if is_blocked(error):
             raise
         log.exception("work failed id=%s", name)
@@ -53,7 +53,7 @@ async def guarded(work: Awaitable[T], name: str) -> T | None:
 
 
 class Piece(Protocol):
-    """One piece of work; its id is unique within its kind."""
+    """Job; its id is unique within its type."""
 
     @property
     def id(self) -> str: ...
@@ -64,9 +64,8 @@ P = TypeVar("P", bound=Piece)
 
 @dataclass(frozen=True, slots=True)
 class Look(Generic[P]):
-    """What a look at the tables led to: pieces that are at work from now on, conversations with
-    something new in their inbox or outbox, and when to look again if the bell does not ring before.
-    """
+    """Result of a poll: jobs that run from now on, conversations with something new in their inbox or outbox,
+    and the time of the next poll without a wakeup."""
 
     pieces: Sequence[P] = ()
     news: Collection[str] = ()
@@ -74,11 +73,11 @@ class Look(Generic[P]):
 
 
 class Kind(Protocol[P]):
-    """One kind of work. Its state is in the tables; transactions look there and change it.
+    """Job type. Its state is in the tables; its transactions read and change it.
 
-    One that a conversation can end is `HandedOutWork` of `conversation.casting` as well.
-    `bell`: rung when something may be ready. `underway`: the end switch of each piece at work,
-    which is there before anybody else may write. `unasked`: nobody waits for it.
+    A type whose jobs a conversation can end also implements `HandedOutWork` of `conversation.casting`. `bell`:
+    set when a job may be ready. `underway`: stop switch of each running job, set before others may write.
+    `unasked`: nobody waits for its jobs.
     """
 
     @property
@@ -95,32 +94,32 @@ class Kind(Protocol[P]):
 
     @property
     def at_once(self) -> int:
-        """How many pieces may be at work."""
+        """Jobs that may run in parallel."""
         ...
 
     async def left(self, tx: Transaction) -> Look[P]:
-        """What an earlier run of the program left at work; what crashed too often is ended."""
+        """Resume jobs that an earlier run of the program left; end those that crashed too often."""
         ...
 
-    async def parked(self, tx: Transaction, pieces: Sequence[P]) -> None:
-        """The program ends in order while these are at work: no crash."""
+    async def parked(self, tx: Transaction, jobs: Sequence[P]) -> None:
+        """Record that the program ends in order while these jobs run: this is no crash."""
         ...
 
     async def ready(self, tx: Transaction, free: int) -> Look[P]:
-        """Begin at most as many pieces as there are free places."""
+        """Begin at most as many jobs as there are free places."""
         ...
 
-    async def do(self, piece: P, stop: Stop, toolbox: Toolbox) -> Any:
-        """Do it, from its last stored step on. `toolbox` is that of rooms."""
+    async def do(self, job: P, stop: Stop, toolbox: Toolbox) -> Any:
+        """Execute a job from its last stored step on. `toolbox` is that of rooms."""
         ...
 
-    async def over(self, piece: P, result: Any) -> Collection[str]:
-        """Keep how it ended; conversations with news. `result`: what `do` gave; None: a bug."""
+    async def over(self, job: P, result: Any) -> Collection[str]:
+        """Store a job's end; return conversations with news. `result`: from `do`; None: a bug."""
         ...
 
 
 class Runner:
-    """Runs all kinds. Implements `HandedOutWork` of `conversation.casting` for all of them."""
+    """Runs all job types. Implements `HandedOutWork` of `conversation.casting` for all of them."""
 
     def __init__(
         self,
@@ -130,7 +129,7 @@ class Runner:
         clock: Clock,
         kinds: Sequence[Kind[Any]],
     ) -> None:
-        """`toolbox`: that of rooms."""
+        """`toolbox`: the toolbox of rooms."""
         self.kinds = kinds
         self._stores = stores
         self._speaker = speaker
@@ -138,98 +137,102 @@ class Runner:
         self.toolbox = toolbox
 
     def ring(self, name: str) -> None:
-        """Something of this kind may be ready."""
-        next(kind for kind in self.kinds if kind.name == name).bell.set()
+        """Wake a job type: a job of it may be ready."""
+        next(job_type for job_type in self.kinds if job_type.name == name).bell.set()
 
     async def run(
         self, wake: Callable[[str], None], *, unasked: bool = False, only: Collection[str] = ()
     ) -> None:
-        """Work until cancelled, at what is asked for or at what is not; `only`: at these kinds of it."""
+        """Run until cancelled the types with this value of `unasked`; `only`: these types of them."""
         async with asyncio.TaskGroup() as group:
-            for kind in self.kinds:
-                if kind.unasked == unasked and (not only or kind.name in only):
-                    group.create_task(self._serve(kind, wake))
+            for job_type in self.kinds:
+                if job_type.unasked == unasked and (not only or job_type.name in only):
+                    group.create_task(self._serve(job_type, wake))
 
     async def finish(self, name: str, wake: Callable[[str], None]) -> None:
-        """Do what is ready of a kind, and wait for what is at work: nobody may come back to it soon."""
-        kind = next(kind for kind in self.kinds if kind.name == name)
-        at_work: dict[str, Any] = {}
+        """Run all ready jobs of a type and wait for running ones, before the program exits."""
+        job_type = next(job_type for job_type in self.kinds if job_type.name == name)
+        running: dict[str, Any] = {}
         try:
             while True:
-                kind.bell.clear()
-                look = await self._begun(kind, partial(kind.ready, free=kind.at_once), at_work)
-                for piece in look.pieces:
-                    await self._work(kind, piece, at_work, wake)
-                if not look.pieces and not kind.underway:
+                job_type.bell.clear()
+                poll = await self._begin(
+                    job_type, partial(job_type.ready, free=job_type.at_once), running
+                )
+                for job in poll.pieces:
+                    await self._execute(job_type, job, running, wake)
+                if not poll.pieces and not job_type.underway:
                     return
-                if not look.pieces:
-                    await kind.bell.wait()
+                if not poll.pieces:
+                    await job_type.bell.wait()
         except asyncio.CancelledError:
-            if at_work:
-                await self._park(kind, [*at_work.values()])
+            if running:
+                await self._suspend(job_type, [*running.values()])
             raise
 
-    async def _serve(self, kind: Kind[P], wake: Callable[[str], None]) -> None:
-        at_work: dict[str, P] = {}
+    async def _serve(self, job_type: Kind[P], wake: Callable[[str], None]) -> None:
+        running: dict[str, P] = {}
 
         async def ready(tx: Transaction) -> Look[P]:
-            return await kind.ready(tx, max(kind.at_once - len(at_work), 0))
+            return await job_type.ready(tx, max(job_type.at_once - len(running), 0))
 
-        def start(look: Look[P]) -> None:
-            for piece in look.pieces:
-                group.create_task(self._work(kind, piece, at_work, wake))
+        def start(poll: Look[P]) -> None:
+            for job in poll.pieces:
+                group.create_task(self._execute(job_type, job, running, wake))
 
         try:
             async with asyncio.TaskGroup() as group:
-                look = await self._begun(kind, kind.left, at_work)
-                start(look)
-                self._tell(look.news, wake)
+                poll = await self._begin(job_type, job_type.left, running)
+                start(poll)
+                self._notify(poll.news, wake)
                 while True:
-                    kind.bell.clear()
-                    look = await self._begun(kind, ready, at_work)
-                    start(look)
-                    self._tell(look.news, wake)
-                    await self._pause(kind.bell, look.again)
+                    job_type.bell.clear()
+                    poll = await self._begin(job_type, ready, running)
+                    start(poll)
+                    self._notify(poll.news, wake)
+                    await self._pause(job_type.bell, poll.again)
         except asyncio.CancelledError:
-            if at_work:
-                await self._park(kind, [*at_work.values()])
+            if running:
+                await self._suspend(job_type, [*running.values()])
             raise
 
-    async def _park(self, kind: Kind[P], pieces: Sequence[P]) -> None:
-        """The program ends in order. Where that cannot be noted at once, it counts as a crash."""
+    async def _suspend(self, job_type: Kind[P], jobs: Sequence[P]) -> None:
+        """Record an orderly stop. If this cannot be done at once, it counts as a crash."""
         with suppress(TimeoutError, StorageBlocked):
             async with asyncio.timeout(PARKING_SECONDS), self._stores.database.transaction() as tx:
-                await kind.parked(tx, pieces)
+                await job_type.parked(tx, jobs)
 
-    async def _begun(
+    async def _begin(
         self,
-        kind: Kind[P],
-        looks: Callable[[Transaction], Awaitable[Look[P]]],
-        at_work: dict[str, P],
+        job_type: Kind[P],
+        poll: Callable[[Transaction], Awaitable[Look[P]]],
+        running: dict[str, P],
     ) -> Look[P]:
         async with self._stores.database.transaction() as tx:
-            look = await looks(tx)
-            for piece in look.pieces:
-                kind.underway[piece.id] = Stop()
-                at_work[piece.id] = piece
-        return look
+            result = await poll(tx)
+            for job in result.pieces:
+                job_type.underway[job.id] = Stop()
+                running[job.id] = job
+        return result
 
-    async def _work(
-        self, kind: Kind[P], piece: P, at_work: dict[str, P], wake: Callable[[str], None]
+    async def _execute(
+        self, job_type: Kind[P], job: P, running: dict[str, P], wake: Callable[[str], None]
     ) -> None:
         try:
-            result = await guarded(kind.do(piece, kind.underway[piece.id], self.toolbox), piece.id)
-            news = await guarded(kind.over(piece, result), piece.id) if result is not None else None
+            result = await guarded(
+                job_type.do(job, job_type.underway[job.id], self.toolbox), job.id
+            )
+            news = await guarded(job_type.over(job, result), job.id) if result is not None else None
             if news is None:
                 await self._stores.health.note("casts", "fail", "internal error, see the log")
-                news = await kind.over(piece, None)
-            del at_work[piece.id]
+                news = await job_type.over(job, None)
+            del running[job.id]
         finally:
-            del kind.underway[piece.id]
-            kind.bell.set()
-        self._tell(news, wake)
+            del job_type.underway[job.id]
+            job_type.bell.set()
+        self._notify(news, wake)
 
-    def _tell(self, news: Collection[str], wake: Callable[[str], None]) -> None:
+    def _notify(self, news: Collection[str], wake: Callable[[str], None]) -> None:
         for conversation_id in news:
             wake(conversation_id)
             self._speaker.speak(conversation_id)
@@ -244,18 +247,18 @@ class Runner:
     async def end(
         self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
     ) -> list[str]:
-        """End what a conversation has under way."""
+        """End all work of a conversation."""
         return [
             ended
-            for kind in self.kinds
-            if isinstance(kind, HandedOutWork)
-            for ended in await kind.end(tx, conversation_id, only=only, after=after)
+            for job_type in self.kinds
+            if isinstance(job_type, HandedOutWork)
+            for ended in await job_type.end(tx, conversation_id, only=only, after=after)
         ]
 
     async def take_back(
         self, tx: Transaction, conversation_id: str, events: Collection[str]
     ) -> None:
-        """End what was handed out for these events."""
-        for kind in self.kinds:
-            if isinstance(kind, HandedOutWork):
-                await kind.take_back(tx, conversation_id, events)
+        """End the work that was handed out for these events."""
+        for job_type in self.kinds:
+            if isinstance(job_type, HandedOutWork):
+                await job_type.take_back(tx, conversation_id, events)

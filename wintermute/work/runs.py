@@ -1,4 +1,4 @@
-"""Autonomous runs: casts of their own that a due task begins (T-047 to T-053)."""
+"""Autonomous runs: casts that a due task begins (T-047 to T-053)."""
 
 import asyncio
 import logging
@@ -58,7 +58,7 @@ NO_ANSWER = {
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What runs may use. `depth` is how many levels of sub-sessions may be below one."""
+    """Limits of runs. `depth`: levels of sub-sessions below a run."""
 
     wards: Wards
     role: str
@@ -69,14 +69,14 @@ class RunSettings:
     def of(
         cls, limits: SubSessionSettings, levels: int, max_tokens: int, *, own_models: bool
     ) -> "RunSettings":
-        """As of a sub-session of a room (T-047)."""
+        """Return the settings that a sub-session of a room would have (T-047)."""
         wards = Wards(limits.max_turns, limits.timeout_s, max_tokens, require_done=True)
         role = ROLE if own_models else "base"
         return cls(wards, role, levels - 1, limits.max_parallel)
 
 
 class Run(NamedTuple):
-    """A run that has its cast."""
+    """Run with its cast."""
 
     occurrence: Occurrence
     task: Task
@@ -85,12 +85,12 @@ class Run(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Its name in the log and among all runs."""
+        """Id in the log and among all runs."""
         return f"{self.task.id}/{self.occurrence.seq}"
 
 
 class Runs:
-    """The autonomous tasks that are due: a kind of work."""
+    """Due autonomous tasks, as a job type."""
 
     name = "runs"
     unasked = True
@@ -120,32 +120,32 @@ class Runs:
     async def end(
         self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
     ) -> list[str]:
-        """End what is at work for a conversation (L-023); the tasks. No turn has begun a run."""
+        """End the running ones of a conversation (L-023) and return their tasks. No turn spawns a run."""
         if only is not None or after:
             return []
-        found = [
+        runs = [
             run
             for occurrence in await self._stores.runs.open_in(tx, conversation_id)
-            if (run := await self._known(occurrence)) and run.id in self.underway
+            if (run := await self._load_run(occurrence)) and run.id in self.underway
         ]
-        for run in found:
+        for run in runs:
             await self._stores.casts.end(tx, run.cast.id, "truncated", "stopped", "")
             await self._stores.runs.dropped(tx, run.occurrence.seq, NO_ANSWER["stopped"])
             self.underway[run.id].press()
-        return [run.task.id for run in found]
+        return [run.task.id for run in runs]
 
     async def take_back(
         self, tx: Transaction, conversation_id: str, events: Collection[str]
     ) -> None:
-        """No event has begun a run."""
+        """Do nothing: no event begins a run."""
 
-    async def _served(self, tx: Transaction) -> list[str]:
+    async def _served_rooms(self, tx: Transaction) -> list[str]:
         conversations, rooms = self._stores.conversations, await self._stores.runs.rooms(tx)
-        held = [await conversations.get(conversation_id) for conversation_id in rooms]
-        return [each.id for each in held if self._speaker.serves(each.room_id)]
+        rooms_held = [await conversations.get(conversation_id) for conversation_id in rooms]
+        return [each.id for each in rooms_held if self._speaker.serves(each.room_id)]
 
-    async def _known(self, occurrence: Occurrence) -> Run | None:
-        """A run that has begun; None: it has not."""
+    async def _load_run(self, occurrence: Occurrence) -> Run | None:
+        """Return the run of an occurrence; None if it has not begun."""
         if occurrence.cast_id is None:
             return None
         task = await self._stores.tasks.get(occurrence.task_id, None)
@@ -154,57 +154,57 @@ class Runs:
         return Run(occurrence, task, cast, scope)
 
     async def left(self, tx: Transaction) -> Look[Run]:
-        """T-037."""
+        """Resume interrupted runs, and fail those with too many crashes (T-037)."""
         going: list[Run] = []
-        await self._take_over(tx)
-        rooms = await self._served(tx)
+        await self._leave_terminal(tx)
+        rooms = await self._served_rooms(tx)
         await self._stores.runs.hurry(tx)
         for occurrence, crashes in await self._stores.runs.interrupted(tx, rooms):
-            run = await self._known(occurrence)
+            run = await self._load_run(occurrence)
             if run is not None and crashes < MOST_CRASHES:
                 going.append(run)
             elif run is not None:
                 await self._stores.casts.end(
                     tx, run.cast.id, "truncated", "restarted", run.cast.last_words
                 )
-                await self._failed(tx, run, "restarted", "")
+                await self._store_failed(tx, run, "restarted", "")
         return Look(going, rooms)
 
-    async def parked(self, tx: Transaction, pieces: Sequence[Run]) -> None:
-        """Their next start is no interruption."""
-        await self._stores.runs.parked(tx, [run.occurrence.seq for run in pieces])
+    async def parked(self, tx: Transaction, runs: Sequence[Run]) -> None:
+        """Record an orderly stop, so that the next start is no interruption."""
+        await self._stores.runs.parked(tx, [run.occurrence.seq for run in runs])
 
-    async def _take_over(self, tx: Transaction) -> None:
-        """What a chat at the terminal has left, once nobody sits there, is for a room (T-037)."""
+    async def _leave_terminal(self, tx: Transaction) -> None:
+        """Move runs left by a chat at the terminal to a room, once the terminal is closed (T-037)."""
         if self._speaker.serves(TERMINAL):
             return
-        homes = await Deliveries.now(tx, self._stores, self._speaker)
+        target_rooms = await Deliveries.now(tx, self._stores, self._speaker)
         for conversation_id in await self._stores.runs.rooms(tx):
             if (await self._stores.conversations.get(conversation_id)).room_id != TERMINAL:
                 continue
             for run in await self._stores.runs.open_in(tx, conversation_id):
                 task = await self._stores.tasks.get(run.task_id, None)
-                home = await homes.home(tx, task.scope, None)
-                if home is not None:
-                    await self._stores.occurrences.move(tx, run.seq, home.id)
+                room = await target_rooms.home(tx, task.scope, None)
+                if room is not None:
+                    await self._stores.occurrences.move(tx, run.seq, room.id)
 
     async def ready(self, tx: Transaction, free: int) -> Look[Run]:
-        """Begin what is due; one whose task is not active any more is dropped."""
-        until = await self._stores.runs.next_try(tx)  # first: time goes on
+        """Begin due runs; a run whose task is no longer active is dropped."""
+        until = await self._stores.runs.next_try(tx)  # before `ready`, since time goes on
         left = None if until is None else timedelta(seconds=until - self._clock.monotonic())
         again = None if left is None else self._clock.now() + left
-        ready = await self._stores.runs.ready(tx, await self._served(tx), free)
-        begun = [await self._begun(tx, occurrence) for occurrence in ready]
+        ready = await self._stores.runs.ready(tx, await self._served_rooms(tx), free)
+        begun = [await self._begin(tx, occurrence) for occurrence in ready]
         return Look([run for run in begun if run is not None], again=again)
 
-    async def _begun(self, tx: Transaction, occurrence: Occurrence) -> Run | None:
+    async def _begin(self, tx: Transaction, occurrence: Occurrence) -> Run | None:
         task = await self._stores.tasks.get(occurrence.task_id, None)
         if task.status != "active":
             why = f"the task was {task.status} by then"
             await self._stores.runs.dropped(tx, occurrence.seq, why)
             return None
         branch, scope = await self._branch(tx, occurrence, task)
-        # One event: that it was tried before is no message of its own.
+        # All attempts share one event id, so that a retry is no new message.
         event, wards = f"run_{occurrence.seq}", self._settings.wards.record()
         cast = await self._stores.casts.start(tx, branch, event, START, "timer", wards)
         await self._stores.runs.begin(tx, occurrence.seq, cast.id)
@@ -212,9 +212,9 @@ class Runs:
         return Run(occurrence, task, cast, scope)
 
     async def _branch(self, tx: Transaction, occurrence: Occurrence, task: Task) -> tuple[str, str]:
-        """Its own, and whose memory it may touch: a task of all rooms has that of its room.
+        """Return branch and scope of a run; a task of all rooms has the scope of its room.
 
-        That of an earlier attempt has in view what was done then, and stays whose it was.
+        A second attempt keeps the branch and scope of the first, with its history in view.
         """
         if occurrence.cast_id is not None:
             branch = (await self._stores.casts.get(occurrence.cast_id)).branch_id
@@ -224,20 +224,20 @@ class Runs:
             scope = (await self._stores.conversations.get(occurrence.conversation_id)).scope
         return await self._stores.conversations.open_run(tx, scope, self._settings.depth), scope
 
-    async def do(self, piece: Run, stop: Stop, toolbox: Toolbox) -> Outcome:
-        """Its cast."""
-        cast, given = piece.cast, self._settings
-        room = piece.occurrence.conversation_id
-        caller = Caller(room, piece.scope, cast.id, "timer", None, cast.started_at)
-        told = WorkerInstructions(self._texts, "full", await self._objective(piece), "")
-        # What is spawned reports by an event, and nobody is there for it when the run is over. Pages
-        # are for chats (M-013).
+    async def do(self, run: Run, stop: Stop, toolbox: Toolbox) -> Outcome:
+        """Run the cast."""
+        cast, given = run.cast, self._settings
+        room = run.occurrence.conversation_id
+        caller = Caller(room, run.scope, cast.id, "timer", None, cast.started_at)
+        instructions = WorkerInstructions(self._texts, "full", await self._objective(run), "")
+        # A sub-session reports by an event, and nobody would read it after the run. Pages are for
+        # chats (M-013).
         wanted = {*tools_for("full", given.depth, None, toolbox.names), DONE} - {SPAWN, RECALL}
-        settings = CastSettings(toolbox.only(wanted), told, given.role, None, given.depth)
+        settings = CastSettings(toolbox.only(wanted), instructions, given.role, None, given.depth)
         return await self._loop.run(cast, caller, settings, stop, Unwatched())
 
     async def _objective(self, run: Run) -> str:
-        """What is to be done, and what the run should know about itself (T-045, T-049)."""
+        """Return the instruction, with facts about the run itself (T-045, T-049)."""
         task, occurrence, zone = run.task, run.occurrence, self._stores.tasks.zone
         async with self._stores.database.transaction() as tx:
             before, last = await self._stores.runs.before(tx, occurrence)
@@ -255,9 +255,9 @@ class Runs:
         }
         return fill(self._instruction.text(), values)
 
-    async def over(self, piece: Run, result: Outcome | None) -> Collection[str]:
-        """The end of the cast with what its room is told of it, in one transaction."""
-        run, outcome = piece, result or BROKEN
+    async def over(self, run: Run, result: Outcome | None) -> Collection[str]:
+        """Store the end of the cast and the message to its room in one transaction."""
+        outcome = result or BROKEN
         async with self._stores.database.transaction() as tx:
             ended = await self._stores.casts.end(
                 tx, run.cast.id, outcome.state, outcome.reason, outcome.text
@@ -265,23 +265,23 @@ class Runs:
             if not ended:
                 return ()
             if outcome.state == "terminated":
-                await self._done(tx, run, outcome.text.strip())
+                await self._store_done(tx, run, outcome.text.strip())
             elif outcome.reason in WAITS:
                 await self._put_off(tx, run, outcome)
             else:
-                said = outcome.text or last_step(run.cast)
-                await self._failed(tx, run, outcome.reason, said)
+                last_words = outcome.text or last_step(run.cast)
+                await self._store_failed(tx, run, outcome.reason, last_words)
         return [run.occurrence.conversation_id]
 
-    async def _done(self, tx: Transaction, run: Run, result: str) -> None:
+    async def _store_done(self, tx: Transaction, run: Run, answer: str) -> None:
         occurrence, outbox_id = run.occurrence, None
-        notify = occurrence.mode == "autonomous_notify" and result not in ("", NO_ACTION)
+        notify = occurrence.mode == "autonomous_notify" and answer not in ("", NO_ACTION)
         if notify and (await self._stores.tasks.get(run.task.id, None)).status != "deleted":
-            outbox_id = await self._say(tx, run, result)
-        await self._stores.runs.done(tx, occurrence, result, outbox_id)
+            outbox_id = await self._send(tx, run, answer)
+        await self._stores.runs.done(tx, occurrence, answer, outbox_id)
 
     async def _put_off(self, tx: Transaction, run: Run, outcome: Outcome) -> None:
-        """Not a failure of the task: it waits, and its room is told so once."""
+        """Put the run off, which is no failure of the task, and notify its room once."""
         until = outcome.until or self._clock.now() + AGAIN
         occurrence, zone = run.occurrence, self._stores.tasks.zone
         left = (until - self._clock.now()).total_seconds()
@@ -292,19 +292,21 @@ class Runs:
             tx, key, EVER, occurrence.conversation_id, text, meant_for=run.scope
         )
 
-    async def _failed(self, tx: Transaction, run: Run, reason: str, said: str) -> None:
-        """The error is kept and told, also of a silent task (T-048, T-050)."""
-        why = NO_ANSWER.get(reason, said or reason)
+    async def _store_failed(
+        self, tx: Transaction, run: Run, reason: str, last_step_text: str
+    ) -> None:
+        """Store the error and report it, even for a silent task (T-048, T-050)."""
+        why = NO_ANSWER.get(reason, last_step_text or reason)
         task, outbox_id = await self._stores.tasks.get(run.task.id, None), None
         ends = task.failures + 1 >= MOST_FAILURES or task.next_due is None
         pauses = ends and task.status == "active"
         if task.status != "deleted":
             text = failed(task, why, self._stores.tasks.zone, paused=pauses)
-            outbox_id = await self._say(tx, run, text)
+            outbox_id = await self._send(tx, run, text)
         await self._stores.runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
 
-    async def _say(self, tx: Transaction, run: Run, text: str) -> str:
-        """Tell the room; if others can read there by then, it waits for where they cannot (F-002)."""
+    async def _send(self, tx: Transaction, run: Run, text: str) -> str:
+        """Send a message to the room; if others can read there by now, it waits for a private one (F-002)."""
         return await self._stores.outbox.enqueue(
             tx,
             run.occurrence.conversation_id,
@@ -317,7 +319,7 @@ class Runs:
 
 
 def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool) -> str:
-    """A run failed; `paused`: it does not run again by itself (T-050)."""
+    """Return the message about a failed run; `paused`: it does not run again by itself (T-050)."""
     content = shortened(task.content, CONTENT_CHARACTERS)
     why = shortened(why, WHY_CHARACTERS).rstrip(".")
     text = FAILED.format(id=task.id, content=content, why=why)
@@ -328,6 +330,6 @@ def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool) -> str:
 
 
 def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
-    """A run waits for what passes by itself: the budget of the day, or a model that is away."""
+    """Return the message about a run that waits for a temporary problem: the budget, or a model."""
     content, when = shortened(task.content, CONTENT_CHARACTERS), in_words(until, zone)
     return PUT_OFF.format(id=task.id, content=content, why=why.rstrip("."), when=when)
