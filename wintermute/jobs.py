@@ -33,27 +33,6 @@ FORGET = "forget"
 """Jobs that hold what they are to erase until they have."""
 NAMES_FACTS = "json_remove(args, '$.facts') = '{}'"
 LISTED = "(SELECT value FROM json_each(:ids))"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One piece. `scope`: whose it is; `progress`: where it goes on after a restart.
-
-    `failures`: how often in a row it failed; `attempts`: the last of them with `last_error`.
-    """
-
-    id: str
-    name: str
-    key: str
-    scope: str
-    args: Json
-    progress: Json
-    attempts: int
-    failures: int
-    crashes: int
-    last_error: str | None
-
-
 OWED = Kept(
     *("jobs", ("args", "progress", "last_error"), "rowid"), of=f"scope = '' OR scope IN {SCOPES}"
 )
@@ -79,6 +58,27 @@ ERASED_JOBS = (
     ),
 )
 """What becomes of those that are found, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece. `scope`: whose it is; `progress`: where it goes on after a restart.
+
+    `failures`: how often in a row it failed; `attempts`: the last of them with `last_error`.
+    """
+
+    id: str
+    name: str
+    key: str
+    scope: str
+    args: Json
+    progress: Json
+    attempts: int
+    failures: int
+    crashes: int
+    last_error: str | None
+
+
 _job = reader(Job)
 
 

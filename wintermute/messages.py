@@ -28,6 +28,8 @@ PERSON = "person:"
 """How the scope of a person begins, followed by their id."""
 ROOM = "room:"
 """How the scope of a room begins: it is called after the room in which it began, wherever it lives."""
+FOLDER = "wiki:"
+"""How the room of a conversation begins that is a folder of files, followed by its path."""
 
 
 def mapping(value: object) -> Json:
@@ -41,10 +43,6 @@ def json_in(text: str | bytes, otherwise: Any = None) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return otherwise
-
-
-FOLDER = "wiki:"
-"""How the room of a conversation begins that is a folder of files, followed by its path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from wintermute.config.schema import Config
 from wintermute.errors import ConfigurationError
 
 PATIENCE = 1.0  # for a queue of the supervisor's that is full
+log = logging.getLogger(__name__)
+AT_WORK = "at work"
 
 
 class Supervisor:
@@ -82,11 +84,6 @@ class WatchedClock:
         """Wait before the next attempt."""
         self._pulse()
         await self._sleep(seconds)
-
-
-log = logging.getLogger(__name__)
-
-AT_WORK = "at work"
 
 
 class Orders:

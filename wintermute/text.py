@@ -57,6 +57,9 @@ NO_ANSWERS: tuple[tuple[type[BaseException], str], ...] = (
     (OSError, "nothing answers at {}"),
 )
 
+# What would format in the middle of a line, or make a block of it at its beginning.
+MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
+
 
 def no_answer(address: str, error: BaseException | None) -> str:
     """Words for a connection that failed, whichever library says so."""
@@ -129,10 +132,6 @@ def with_math(markdown: str) -> str:
 def untagged(text: str) -> str:
     """Text in which our own tag names are no tags: `<event` becomes `&lt;event` (L-071)."""
     return TAG.sub("&lt;", text)
-
-
-# What would format in the middle of a line, or make a block of it at its beginning.
-MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
 
 
 def plain(text: str) -> str:

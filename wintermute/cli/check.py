@@ -60,6 +60,17 @@ from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.store import WikiStore
 from wintermute.work.data_folder import DataFolder
 
+MB = 1024 * 1024
+LOW = 500 * MB
+FULL = 50 * MB
+HELD = "a program that reads the database keeps it so long -> end it, or let it finish"
+SPELLS = "it writes its calls as text -> set llm.backends.{name}.calls_as_text: true"
+KEPT = (
+    "it writes its calls as text -> `run` and `chat` read them so once they begin anew after this;"
+    " set llm.backends.{name}.calls_as_text: true to say so for good"
+)
+"""The same where it is kept for them."""
+
 
 def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None:
     """Print the facts and leave with 1 when one of them says fail."""
@@ -72,18 +83,6 @@ def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None
         text = "\n".join(f"{fact.state:<4}  {fact.name}: {fact.text}" for fact in known)
     click.echo(text)
     ctx.exit(1 if any(fact.state == "fail" for fact in known) else 0)
-
-
-MB = 1024 * 1024
-LOW = 500 * MB
-FULL = 50 * MB
-HELD = "a program that reads the database keeps it so long -> end it, or let it finish"
-SPELLS = "it writes its calls as text -> set llm.backends.{name}.calls_as_text: true"
-KEPT = (
-    "it writes its calls as text -> `run` and `chat` read them so once they begin anew after this;"
-    " set llm.backends.{name}.calls_as_text: true to say so for good"
-)
-"""The same where it is kept for them."""
 
 
 def data_folder(folder: Path) -> Finding:

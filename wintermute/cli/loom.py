@@ -36,6 +36,8 @@ TEXTS = frozenset(
     | {"block", "intent_block"}
 )
 """Keys below which people and models speak."""
+MOST_SAID = 4000
+MOST_RESULT = 300
 
 
 def changed(value: Any, change: Callable[[str], str]) -> Any:
@@ -114,10 +116,6 @@ def _replacing(ids: Mapping[str, str], names: Mapping[str, str]) -> Callable[[st
     parts = [*longest, *(rf"(?<!\w)(?i:{name})(?!\w)" for name in alone)]
     pattern = re.compile("|".join(parts) or r"(?!)")
     return partial(pattern.sub, lambda match: words.get(match[0]) or words[match[0].casefold()])
-
-
-MOST_SAID = 4000
-MOST_RESULT = 300
 
 
 def branch_line(branch: Json) -> str:

@@ -39,6 +39,8 @@ DATABASE = "wintermute.db"
 PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class LogFormatter(logging.Formatter):
@@ -124,10 +126,6 @@ def _kept_login(folder: Path) -> tuple[str, ...]:
         session = None
     login = (session.access_token, session.pickle_key) if session else ()
     return (*login, *secret_seeds(folder), *secret_mark_key(folder))
-
-
-Result = TypeVar("Result")
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[Result]]) -> Result:

@@ -30,6 +30,7 @@ STEERING = re.compile(
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Python's sign for a byte of a command line that is no text."""
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _remember(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
@@ -45,7 +46,6 @@ config_option = click.option(
     callback=_remember,
     help="Configuration file.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def reporting(command: Callable[..., None]) -> Callable[..., None]:

@@ -32,6 +32,9 @@ from wintermute.text import EMPTY_AT_SHELL, counted, harmless
 TOLD = 3
 """How many due times a change is answered with."""
 UNFINISHED = {"claimed": "under way", "missed": "not done the last time"}
+CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
+STATUSES = ("active", "paused", "completed", "deleted", "all")
+SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +169,6 @@ def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
     return {name: getattr(occurrence, name) for name in names}
 
 
-CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
-
-
 def schedule_options(command: Command) -> Callable[..., Any]:
     """Give the command an option for each part of a `request`."""
     parts = fields(PlanRequest)
@@ -188,10 +188,6 @@ def schedule_options(command: Command) -> Callable[..., Any]:
         option = f"--{part.name.replace('_', '-')}"
         packed = click.option(option, type=kind, help=part.metadata["help"])(packed)
     return packed
-
-
-STATUSES = ("active", "paused", "completed", "deleted", "all")
-SHOWN = 10
 
 
 # `export` needs a library, which the others need not load.

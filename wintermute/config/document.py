@@ -22,6 +22,14 @@ from wintermute.config.schema import ORIGIN, URL
 LARGEST = 256 * 1024
 DEEPEST = 12
 QUOTED = re.compile(r"""(['"])(?!<)..+\1""")
+NULLS = {"", "~", "null", "Null", "NULL"}
+TRUTHS = dict.fromkeys(("true", "True", "TRUE"), True)
+WHOLE = re.compile(r"[-+]?[0-9]{1,15}")
+LONG = re.compile(r"[-+]?[0-9]{1,20}")
+NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+KeyRules = Mapping[str, Any]
+FILLED_IN = frozenset({"store", "sleep", "conversation"})
+"""What the command line of an agent may name in braces (W-061)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -154,14 +162,7 @@ def _hint(problem: str) -> str:
     return "look at the indentation, quotes and brackets here"
 
 
-NULLS = {"", "~", "null", "Null", "NULL"}
-TRUTHS = dict.fromkeys(("true", "True", "TRUE"), True)
 TRUTHS |= dict.fromkeys(("false", "False", "FALSE"), False)
-WHOLE = re.compile(r"[-+]?[0-9]{1,15}")
-LONG = re.compile(r"[-+]?[0-9]{1,20}")
-NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-
-KeyRules = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +270,6 @@ def _text(node: Scalar, kind: Any, rules: KeyRules) -> object:
     if rules.get("pattern") in (URL, ORIGIN):
         return text.rstrip("/")  # paths are put behind it
     return Path(text) if kind is Path else text
-
-
-FILLED_IN = frozenset({"store", "sleep", "conversation"})
-"""What the command line of an agent may name in braces (W-061)."""
 
 
 def _command(text: str) -> str | Wrong:

@@ -53,6 +53,7 @@ DEDUP = "dreaming.dedup_similarity"
 QUIET = "quiet.from", "quiet.to"
 CONTRADICTION = "dreaming.contradiction_similarity"
 SECRET = "{env: NAME} or {file: PATH}"
+NAME = re.compile(r"[\w.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +190,6 @@ def _references(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
             guess = nearest(place.value, backends)
             text = f"no backend is called {place.value[:60]!r}; the nearest known one is {guess}"
             yield _problem(found, key, text)
-
-
-NAME = re.compile(r"[\w.-]{1,64}")
 
 
 def environment() -> Mapping[str, str]:

@@ -17,6 +17,32 @@ from zoneinfo import ZoneInfo
 from wintermute.messages import Size
 from wintermute.owner import Owner
 
+USER_ID = r"@[^:\s]+:\S+"
+ORIGIN = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?"
+"""An address without a path."""
+URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
+"""No user and password in it: those would be a secret in plain sight."""
+A_URL = "https://example.org"
+A_PROXY = "http://127.0.0.1:3128"
+PROXY = r"http://([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?"
+A_USER = "@name:example.org"
+LONGEST_ANSWER = 4096
+"""Of a backend whose configuration names no other."""
+RESERVED: Mapping[str, str] = {
+    **dict.fromkeys(("messages", "tools", "tool_choice", "stream", "stream_options", "n"), ""),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
+    "model": "model",
+}
+"""What a request says by itself, and the key of the backend that says it, if there is one."""
+BY_MEANING = ("local_vector", "qdrant")
+"""The backends that have vectors."""
+OF_THE_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
+LEVELS = 2
+SHORTEST_TOKEN = 20
+DATA = Path("data")
+WIKI = "wiki"
+UNTOUCHED = "matrix.homeserver is still the example: change the lines marked EDIT"
+
 
 def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     """A field of the configuration.
@@ -60,17 +86,6 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._value)
-
-
-USER_ID = r"@[^:\s]+:\S+"
-ORIGIN = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?"
-"""An address without a path."""
-URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
-"""No user and password in it: those would be a secret in plain sight."""
-A_URL = "https://example.org"
-A_PROXY = "http://127.0.0.1:3128"
-PROXY = r"http://([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?"
-A_USER = "@name:example.org"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,16 +146,6 @@ class Price:
         "Tokens read from the cache; empty: the price of input.", None, least=0
     )
     output: float = key("Tokens written.", 0.0, least=0)
-
-
-LONGEST_ANSWER = 4096
-"""Of a backend whose configuration names no other."""
-RESERVED: Mapping[str, str] = {
-    **dict.fromkeys(("messages", "tools", "tool_choice", "stream", "stream_options", "n"), ""),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
-    "model": "model",
-}
-"""What a request says by itself, and the key of the backend that says it, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,10 +269,6 @@ class Qdrant:
     api_key: Secret | None = key("API key of the Qdrant server.", None)
 
 
-BY_MEANING = ("local_vector", "qdrant")
-"""The backends that have vectors."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     backend: Literal["local_vector", "fts5", "flat_file", "qdrant"] = key(
@@ -346,9 +347,6 @@ class Seed:
     )
 
 
-OF_THE_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dreaming:
     enabled: bool = key("Tidy memories, tasks, skills and pages every night.", True)
@@ -384,9 +382,6 @@ class MemoryHarvest:
         "Look earlier, after a pause, if there are at least this many new messages.", 5, least=1
     )
     inactivity_minutes: int = key("Length of that pause, in minutes.", 15, least=1)
-
-
-LEVELS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,9 +492,6 @@ class Web:
         return not is_loopback(self.host) and not is_loopback(self.public_host)
 
 
-SHORTEST_TOKEN = 20
-
-
 def is_loopback(host: str) -> bool:
     """Decide if a name or address is this machine's own loopback."""
     try:
@@ -537,10 +529,6 @@ class QuietHours:
         end = time.fromisoformat(self.to).replace(fold=here.fold)
         day = here.date() + timedelta(days=here.time() >= end)
         return datetime.combine(day, end, zone).astimezone(UTC)
-
-
-DATA = Path("data")
-WIKI = "wiki"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -605,9 +593,6 @@ class Config:
     def _is_small(self) -> bool:
         """Whether the model that is asked first needs short texts."""
         return not self.llm.small.isdisjoint(self.llm.roles.base[:1])
-
-
-UNTOUCHED = "matrix.homeserver is still the example: change the lines marked EDIT"
 
 
 def proxied(settings: Matrix | Backend) -> str | None:

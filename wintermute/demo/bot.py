@@ -36,6 +36,12 @@ SOON: Mapping[str, int] = {"message_threshold": 5, "min_messages": 1, "inactivit
 """When a demo reads what was told in passing: before it is over, and not beside each message."""
 AT_ONCE: Mapping[str, int] = {"message_threshold": 1, "min_messages": 1}
 """The same where a question costs nothing."""
+READY_SECONDS = 60.0
+COMMAND_SECONDS = 300.0
+WEB_DOOR = " web door "
+"""In the daemon's log: its pages can be opened, or it says why not."""
+READY = " ready device="
+"""In the daemon's log: it knows its rooms, and others can encrypt for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +147,6 @@ def _plain(value: Any, secrets: dict[str, str]) -> Any:
     if isinstance(value, tuple):
         return [_plain(item, secrets) for item in value]
     return str(value) if isinstance(value, Path) else value
-
-
-READY_SECONDS = 60.0
-COMMAND_SECONDS = 300.0
-WEB_DOOR = " web door "
-"""In the daemon's log: its pages can be opened, or it says why not."""
-READY = " ready device="
-"""In the daemon's log: it knows its rooms, and others can encrypt for it."""
 
 
 class Bot:

@@ -35,6 +35,22 @@ KEY_ID = "demo"
 ALGORITHM = "m.secret_storage.v1.aes-hmac-sha2"
 ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 PREFIX = b"\x8b\x01"
+FILE = "demo.json"
+ENDING_SECONDS = 15.0  # a daemon may take ten for what it is sending
+LOOK_SECONDS = 0.05
+TAIL_LINES = 15
+SERVER_NAME = "localhost"
+BOOT_SECONDS = 60.0
+BOUNDLESS = {"per_second": 1e6, "burst_count": 1_000_000}
+LIMITS = (
+    "message registration admin_redaction joins_per_room key_requests media_create room_creation"
+    " user_directory profile delayed_event_mgmt reports"
+)
+GROUPED_LIMITS = {
+    "rc_login": ("address", "account", "failed_attempts"),
+    "rc_joins": ("local", "remote"),
+    "rc_invites": ("per_room", "per_user", "per_issuer"),
+}
 
 
 def secret_storage(key: bytes, kept: Mapping[str, str]) -> dict[str, Json]:
@@ -73,9 +89,6 @@ def _sealed(key: bytes, name: str, secret: bytes) -> Json:
     mac = hmac.new(derived[KEY_BYTES:], sealed, hashlib.sha256).digest()
     texts = (base64.b64encode(part).decode() for part in (bytes(vector), sealed, mac))
     return dict(zip(("iv", "ciphertext", "mac"), texts, strict=True))
-
-
-FILE = "demo.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +142,6 @@ def free_port(wanted: int = 0) -> int:
             return free_port()
         port: int = probe.getsockname()[1]
         return port
-
-
-ENDING_SECONDS = 15.0  # a daemon may take ten for what it is sending
-LOOK_SECONDS = 0.05
-TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,20 +212,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             await process.wait()
     if process.stdin is not None:
         process.stdin.close()
-
-
-SERVER_NAME = "localhost"
-BOOT_SECONDS = 60.0
-BOUNDLESS = {"per_second": 1e6, "burst_count": 1_000_000}
-LIMITS = (
-    "message registration admin_redaction joins_per_room key_requests media_create room_creation"
-    " user_directory profile delayed_event_mgmt reports"
-)
-GROUPED_LIMITS = {
-    "rc_login": ("address", "account", "failed_attempts"),
-    "rc_joins": ("local", "remote"),
-    "rc_invites": ("per_room", "per_user", "per_issuer"),
-}
 
 
 def require_synapse() -> None:

@@ -32,6 +32,10 @@ LONG_POLL_SECONDS = 30.0
 AGAIN_SECONDS = 0.5
 LIVE = "org.matrix.msc4357.live"
 """The field of a message that is still being written (MSC4357)."""
+VERIFY = (
+    "This terminal cannot compare emojis, but a graphical client can: see the lines at the start."
+)
+PATIENCE_SECONDS = 90.0  # after 60 the daemon tells why there is no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +155,6 @@ async def present(matrix: Matrix, folder: Path) -> AsyncIterator[DemoPerson]:
 
 
 YOU, BOT = "you> ", "wintermute> "
-VERIFY = (
-    "This terminal cannot compare emojis, but a graphical client can: see the lines at the start."
-)
-PATIENCE_SECONDS = 90.0  # after 60 the daemon tells why there is no answer
 
 
 class Dialogue:

@@ -24,6 +24,13 @@ from wintermute.demo.practice import Utterance, answer
 from wintermute.ids import new_id
 from wintermute.messages import Json
 
+SERVED_NAME = "practice"
+HOST = "127.0.0.1"
+MOST_BYTES = 64 * 1024 * 1024
+MOST_PIECES = 60
+PAUSE = 0.06
+"""Seconds between two pieces of what somebody waits for: it can be seen to grow, and takes 4 s at most."""
+
 
 async def read_lines(file: Path | None) -> AsyncIterator[str]:
     """The lines of a file, or of standard input as they come, be it a file, a pipe or nothing.
@@ -44,14 +51,6 @@ async def read_lines(file: Path | None) -> AsyncIterator[str]:
     threading.Thread(target=read, daemon=True).start()
     while (line := await lines.get()) is not None:
         yield line.rstrip("\r\n")
-
-
-SERVED_NAME = "practice"
-HOST = "127.0.0.1"
-MOST_BYTES = 64 * 1024 * 1024
-MOST_PIECES = 60
-PAUSE = 0.06
-"""Seconds between two pieces of what somebody waits for: it can be seen to grow, and takes 4 s at most."""
 
 
 class PracticeModel:

@@ -25,6 +25,67 @@ from wintermute.messages import PERSON
 from wintermute.text import counted
 
 HealthState = Literal["ok", "warn", "fail"]
+EDITED = Kept("edited_files", ("text",), "name", empties=("text = NULL",))
+AGAIN = "begin again with your client or /verify"
+UNFIT = (
+    f"what the client sent does not fit -> {AGAIN}; if that fails as well, use another client, or"
+    " compare the fingerprints above"
+)
+ENDS = {
+    "": f"the client gave no reason -> {AGAIN}",
+    "m.user": f"cancelled in the client -> {AGAIN}; but if the emojis were different, do not:"
+    " somebody sits between you and the bot",
+    "m.mismatched_sas": "the emojis were different, somebody sits between you and the bot -> do not"
+    " go on, see docs/encryption.md",
+    "m.timeout": f"it took longer than ten minutes -> {AGAIN}",
+    "m.unknown_transaction": f"the bot was restarted -> {AGAIN}",
+    "m.unknown_method": "your client and the bot have no method in common -> use another client",
+    "m.accepted": "another session of the bot answered -> go on with that one",
+    "m.key_mismatch": UNFIT,
+    "m.mismatched_commitment": UNFIT,
+    "m.invalid_message": UNFIT,
+    "m.unexpected_message": UNFIT,
+}
+"""Why a verification was cancelled, and what to do then."""
+NEXT = 5
+MOST_PROMISES = 5
+GRACE = timedelta(minutes=5)
+"""What is later than this is late (T-038)."""
+LATELY = timedelta(days=1)
+UNSAID = (
+    "SELECT task_id FROM occurrences o WHERE state = 'claimed' AND mode = 'reminder' AND due_at < ?"
+    " AND (SELECT p.changed_to FROM tasks t JOIN people p ON t.scope = 'person:' || p.user_id"
+    "  WHERE t.id = o.task_id) IS {} ORDER BY due_at"
+)
+"""Reminders that should have been said: nobody has (NOT NULL: somebody has) another identity now."""
+MOST_ROOMS = 5
+CLOCK = "clock"
+LEARNING = {
+    "harvest": "reading what was said",
+    "split": "taking a long text apart",
+    "reconstruct": "bringing memories together",
+    "core": "updating core memory",
+}
+DROPPED = "not learnt"
+"""A counter's name begins with it: then the month, and the reason."""
+FAILING = 3
+"""Failures in a row after which a job that is tried again is not well."""
+TO_FORGET = {
+    "forget": "{n} still to be finished",
+    "scrub": "erased; the file of the database is cleaned after a minute without messages",
+}
+UNLIMITED = Ceilings()
+MOST_NAMED = 20
+MANY_CALLS = 20
+LEAST_CACHED = 1024
+"""Tokens below which some providers keep nothing."""
+ADVICE = {
+    "homeserver": " -> see that it runs, and check matrix.homeserver in config.yaml",
+    "model": " -> see that its server runs; `wintermute check` says more",
+}
+PASSED = frozenset({"bridge", "casts", "restored"})
+"""Parts that tell of something that happened: a day later nobody has to be warned of it."""
+WELL = "All is well. {} shows every part."
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,30 +154,6 @@ class Health:
     async def part(self, name: str) -> PartHealth | None:
         """One part's state."""
         return next((part for part in await self.parts() if part.part == name), None)
-
-
-EDITED = Kept("edited_files", ("text",), "name", empties=("text = NULL",))
-AGAIN = "begin again with your client or /verify"
-UNFIT = (
-    f"what the client sent does not fit -> {AGAIN}; if that fails as well, use another client, or"
-    " compare the fingerprints above"
-)
-ENDS = {
-    "": f"the client gave no reason -> {AGAIN}",
-    "m.user": f"cancelled in the client -> {AGAIN}; but if the emojis were different, do not:"
-    " somebody sits between you and the bot",
-    "m.mismatched_sas": "the emojis were different, somebody sits between you and the bot -> do not"
-    " go on, see docs/encryption.md",
-    "m.timeout": f"it took longer than ten minutes -> {AGAIN}",
-    "m.unknown_transaction": f"the bot was restarted -> {AGAIN}",
-    "m.unknown_method": "your client and the bot have no method in common -> use another client",
-    "m.accepted": "another session of the bot answered -> go on with that one",
-    "m.key_mismatch": UNFIT,
-    "m.mismatched_commitment": UNFIT,
-    "m.invalid_message": UNFIT,
-    "m.unexpected_message": UNFIT,
-}
-"""Why a verification was cancelled, and what to do then."""
 
 
 async def people(database: Database) -> tuple[HealthState, str]:
@@ -193,19 +230,6 @@ def verification_step(row: Row) -> tuple[HealthState, str]:
     return "ok", f"under way{device}: {row['phase']}"
 
 
-NEXT = 5
-MOST_PROMISES = 5
-GRACE = timedelta(minutes=5)
-"""What is later than this is late (T-038)."""
-LATELY = timedelta(days=1)
-UNSAID = (
-    "SELECT task_id FROM occurrences o WHERE state = 'claimed' AND mode = 'reminder' AND due_at < ?"
-    " AND (SELECT p.changed_to FROM tasks t JOIN people p ON t.scope = 'person:' || p.user_id"
-    "  WHERE t.id = o.task_id) IS {} ORDER BY due_at"
-)
-"""Reminders that should have been said: nobody has (NOT NULL: somebody has) another identity now."""
-
-
 async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[HealthState, str]:
     """The state of all tasks, and the words for it."""
     now = clock.now()
@@ -260,9 +284,6 @@ def _named(ids: Sequence[str]) -> str:
     return ", ".join(_first(ids, MOST_PROMISES))
 
 
-MOST_ROOMS = 5
-
-
 async def left_behind(database: Database) -> str:
     """What has to wait because its room is over; "" when nothing has."""
     in_clear = await database.rows(
@@ -285,9 +306,6 @@ async def left_behind(database: Database) -> str:
         f"{row['old']} gave way to {row['new']}, where I am not -> invite me there" for row in away
     ]
     return "; ".join(_first(told, MOST_ROOMS))
-
-
-CLOCK = "clock"
 
 
 class ClockMarks:
@@ -358,27 +376,6 @@ class EditedFiles:
         )
 
 
-LEARNING = {
-    "harvest": "reading what was said",
-    "split": "taking a long text apart",
-    "reconstruct": "bringing memories together",
-    "core": "updating core memory",
-}
-DROPPED = "not learnt"
-"""A counter's name begins with it: then the month, and the reason."""
-FAILING = 3
-"""Failures in a row after which a job that is tried again is not well."""
-TO_FORGET = {
-    "forget": "{n} still to be finished",
-    "scrub": "erased; the file of the database is cleaned after a minute without messages",
-}
-UNLIMITED = Ceilings()
-MOST_NAMED = 20
-MANY_CALLS = 20
-LEAST_CACHED = 1024
-"""Tokens below which some providers keep nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of a status."""
@@ -388,15 +385,6 @@ class Finding:
     text: str
     numbers: Mapping[str, float] | None = None
     """What the text says, for programs."""
-
-
-ADVICE = {
-    "homeserver": " -> see that it runs, and check matrix.homeserver in config.yaml",
-    "model": " -> see that its server runs; `wintermute check` says more",
-}
-PASSED = frozenset({"bridge", "casts", "restored"})
-"""Parts that tell of something that happened: a day later nobody has to be warned of it."""
-WELL = "All is well. {} shows every part."
 
 
 def not_well(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -37,6 +37,9 @@ WEEKDAYS = "MO|TU|WE|TH|FR|SA|SU"
 WEEKDAY = re.compile(f"([+-]?[1-9][0-9]?)?(?:{WEEKDAYS})")
 UNTIL = re.compile("([0-9]{8})(T[0-9]{6}Z?)?")
 NUMBER = re.compile("[+-]?[0-9]{1,4}")
+ELSEWHERE = ("BYHOUR", "BYMINUTE", "BYSECOND", "DTSTART", "TZID")
+MOST_MISSED = 1000
+"""More due moments than this are not counted when we were away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,6 @@ NUMBERS = {
     "BYWEEKNO": RulePart(53, frequencies=("YEARLY",)),
     "BYSETPOS": RulePart(366, frequencies=("WEEKLY", "MONTHLY", "YEARLY")),
 }
-ELSEWHERE = ("BYHOUR", "BYMINUTE", "BYSECOND", "DTSTART", "TZID")
 
 
 def dates(rule: str, start: datetime, zone: ZoneInfo) -> Iterator[datetime]:
@@ -185,10 +187,6 @@ def _last(until: str, zone: ZoneInfo) -> datetime:
     """The wall clock time of an UNTIL in the zone."""
     last = _read_until(until)
     return last.astimezone(zone).replace(tzinfo=None, fold=0) if last.tzinfo == UTC else last
-
-
-MOST_MISSED = 1000
-"""More due moments than this are not counted when we were away."""
 
 
 class DueTimes(Protocol):

@@ -42,6 +42,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 """Meanings of the places of each row of the file."""
 TONIGHT, WEEKEND = VALUES["part"][-1], VALUES["every"][-1]
+_ = " *"
+DAY = "(?P<day>[0-9]{1,2})"
+ORDINAL = "(?:st|nd|rd|th|er|º|°|日|号|號)"
+BETWEEN = re.compile("(?: |,|の|的)*")
+FEW = re.compile(rf"(?<![0-9])[1-6] +[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)(?![{LETTERS}])")
+"""`every day 2 pills` may say no hour; `tomorrow 9 James` says one."""
+FOREIGN = re.compile(r"[\u0370-\u1dff]\S*(?: \S+){0,2}")
+BEGINS = re.compile(BEGIN + "(?=[^ ])")
 
 
 @lru_cache(4096)
@@ -105,7 +113,6 @@ def any_of(kind: str, *values: Any) -> str:
     return f"(?:(?:{'|'.join(found)})(?:{ends}))"
 
 
-_ = " *"
 FIGURE = f"(?:[0-9]{{1,9}}|{any_of('number')})"
 UNIT = any_of("unit")
 PART = any_of("part")
@@ -119,9 +126,7 @@ SOME = any_of("every", *VALUES["every"][7:])
 NEXT, ONE = any_of("next", "next"), any_of("glue", "one")
 MONTH = rf"(?P<month>{any_of('month')})\.?"
 YEAR = rf"(?:,?{_}(?:{OF}{_})?(?P<year>[0-9]{{4}}))?"
-DAY = "(?P<day>[0-9]{1,2})"
 SPAN = f"(?:{FIGURE}|{ONE})?{_}{UNIT}"
-ORDINAL = "(?:st|nd|rd|th|er|º|°|日|号|號)"
 THEN = f"{_}(?:,|-|–|{AND}|{TO}){_}(?:{ON}{_})?"
 
 PATTERNS = (
@@ -186,7 +191,6 @@ SPANS = re.compile(
     rf"|(?P<half>{any_of('after', 30)})"
 )
 EACH_DAY = re.compile(rf"(?P<to>-|–|{TO})?{_}(?P<day>{WEEKDAY})")
-BETWEEN = re.compile("(?: |,|の|的)*")
 STOP = any_of("stop", "beside", "before")
 MINUS = f"(?:{UNIT}{_})?{any_of('stop', 'minutes')}{_}(?:{any_of('before')}|{FIGURE})"
 STOPS = re.compile(
@@ -213,12 +217,8 @@ FAR = re.compile(rf"{BEGIN}{any_of('unit', 'week', 'month', 'year')}[ ,の]*$")
 """A day is not read right after such a word: `next month on the 5th`."""
 COUNTED = re.compile(rf"(?! an ){_}{UNIT}| +[km]?[gml](?![{LETTERS}])| ?[%€£$]|[぀-鿿]")
 """`tomorrow 5 minutes` and `tomorrow 10 km` say no hour."""
-FEW = re.compile(rf"(?<![0-9])[1-6] +[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)(?![{LETTERS}])")
-"""`every day 2 pills` may say no hour; `tomorrow 9 James` says one."""
 OTHER_WORD = re.compile(f" +(?!{AT}|{NEAR}|{PART}|{any_of('number')})[a-z]")
 """`mon` is no day before these: `mon ami`."""
-FOREIGN = re.compile(r"[\u0370-\u1dff]\S*(?: \S+){0,2}")
-BEGINS = re.compile(BEGIN + "(?=[^ ])")
 
 
 @cache

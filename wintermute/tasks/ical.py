@@ -18,6 +18,9 @@ from wintermute.tasks.tasks import Task
 from wintermute.text import harmless, one_line
 
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
+JUST = timedelta(microseconds=1)
+YEARS = 20
+"""How far ahead of the last beginning the clock changes of the zone are told."""
 
 
 def described(zone: ZoneInfo, first: int, last: int) -> Timezone:
@@ -66,11 +69,6 @@ def _change(zone: ZoneInfo, day: datetime, before: timedelta) -> datetime:
 
 def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
     return moment.astimezone(zone).utcoffset() or timedelta()
-
-
-JUST = timedelta(microseconds=1)
-YEARS = 20
-"""How far ahead of the last beginning the clock changes of the zone are told."""
 
 
 def calendar(tasks: Sequence[Task], zone: ZoneInfo) -> bytes:

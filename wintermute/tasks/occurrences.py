@@ -21,6 +21,23 @@ from wintermute.tasks.tasks import COLUMNS, SIGNS, OccurrenceState, Sign, Task, 
 
 LATE = timedelta(minutes=5)
 """From this on a message says when it was due (T-038)."""
+TOLD_AT = "iif(mode = 'reminder', claimed_at, ended_at)"
+MOST_FAILURES = 3
+"""In a row; then a task is paused (T-050)."""
+OCCURRENCES = Kept(
+    "occurrences",
+    ("content", "result"),
+    of=OF_TALKS,
+    ours="mode <> 'reminder' AND claimed_at >= :since",
+    # One whose message is stuck may never be over.
+    waits="iif(state = 'claimed' AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.id = outbox_id"
+    "  AND o.state <> 'waiting'), coalesce(outbox_id, cast_id, task_id), NULL)",
+)
+NO_ACTION = "[NO_ACTION]"
+"""The whole result of a run that found nothing to tell (T-049)."""
+AT_WORK = "state = 'claimed' AND mode <> 'reminder'"
+_NOT_BEFORE = "CAST(not_before AS REAL)"
+_ROOMS = "conversation_id IN (SELECT value FROM json_each(:rooms))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +97,6 @@ def mark(due_at: datetime, count: int, zone: ZoneInfo, now: datetime | None = No
     return f" (was due {'at' if is_today else local.date()} {local:%H:%M}{more})"
 
 
-TOLD_AT = "iif(mode = 'reminder', claimed_at, ended_at)"
-MOST_FAILURES = 3
-"""In a row; then a task is paused (T-050)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Occurrence:
     """One due moment of a task, and what came of it.
@@ -107,15 +119,6 @@ class Occurrence:
 
 
 occurrence = reader(Occurrence)
-OCCURRENCES = Kept(
-    "occurrences",
-    ("content", "result"),
-    of=OF_TALKS,
-    ours="mode <> 'reminder' AND claimed_at >= :since",
-    # One whose message is stuck may never be over.
-    waits="iif(state = 'claimed' AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.id = outbox_id"
-    "  AND o.state <> 'waiting'), coalesce(outbox_id, cast_id, task_id), NULL)",
-)
 _due = reader(Due, "task")
 
 
@@ -320,13 +323,6 @@ class Occurrences:
             (conversation_id, stamp(since), limit),
         )
         return [occurrence(row) for row in rows]
-
-
-NO_ACTION = "[NO_ACTION]"
-"""The whole result of a run that found nothing to tell (T-049)."""
-AT_WORK = "state = 'claimed' AND mode <> 'reminder'"
-_NOT_BEFORE = "CAST(not_before AS REAL)"
-_ROOMS = "conversation_id IN (SELECT value FROM json_each(:rooms))"
 
 
 class TaskRuns:

@@ -40,6 +40,15 @@ EITHER, THIS = 2, 3
 """`next friday`: of this week or of the next; `this friday`: of this week, although it has passed."""
 Slots = dict[str, tuple[Any, ...]]
 """Parts that were read so far, each with all its meanings."""
+APART = {
+    "iso": {"ahead", "rhythm", "date", "week", "days", "day", "clock"},
+    "ahead": {"rhythm", "date", "week", "days", "day"},
+    "rhythm": {"ahead", "day"},
+    "date": {"ahead", "day"},
+    "days": {"ahead", "day"},
+    "day": {"ahead", "rhythm", "date", "days"},
+}
+"""Parts that are not read beside one that was read already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,15 +322,6 @@ READERS: Mapping[str, Callable[[re.Match[str], Slots], Slots | None]] = {
     "day": lambda found, slots: {"day": (MEANING["day"].get(found["day"], 0),)},
     "week": lambda found, slots: {"week": (1,)} if found["then"] or "days" in slots else None,
 }
-APART = {
-    "iso": {"ahead", "rhythm", "date", "week", "days", "day", "clock"},
-    "ahead": {"rhythm", "date", "week", "days", "day"},
-    "rhythm": {"ahead", "day"},
-    "date": {"ahead", "day"},
-    "days": {"ahead", "day"},
-    "day": {"ahead", "rhythm", "date", "days"},
-}
-"""Parts that are not read beside one that was read already."""
 
 
 @dataclass(frozen=True, slots=True)

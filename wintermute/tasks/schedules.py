@@ -33,6 +33,18 @@ from wintermute.text import clean, is_blank
 
 FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
 MODES: tuple[FiringMode, ...] = get_args(FiringMode)
+LAST_YEAR = 9998
+"""Arithmetic stops here, a year before the calendar of Python does."""
+LEAST_SECONDS = 60
+MOST_SECONDS = 366 * 24 * 60 * 60
+MOST_POSITIONS = 366
+"""The highest BYSETPOS that RFC 5545 knows."""
+MOST_DATES = 100
+"""How many due moments stand for a schedule that no rule can say."""
+UNITS = (("DAILY", 86_400), ("HOURLY", 3_600), ("MINUTELY", 60), ("SECONDLY", 1))
+RULE_DEADLINE = 2.0
+"""Seconds that the search for the first date of a rule may take."""
+MOST_PROMPT_CHARACTERS = 4000
 
 
 def _part(text: str) -> Any:
@@ -190,10 +202,6 @@ class Once(Schedule):
         return twice if comes_twice(at, zone) else ""
 
 
-LAST_YEAR = 9998
-"""Arithmetic stops here, a year before the calendar of Python does."""
-
-
 def every_day(first: date) -> Iterator[date]:
     """From this one on."""
     last = date(LAST_YEAR, 12, 31)
@@ -292,15 +300,6 @@ class Monthly(Daily):
     def remark(self, due: datetime | None, zone: ZoneInfo) -> str:
         last = f"in a month without a day {self.day} it is due on the last day"
         return last if self.day > 28 else ""
-
-
-LEAST_SECONDS = 60
-MOST_SECONDS = 366 * 24 * 60 * 60
-MOST_POSITIONS = 366
-"""The highest BYSETPOS that RFC 5545 knows."""
-MOST_DATES = 100
-"""How many due moments stand for a schedule that no rule can say."""
-UNITS = (("DAILY", 86_400), ("HOURLY", 3_600), ("MINUTELY", 60), ("SECONDLY", 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,10 +410,6 @@ def rule_of_each_day(beats: set[time]) -> str:
     return ";".join(["FREQ=DAILY", *(f"{name}={','.join(map(str, by[name]))}" for name in by)])
 
 
-RULE_DEADLINE = 2.0
-"""Seconds that the search for the first date of a rule may take."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrenceRule(Schedule):
     """`at`: the first wall clock time that may be meant (DTSTART of RFC 5545)."""
@@ -473,9 +468,6 @@ def read(stored: str) -> Schedule:
         for name, value in json.loads(stored).items()
     }
     return KINDS[known.pop("kind")](**known)
-
-
-MOST_PROMPT_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,32 @@ SIGNS: Mapping[str, Sign] = {
 
 EVERYWHERE = "global"
 """The scope of a task that the owner asked to be shown in every room (T-014)."""
+MOST_CHARACTERS = 2_000
+MOVES: dict[str, tuple[frozenset[Status], Status]] = {
+    "complete": (frozenset({"active", "paused"}), "completed"),
+    "pause": (frozenset({"active"}), "paused"),
+    "resume": (frozenset({"paused", "completed"}), "active"),
+    "delete": (frozenset({"active", "paused", "completed"}), "deleted"),
+}
+"""From which status each action leads, and to which. A completed task can be taken up again."""
+COLUMNS = (
+    "id, scope, content, priority, status, created_at, reason,"
+    " schedule, mode, ai_prompt, snoozed, next_due, failures, held, made_by, seq AS number"
+)
+VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
+"""The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
+TASKS = Kept(
+    *("tasks", ("content", "reason", "ai_prompt")),
+    where="status = 'deleted'",
+    of=f"scope IN {SCOPES} OR {OF_TALKS}",
+    cuts="text",
+)
+"""Deleted ones: others are a person's to change."""
+ORDER = "ORDER BY priority, seq"
+ID_LENGTH = len("task_") + 8
+"""Short enough to be typed; a name that was given before is not given again."""
+CLOSE = 0.7
+"""How alike two ids are when one is taken for a slip of the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +98,6 @@ class Task:
     """Its short name for people, as it was stored; never given twice."""
 
 
-MOST_CHARACTERS = 2_000
-
-MOVES: dict[str, tuple[frozenset[Status], Status]] = {
-    "complete": (frozenset({"active", "paused"}), "completed"),
-    "pause": (frozenset({"active"}), "paused"),
-    "resume": (frozenset({"paused", "completed"}), "active"),
-    "delete": (frozenset({"active", "paused", "completed"}), "deleted"),
-}
-"""From which status each action leads, and to which. A completed task can be taken up again."""
-
-
 def checked_text(text: object, what: str) -> str:
     """The content or the reason as one clean line (T-003, T-005)."""
     line = one_line(text) if isinstance(text, str) else ""
@@ -109,10 +124,6 @@ def _hidden(request: PlanRequest, theirs: str = "") -> PlanRequest:
 
 
 _task = reader(Task, "schedule", "plan")
-COLUMNS = (
-    "id, scope, content, priority, status, created_at, reason,"
-    " schedule, mode, ai_prompt, snoozed, next_due, failures, held, made_by, seq AS number"
-)
 
 
 def task_of(row: Row, zone: ZoneInfo) -> Task:
@@ -154,23 +165,6 @@ def fields_of(state: Json) -> dict[str, Any]:
         )
         fields["snoozed"] = moment(state["snoozed"]) if state["snoozed"] else None
     return fields
-
-
-VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
-"""The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
-
-TASKS = Kept(
-    *("tasks", ("content", "reason", "ai_prompt")),
-    where="status = 'deleted'",
-    of=f"scope IN {SCOPES} OR {OF_TALKS}",
-    cuts="text",
-)
-"""Deleted ones: others are a person's to change."""
-ORDER = "ORDER BY priority, seq"
-ID_LENGTH = len("task_") + 8
-"""Short enough to be typed; a name that was given before is not given again."""
-CLOSE = 0.7
-"""How alike two ids are when one is taken for a slip of the other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ ID = r"^[A-Za-z0-9_-]{1,64}$"
 KNOWN = "conv_"
 """Beginning of ids that conversations of other doors have: no new one is called like that."""
 GONE = "There is no such conversation here.", "Open one from the list, or begin a new one."
+ChatId = Annotated[str, Path(pattern=ID)]
 
 
 async def rooms_served(request: Request, views: Viewing) -> None:
@@ -35,7 +36,6 @@ async def rooms_served(request: Request, views: Viewing) -> None:
 
 
 router = APIRouter(dependencies=[Depends(rooms_served)])
-ChatId = Annotated[str, Path(pattern=ID)]
 
 
 class ChatRow(BaseModel):

@@ -22,6 +22,7 @@ MOST_EDGES = 1_500
 Neighbours = Mapping[str, set[str]]
 
 router = APIRouter()
+Around = Annotated[str, Query(max_length=1_000)]
 
 
 class GraphNode(BaseModel):
@@ -93,9 +94,6 @@ def _drawn(wiki: WikiStore, around: str, most: int = MOST_NODES) -> tuple[GraphP
     paths = (path for path in (around + ENDING, around) if path in graph.linked)
     middle = next(paths, None)
     return picture(graph.linked, graph.neighbours, middle, most), middle
-
-
-Around = Annotated[str, Query(max_length=1_000)]
 
 
 @router.get("/graph", include_in_schema=False)
