@@ -54,7 +54,7 @@ from datetime import datetime
 
 
 class WintermuteError(Exception):
-    """A failure that was expected. `str()` is one line a person can act on."""
+    """An expected failure. `str()` is one line that a person can act on."""
 
 
 class ConfigurationError(WintermuteError):
@@ -62,7 +62,7 @@ class ConfigurationError(WintermuteError):
 
 
 class DataFolderInUse(WintermuteError):
-    """A second daemon on the same data."""
+    """Another daemon uses the same data folder."""
 
 
 class DatabaseUnusable(ConfigurationError):
@@ -70,19 +70,19 @@ class DatabaseUnusable(ConfigurationError):
 
 
 class DatabaseOutdated(DatabaseUnusable):
-    """The next program that writes to it upgrades it."""
+    """A database of an earlier version that was opened only for reading; the next writer upgrades it."""
 
 
 class PromptUnreadable(ConfigurationError):
-    """A prompt file is there, but not as text (F-031)."""
+    """A prompt file exists but is not text (F-031)."""
 
 
 class LoginRefused(ConfigurationError):
-    """The homeserver does not know our token, or refuses user or password."""
+    """The homeserver refuses our token, or user and password."""
 
 
 class LoginExpired(LoginRefused):
-    """The homeserver keeps our device and its keys, and wants another token for it."""
+    """The homeserver kept our device and its keys, but wants a new login for it."""
 
 
 class LoginEnded(LoginRefused):
@@ -90,15 +90,15 @@ class LoginEnded(LoginRefused):
 
 
 class AnotherCopyRuns(ConfigurationError):
-    """Somebody else speaks for our account, or as our device with our keys (F-009, F-047)."""
+    """Another process uses our account, or our device with its keys (F-009, F-047)."""
 
 
 class DeviceSpent(WintermuteError):
-    """The homeserver takes no new encryption keys of this device."""
+    """The homeserver accepts no new encryption keys of this device."""
 
 
 class StorageBlocked(WintermuteError):
-    """Nothing can be written now. A command gives up; the daemon waits and goes on."""
+    """Nothing can be written now. A command fails; the daemon waits and goes on."""
 
 
 class DiskFull(StorageBlocked):
@@ -115,7 +115,7 @@ class HomeserverUnavailable(WintermuteError):
     def __init__(self, message: str, retry_after: float | None = None, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        """The status of the HTTP answer; 0: there was none."""
+        """The status of the HTTP answer; 0 without one."""
         self.retry_after = retry_after
         """Seconds the server asked us to wait, if it named a time."""
 
@@ -125,8 +125,8 @@ class AccountBlocked(HomeserverUnavailable):
 
 
 class KeyStoreBlocked(HomeserverUnavailable):
-    """What nio has learned cannot be stored: full, locked or read-only. Whoever waits for the
-    homeserver waits for this in the same way; it is logged where it is noticed.
+    """Nio's key store cannot be written: full, locked or read-only. Callers retry it like an
+    unavailable homeserver; it is logged where it is noticed.
     """
 
 
@@ -147,19 +147,19 @@ class ApprovalNeeded(SendRefused):
     def __init__(self, flows: tuple[tuple[str, ...], ...], session: str, page: str) -> None:
         super().__init__("the homeserver wants more than our login for this", "M_UNAUTHORIZED")
         self.flows = flows
-        """Each a way to do it: the stages to pass, by name."""
+        """The ways to authenticate, each a list of stages to pass."""
         self.session = session
         self.page = page
-        """Where a person approves it; "" when that is no way."""
+        """The web page for the approval; "" if a page is no way."""
 
     @property
     def by_password(self) -> bool:
-        """Whether a password alone will do."""
+        """True if a password alone is enough."""
         return ("m.login.password",) in self.flows
 
 
 class AudienceChanged(WintermuteError):
-    """Who can read in a room is not who could when it was decided to say something there (F-002)."""
+    """The readers of a room changed after it was decided to send something there (F-002)."""
 
 
 class MemoryUnavailable(WintermuteError):
@@ -167,23 +167,23 @@ class MemoryUnavailable(WintermuteError):
 
 
 class EmbeddingsUnavailable(MemoryUnavailable):
-    """No vectors now: search goes on by words, and what was to be embedded is owed (M-008)."""
+    """There are no embeddings now: search uses words only, and the embedding is done later (M-008)."""
 
 
 class EmbedderNotReady(EmbeddingsUnavailable):
-    """A question would have to wait for longer than it may; nothing is wrong."""
+    """A query would have to wait too long for the embedder; nothing is wrong."""
 
 
 class QuestionWithdrawn(WintermuteError):
-    """A question that nobody waits for is not what it was any more: it is not asked like that."""
+    """The basis of a background question was changed or withdrawn, so it is not asked."""
 
 
 class FileUnusable(WintermuteError):
-    """No plain file, too long or not text. Its message follows the name of the file."""
+    """A file that is no plain file, too long or not text. The message follows the name of the file."""
 
 
 class MemoryFileUnusable(WintermuteError):
-    """Not text, not a plain file, not permitted: the facts themselves are in the database."""
+    """A memories or core file that cannot be read or written. The facts themselves are in the database."""
 
 
 class StoreMissing(WintermuteError):
@@ -191,23 +191,25 @@ class StoreMissing(WintermuteError):
 
 
 class StoreUnusable(WintermuteError):
-    """A wiki store that cannot be written, or of which a file of ours is damaged (W-039)."""
+    """A wiki store that cannot be written, or has a damaged file of ours (W-039)."""
 
 
 class StoreChanged(WintermuteError):
-    """Pages are not what they were when work on them began (W-066)."""
+    """Pages were changed since a job on them began (W-066)."""
 
 
 class PageRefused(WintermuteError):
-    """A page that somebody wants to save as it may not be (V-022)."""
+    """A page that breaks a rule and is not saved (V-022)."""
 
 
 class StoreBusy(WintermuteError):
-    """One piece of work at a time makes pages of conversations (W-068), or answers in one (W-072)."""
+    """Another job is making pages (W-068), or answering in this conversation (W-072)."""
 
 
 class WebUnavailable(WintermuteError):
-    """A port that is taken, an address that is not ours, no token, or no framework."""
+    """The web door cannot open: its port is taken, its address is not ours, or a token or the
+    framework is missing.
+    """
 
 
 class ToolFailed(WintermuteError):
@@ -231,18 +233,18 @@ class ModelRefused(ModelError):
 
 
 class KeyRefused(ModelRefused):
-    """A key that is wrong, or none where one is needed."""
+    """A wrong or missing API key."""
 
 
 class ContentRefused(ModelRefused):
-    """A provider refuses what the request says, and no other one is asked with it (F-038)."""
+    """A provider refuses the content of a request; no other provider is asked with it (F-038)."""
 
     refused_by = ""
     """The backend."""
 
 
 class ContextRefused(ContentRefused):
-    """A provider refuses the view without the newest message as well; the text names it (F-038)."""
+    """A provider refuses the context even without the newest message; the text names it (F-038)."""
 
 
 class ContextTooLarge(ModelError):
@@ -251,13 +253,13 @@ class ContextTooLarge(ModelError):
     def __init__(self, message: str, wrong: str | None = None, refused_by: str = "") -> None:
         super().__init__(message)
         self.wrong = wrong
-        """Which number of config.yaml is wrong and what to do, where one is."""
+        """The wrong number in config.yaml and what to do, if there is one."""
         self.refused_by = refused_by
         """The backend."""
 
 
 class PromptTooLarge(ContextTooLarge):
-    """A part of the prompt alone is larger than the window; the text names it (F-023)."""
+    """One part of the prompt alone is larger than the window; the text names it (F-023)."""
 
 
 class BudgetSpent(ModelError):
@@ -266,11 +268,11 @@ class BudgetSpent(ModelError):
     def __init__(self, message: str, until: datetime | None) -> None:
         super().__init__(message)
         self.until = until
-        """When the next day of the budget begins, in UTC; None: no day has room for such a call."""
+        """The beginning of the next day of the budget, in UTC; None: no day has room for such a call."""
 
 
 class NotQuiet(ModelError):
-    """Work that nobody waits for is asked about at night, or after six quiet hours (M-064)."""
+    """A background question must wait: models are asked at night, or after six quiet hours (M-064)."""
 
     def __init__(self, until: datetime) -> None:
         super().__init__("models are asked for this at night, or after six quiet hours")
@@ -282,12 +284,12 @@ class EmptyReply(ModelError):
 
 
 class AnswerUnusable(ModelError):
-    """What was to be JSON of a certain shape was not, twice (M-072)."""
+    """The answer was not JSON of the required form, twice (M-072)."""
 
 
 @contextmanager
 def ungrouped() -> Iterator[None]:
-    """One failure is enough to tell, however many tasks it reached."""
+    """Raise the first expected failure of an exception group instead of the group."""
     problem: Exception | None = None
     try:
         yield
