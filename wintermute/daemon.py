@@ -1,5 +1,4 @@
-"""The composition root: it opens all parts in order, runs them in one TaskGroup, and closes them in
-reverse.
+"""The composition root: opens all parts in order, runs them in one TaskGroup, closes them in reverse.
 
 The parts that answer are wired in `answering.py`, which the terminal and the tests share.
 """

@@ -1,4 +1,4 @@
-"""`wintermute memory search`, `latest`, `stats` and `why`: what is found, and where it is from."""
+"""`wintermute memory search`, `latest`, `stats` and `why`: matches, and the sources of memories."""
 
 import json
 import sys
@@ -27,13 +27,13 @@ from wintermute.text import EMPTY_AT_SHELL, counted
 whose = scope_option("A person or room, as in person:@ann:example.org; default: the owner.")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 START_SECONDS = 15.0
-"""That a command waits for the embedder, which in a daemon is there when somebody writes."""
+"""Seconds that a command waits for the embedder; a daemon keeps it running."""
 DAY = 10
-"""Characters of a date without a time."""
+"""The length of a date without a time."""
 
 
 def moment_option(name: str, text: str) -> Callable[[Verb], Verb]:
-    """A day such as 2026-05-04, or a time in ISO 8601, as it was written."""
+    """Add an option for a day such as 2026-05-04, or a time in ISO 8601; the value stays text."""
 
     def checked(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
         if value is None or moment_of(value, ZoneInfo("UTC")) is not None:
@@ -90,12 +90,12 @@ def search(
 
 
 async def _none(stores: Stores, scope: str) -> str:
-    """Say that nothing fits, or how to add a first memory (U-013)."""
+    """Return that nothing matches, or how to add a first memory (U-013)."""
     return "Nothing fits." if await stores.facts.count(scope) else EMPTY_AT_SHELL["memories"]
 
 
 async def _tell_owed(stores: Stores, scope: str) -> None:
-    """Say on stderr what cannot be found by its meaning yet: nobody may be at work to make it so."""
+    """Warn on stderr of memories without an embedding: no daemon may be running to make it."""
     owed = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
     if owed:
         click.echo(
@@ -108,7 +108,7 @@ async def _tell_owed(stores: Stores, scope: str) -> None:
 async def _found(
     stores: Stores, scope: str, query: str | None, most: int, when: datetime | None
 ) -> list[Hit]:
-    """Facts and how well they fit; the newest fit nothing."""
+    """Return matching facts with scores; the newest facts have none."""
     if query is not None:
         return await stores.memories.search(scope, Query(query), most, when)
     await stores.memories.text(scope)
@@ -123,15 +123,15 @@ async def _answer_all(
     most: int,
     when: datetime | None,
 ) -> bool:
-    """Answer the lines of a file as they come; whether all of them were questions."""
+    """Answer the lines of a file one by one. False if one of them was no question."""
     bad: list[int] = []
 
-    def told(number: int, problem: str) -> None:
+    def report(number: int, problem: str) -> None:
         bad[:] = [number]
         bad_line(number, problem)
 
     moves = await stores.known.moves()
-    for asked in questions(lines_of_file(batch), scope, told):
+    for asked in questions(lines_of_file(batch), scope, report):
         hits = await stores.memories.search(
             moves.named(asked.scope), Query(asked.text, asked.before), most, when
         )
@@ -140,7 +140,7 @@ async def _answer_all(
 
 
 def bad_line(number: int, problem: str) -> None:
-    """Tell on stderr what is wrong with a line of a file."""
+    """Report on stderr the error in a line of a file."""
     click.echo(f"line {number}: {problem}", err=True)
 
 
@@ -255,7 +255,7 @@ async def rebuild_index(stores: Stores) -> Report:
 
 
 async def _vectors_made(meaning: Meaning) -> int:
-    """Make what is owed, with a bar on stderr where somebody looks."""
+    """Make missing embeddings, with a progress bar on stderr at a terminal."""
     owed = sum((await meaning.owed()).values())
     with click.progressbar(length=owed, label="vectors", file=sys.stderr) as bar:
         return await meaning.rebuild(lambda made: bar.update(made - bar.pos))
@@ -309,7 +309,7 @@ def _said_line(said: Said, zone: ZoneInfo) -> str:
 
 
 def fact_values(fact: Fact) -> Json:
-    """All that a memory is, for a program."""
+    """Return all fields of a memory, for a program."""
     return {
         "id": fact.id,
         "text": fact.text,
@@ -326,12 +326,12 @@ def fact_values(fact: Fact) -> Json:
 
 
 async def fact_of_id(stores: Stores, fact_id: str) -> Fact:
-    """The memory with an id as `list` shows it. Raises: WintermuteError."""
+    """Return the memory with an id as `list` shows it. Raises: WintermuteError."""
     return (await facts_of_ids(stores, [fact_id]))[0]
 
 
 async def facts_of_ids(stores: Stores, ids: Sequence[str]) -> list[Fact]:
-    """The memories with these ids, each once. Raises: WintermuteError, naming those that are not."""
+    """Return the memories with these ids, each once. Raises: WintermuteError that names unknown ids."""
     names = dict.fromkeys(name.strip().removeprefix("#") for name in ids)
     found = [(fact_id, await stores.facts.get(fact_id)) for fact_id in names]
     missing = [fact_id for fact_id, fact in found if fact is None]

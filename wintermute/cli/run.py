@@ -1,4 +1,4 @@
-"""`wintermute run`."""
+"""`wintermute run`: the daemon."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def command(ctx: click.Context, *, take_over: bool) -> None:
     hides: list[Callable[[str], str]] = [externals.logs]
 
     def opened() -> Config:
-        """What the file says now. What was a secret before is hidden from the logs as well."""
+        """Read the configuration as it is now. Secrets of earlier ones stay hidden in the logs."""
         config = open_config(ctx, level=None)
         if is_untouched(config):
             raise ConfigurationError(f"{ctx.meta[CONFIG]}: {UNTOUCHED}")

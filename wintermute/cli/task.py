@@ -1,7 +1,7 @@
-"""`wintermute task`: what is to be done, also beside a running daemon.
+"""`wintermute task`: tasks, also beside a running daemon.
 
-Tasks are shown as lines for a person or as JSON for a program; all verbs that say when a task is
-due take the same options.
+Tasks are shown as lines for a person or as JSON for a program; all commands with a due time take
+the same options.
 """
 
 import json
@@ -30,7 +30,7 @@ from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 from wintermute.text import EMPTY_AT_SHELL, counted, harmless
 
 TOLD = 3
-"""How many due times a change is answered with."""
+"""The number of due times shown after a change."""
 UNFINISHED = {"claimed": "under way", "missed": "not done the last time"}
 CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
 STATUSES = ("active", "paused", "completed", "deleted", "all")
@@ -39,7 +39,7 @@ SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task as it is seen now. `last`: its newest occurrence."""
+    """A task at a moment. `last`: its newest occurrence."""
 
     task: Task
     last: Occurrence | None
@@ -47,7 +47,7 @@ class TaskView:
     zone: ZoneInfo
 
     def coming(self, count: int) -> tuple[datetime, ...]:
-        """The next due times: by its schedule, after what is overdue or was put off."""
+        """Return the next due times by the schedule, after an overdue or snoozed one."""
         task = self.task
         if task.status != "active":
             return ()
@@ -59,22 +59,22 @@ class TaskView:
         return found
 
     def due_text(self, due: datetime) -> str:
-        """A due time as a person reads it."""
+        """Return a due time for a person."""
         return in_words(due, self.zone) + (" (overdue)" if self.now - due > LATE else "")
 
     def remark(self) -> str:
-        """What is to be known about its due times."""
+        """Return a remark about surprising due times."""
         schedule, coming = self.task.plan.schedule, self.coming(1)
         return schedule.remark(coming[0], self.zone) if schedule and coming else ""
 
     def row(self) -> str:
-        """One line of a list: also when it is due next, and what did not happen in time."""
+        """Return one line of a list, with the next due time and missed ones."""
         task = self.task
         due = [f"due {in_words(task.next_due, self.zone)}"] if task.next_due else []
         return "  ".join([task_line(task), *due, *self._misses(), task.scope])
 
     def changed(self) -> Iterator[str]:
-        """What a change is answered with: the task, and when it is due from now on."""
+        """Yield the answer to a change: the task, and its next due times."""
         yield task_line(self.task)
         coming = self.coming(TOLD)
         yield from (f"  due {self.due_text(due)}" for due in coming)
@@ -84,7 +84,7 @@ class TaskView:
             yield f"  {self.nothing()}"
 
     def nothing(self) -> str:
-        """Why it has no due time."""
+        """Return why the task has no due time."""
         task = self.task
         if task.status != "active":
             return f"{task.id} is {task.status}: it is not due."
@@ -96,7 +96,7 @@ class TaskView:
         )
 
     def full(self, occurrences: Sequence[Occurrence]) -> Iterator[str]:
-        """Everything about the task, line by line."""
+        """Yield everything about the task, line by line."""
         due = self.task.next_due
         shown = {
             **self.json(),
@@ -118,7 +118,7 @@ class TaskView:
             yield "  " + "  ".join([in_words(each.due_at, self.zone), each.state, *late, *said])
 
     def json(self) -> Json:
-        """The fields that every command shows."""
+        """Return the fields that every command shows."""
         task, plan = self.task, self.task.plan
         return {
             "id": task.id,
@@ -141,15 +141,15 @@ class TaskView:
         }
 
     def changed_json(self) -> Json:
-        """The fields, with the next due times and what is to be known about them."""
+        """Return the fields with the next due times and a remark."""
         return {**self.json(), "next": self.coming_json(TOLD), "remark": self.remark()}
 
     def coming_json(self, count: int) -> list[Json]:
-        """The next due times."""
+        """Return the next due times as JSON."""
         return [{"due": due, "local": in_words(due, self.zone)} for due in self.coming(count)]
 
     def _misses(self) -> Iterator[str]:
-        """What did not happen, or not in time: it is to be seen where tasks are listed."""
+        """Yield what was missed or late, which every list shows."""
         task, last = self.task, self.last
         if task.held:
             yield HELD
@@ -164,7 +164,7 @@ class TaskView:
 
 
 def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
-    """What came of a due time."""
+    """Return the outcome of a due time as JSON."""
     names = ("due_at", "state", "missed", "ended_at", "result")
     return {name: getattr(occurrence, name) for name in names}
 
@@ -177,7 +177,7 @@ def schedule_options(command: Command) -> Callable[..., Any]:
     def packed(*args: Any, **given: Any) -> Any:
         said = {part.name: given.pop(part.name) for part in parts}
         for name in ("schedule_type", "at", "day_of_week", "rrule"):
-            if said[name] is not None and not said[name].strip():  # a variable that is not set
+            if said[name] is not None and not said[name].strip():  # as from an unset shell variable
                 raise click.UsageError(f"--{name.replace('_', '-')} is empty")
         request = PlanRequest.of(said)
         return command(*args, request=request, **given)
@@ -190,7 +190,7 @@ def schedule_options(command: Command) -> Callable[..., Any]:
     return packed
 
 
-# `export` needs a library, which the others need not load.
+# Loaded on demand: `export` needs a library.
 @click.group("task", cls=LazyGroup, lazy={"export": "wintermute.cli.task_export"})
 def command() -> None:
     """Show and change tasks and reminders.
@@ -313,7 +313,7 @@ async def complete(stores: Stores, task_id: str, reason: str) -> Report:
 def _simple(
     verb: str, act: Callable[[Tasks, Transaction, Target], Awaitable[Task]], text: str
 ) -> None:
-    """A verb that needs nothing but the id."""
+    """Make a command that needs nothing but the id."""
 
     @click.argument("task_id", metavar="ID")
     @on_stores

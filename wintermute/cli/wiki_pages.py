@@ -1,4 +1,4 @@
-"""`wintermute wiki consolidate` and `undo`: conversations become pages, and there is a way back."""
+"""`wintermute wiki consolidate` and `undo`: turning conversations into pages, and undoing that."""
 
 import asyncio
 import os
@@ -48,12 +48,12 @@ NOTHING_NEW = "There is nothing new since the last time."
 
 
 Need = Literal["whole", "sound", "none"]
-"""Complete; free of mistakes, if there is one; or whatever it is."""
+"""The configuration a command needs: complete; without mistakes, if there is one; or any."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """Which store is meant, and what there is beside it. `config`: None for a store alone."""
+    """A store and its configuration; None for a store alone."""
 
     settings: WikiSettings
     config: Config | None
@@ -61,7 +61,7 @@ class _Home:
 
     @classmethod
     def meant(cls, ctx: click.Context, store: Path | None, *, need: Need) -> "_Home":
-        """`need`: of the configuration. Raises: ConfigurationError; StoreMissing."""
+        """Find the store of a command. `need`: its configuration. Raises: ConfigurationError; StoreMissing."""
         settings = settings_of(ctx, store)
         if not WikiStore(settings.store).exists:
             raise StoreMissing(missing(settings.store))
@@ -75,7 +75,7 @@ class _Home:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a database knows what becomes of this store: it is that of the configuration."""
+        """True if the database records jobs on this store: it is the configured one."""
         return (
             self.config is not None
             and (self.config.data_dir / DATABASE).exists()
@@ -86,7 +86,7 @@ class _Home:
     async def opened(
         self, *, models: bool
     ) -> AsyncIterator[tuple[Consolidations | None, Models | None]]:
-        """What is recorded, where this store is; and the models, where they are wanted."""
+        """Open the record of this store, if there is one, and the models, if they are needed."""
         if self.config is None or not (models or self.is_recorded):
             yield None, None
             return
@@ -96,10 +96,10 @@ class _Home:
 
 
 def _config(ctx: click.Context, need: Need) -> Config | None:
-    """The configuration, if there is one.
+    """Read the configuration, if there is one.
 
-    Where a program is to work, one that cannot be read is told: what it would record, and which
-    secrets it would hide from the program, nobody knows (W-057).
+    An unreadable one is an error if a program is to run: its secrets could not be hidden from the
+    program (W-057).
     """
     try:
         return open_with_gaps(ctx, level="warning")[0]
@@ -171,7 +171,7 @@ def _at_work(
 def _agents(
     home: _Home, kept: Consolidations | None, models: Models | None
 ) -> Mapping[str, PageAgent]:
-    """Who can be asked: the one that is built in where there are `models`."""
+    """Return the agents by name; the built-in one needs `models`."""
     settings, config = home.settings, home.config
     prompt = settings.consolidation_prompt
     instructions = Template(prompt.parent, prompt.name)
@@ -191,13 +191,13 @@ def _agents(
 
 
 def _progress(step: str) -> None:
-    """What is done now, for whoever waits at a terminal."""
+    """Show the present step at a terminal."""
     if sys.stderr.isatty():
         click.echo(f"{harmless(step)} …", err=True)
 
 
 def _material(home: _Home, kept: Consolidations | None, named: str, agent: str) -> RawMaterial:
-    """A folder, or else a chat. Raises: WintermuteError."""
+    """Return a conversation folder, or else a chat, as source. Raises: WintermuteError."""
     wiki = home.wiki
     if os.path.lexists(wiki.root / named) or os.path.lexists(named):
         return FolderTalk(wiki.root, conversation_of(wiki, named), kept)
@@ -267,7 +267,7 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
 
 
 def _what_to_do_again(wiki: WikiStore, name: str) -> list[str]:
-    """A chat is read once: what makes pages of that part of it anew."""
+    """Return how to repeat a job: a chat is read only once, but a raw copy of that part exists."""
     job = read_job(wiki.files, name)
     if job is None or not job.raw_copy or "/" in job.conversation:
         return []
