@@ -3,49 +3,49 @@
 WintermuteError
 ├── ConfigurationError          the person's own files or account need a change: exit code 2
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
-│   │   └── DatabaseOutdated    of an earlier version, and only to be read
-│   ├── PromptUnreadable        a prompt file that is no text, and no earlier text of it is kept
+│   │   └── DatabaseOutdated    of an earlier version, and opened only for reading
+│   ├── PromptUnreadable        a prompt file that is no text, without an earlier text
 │   ├── LoginRefused            the homeserver does not accept our token or password
 │   │   ├── LoginExpired        it wants the same device to log in again (soft logout)
 │   │   └── LoginEnded          it does not know our token any more
 │   └── AnotherCopyRuns         two daemons use one account, or copies of one data folder
-├── DeviceSpent                 our keys went back to a copy, and new ones are refused: another device
+├── DeviceSpent                 our keys were restored and new ones are refused: a new device is needed
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
 ├── StorageBlocked              our database cannot be written now: nothing is half written
-│   ├── DiskFull                no room for what has to be kept
-│   └── DatabaseLocked          another program does not let go of it
+│   ├── DiskFull                no room on the disk
+│   └── DatabaseLocked          another program holds a lock on it
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
 │   ├── AccountBlocked          it refuses the bot's account until a person does something
 │   └── KeyStoreBlocked         the keys cannot be written now, so encryption waits as well
 ├── SendRefused                 the homeserver will never accept this event as it is
 │   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
-├── AudienceChanged             somebody came or went while it was on its way out: judged anew
-├── MemoryUnavailable           memories cannot be searched now; the prompt does without
-│   └── EmbeddingsUnavailable   nobody computes meanings now, or what came is none: words alone go on
-│       └── EmbedderNotReady    it has just been started, or is at work: the next question has more luck
-├── QuestionWithdrawn           what a question is made of was taken back or changed: not asked, asked anew
-├── FileUnusable                what stands where a text should be; follows the name of the file
+├── AudienceChanged             people joined or left while a message was sent: decided again
+├── MemoryUnavailable           memories cannot be searched now; the prompt has none
+│   └── EmbeddingsUnavailable   no embeddings now, or unusable ones: search by words only
+│       └── EmbedderNotReady    it is starting or busy: a later query may work
+├── QuestionWithdrawn           the basis of a question changed: it is not asked, or asked anew
+├── FileUnusable                no readable text file; follows the name of the file
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
-├── StoreMissing                no wiki store where one was named
+├── StoreMissing                no wiki store in the named folder
 ├── StoreUnusable               a wiki store that cannot be written, or a file of it that is damaged
-├── StoreChanged                somebody wrote pages while others were made of them: tried again later
-├── PageRefused                 a page that breaks a rule of path, frontmatter or size: the person keeps it
+├── StoreChanged                pages were edited while a job read them: retried later
+├── PageRefused                 a page that breaks a rule of path, frontmatter or size: not saved
 ├── StoreBusy                   another job is at work on the pages of a wiki store
 ├── WebUnavailable              the web door cannot be opened; everything else goes on without it
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
-    │   └── ModelSilent         the last one asked sent nothing more, perhaps amid its answer
+    │   └── ModelSilent         the last one stopped sending, perhaps within its answer
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
     │   ├── KeyRefused          the key is wrong or missing
-    │   └── ContentRefused      for what it says: without that it may go well
-    │       └── ContextRefused  and not for the newest message alone
+    │   └── ContentRefused      for its content: without that it may succeed
+    │       └── ContextRefused  even without the newest message
     ├── ContextTooLarge         the request does not fit the model's window
-    │   └── PromptTooLarge      because of a part of the prompt that a person can shorten
+    │   └── PromptTooLarge      a part of the prompt is too large; a person can shorten it
     ├── BudgetSpent             the day's ceiling leaves no room for another call
-    ├── NotQuiet                nobody waits for it, and a chat's server is not to be disturbed now
+    ├── NotQuiet                a background question must not disturb a chat's server now
     ├── EmptyReply              neither text nor calls, retries spent
-    └── AnswerUnusable          not in the shape that was asked for, twice
+    └── AnswerUnusable          not in the required form, twice
 """
 
 from collections.abc import Iterator

@@ -86,7 +86,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as unknown:  # click would load all commands to compare
+        except click.NoSuchCommand as unknown:  # click would suggest loaded commands only
             name, known = unknown.command_name, self.list_commands(ctx)
             raise click.NoSuchCommand(name, possibilities=known, ctx=ctx) from None
 

@@ -149,7 +149,7 @@ class TaskView:
         return [{"due": due, "local": in_words(due, self.zone)} for due in self.coming(count)]
 
     def _misses(self) -> Iterator[str]:
-        """Yield what was missed or late, which every list shows."""
+        """Yield the missed and late occurrences, which every list shows."""
         task, last = self.task, self.last
         if task.held:
             yield HELD
@@ -170,7 +170,7 @@ def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
 
 
 def schedule_options(command: Command) -> Callable[..., Any]:
-    """Give the command an option for each part of a `request`."""
+    """Add an option to the command for each part of a `request`."""
     parts = fields(PlanRequest)
 
     @wraps(command)

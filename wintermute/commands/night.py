@@ -65,7 +65,7 @@ Seen = Callable[[Decision], Decision]
 
 
 class NightVerbs:
-    """Answers `/night` and `/dream`, for those who are in a room now."""
+    """Answers `/night` and `/dream`."""
 
     def __init__(self, stores: Stores, tidying: Tidying, dreaming: Dreaming, clock: Clock) -> None:
         self._stores = stores

@@ -470,7 +470,7 @@ class Tasks:
         return task
 
     async def rename(self, tx: Transaction, was: str, scope: str) -> None:
-        """Give the tasks of a scope to its new name."""
+        """Move the tasks of a scope to its new name."""
         await tx.execute("UPDATE tasks SET scope = ? WHERE scope = ?", (scope, was))
 
     async def made_in(self, tx: Transaction, was: str, conversation_id: str) -> None:

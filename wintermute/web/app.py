@@ -35,7 +35,7 @@ from wintermute.web.views import Refusal, Views, failure_words
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
 REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 429, 431, 500, 503)
-"""Statuses that any JSON route may answer with, beside its own."""
+"""Error statuses of every JSON route."""
 STATUSES: dict[type[WintermuteError], int] = {
     PageRefused: 400,
     StoreMissing: 404,
@@ -44,7 +44,7 @@ STATUSES: dict[type[WintermuteError], int] = {
     StorageBlocked: 503,
     StoreUnusable: 503,
 }
-"""By kind of failure, as far as it matters to a client; all others are 409."""
+"""The status for each type of failure; others are 409."""
 BUG = ("Wintermute made a mistake.", "Try again; the log of `wintermute run` tells what happened.")
 WRONG_METHOD = (
     "This address cannot be used like that.",
@@ -54,7 +54,7 @@ NOTHING = "There is nothing at this address.", "Go back to the chat, or correct 
 
 
 class ApiProblem(BaseModel):
-    """An error as every JSON route tells it (V-031)."""
+    """An error, in the one form of all JSON routes (V-031)."""
 
     error: str
     what_to_do: str
@@ -95,8 +95,8 @@ def description(request: Request) -> JSONResponse:
     described["components"]["schemas"]["ApiProblem"] = ApiProblem.model_json_schema()
     for methods in described["paths"].values():
         for operation in methods.values():
-            operation["responses"].pop("422", None)  # which we tell as 400
-            for status in REFUSALS:  # told to the framework, they cost a validator for each route
+            operation["responses"].pop("422", None)  # we answer with 400 instead
+            for status in REFUSALS:  # the framework would make a validator for each
                 operation["responses"].setdefault(str(status), _described(status))
     return JSONResponse(described)
 
@@ -116,17 +116,17 @@ class WebApp:
         self._guarded = Guarded(app, self._views)
 
     def leave(self) -> None:
-        """Ask all that is being answered to end."""
+        """Ask all running answers to end."""
         self._views.sessions.dismiss_all()
 
     async def work(self) -> None:
-        """Make the answers that were asked for in folders, until cancelled."""
+        """Make the answers that were requested in folders, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(self._answer(await self._folders.asked.get()))
 
     async def _answer(self, asked: conversations.AskedAnswer) -> None:
-        """Answer what a request asked for, which may be over by now."""
+        """Answer a request's question; the request may be over by now."""
         if await _is_bug(self._folders.make(asked), {}):
             self._folders.fail(asked, *BUG)
 
@@ -151,7 +151,7 @@ async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
 
 
 async def told(request: Request, error: Exception) -> Response:
-    """Tell what came of a request that has no answer."""
+    """Return the response for an error."""
     if isinstance(error, HTTPException) and error.status_code == 303:
         return Response(status_code=303, headers=error.headers)
     views: Views = request.app.state.views
@@ -167,7 +167,7 @@ def _refusal(error: Exception, redact: Redaction) -> Refusal:
             return Refusal(405, *WRONG_METHOD)
         case HTTPException():
             return Refusal(error.status_code, *NOTHING)
-        case RequestValidationError():  # without its values: they may be secret, or no text
+        case RequestValidationError():  # without the values: they may be secret, or no text
             named = [f"{_place(each)}: {each['msg']}" for each in error.errors()[:5]]
             text = f"The request is not understood: {'; '.join(named)}."
             return Refusal(400, text, "Send what /openapi.json describes.")

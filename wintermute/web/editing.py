@@ -1,4 +1,4 @@
-"""Pages in an editor: preview, save against what was opened, and the way back (V-022, V-032)."""
+"""Pages in an editor: preview, saving only over the opened version, and undo (V-022, V-032)."""
 
 import asyncio
 from datetime import date
@@ -55,7 +55,7 @@ async def edit_page(views: Viewing, title: str) -> Response:
 
 
 def _meant(wiki: WikiStore, title: str) -> str:
-    """Give the path of the page that a title means, or that a new one of this title gets."""
+    """Return the path of the page with a title, or the path that a new one gets."""
     found = wiki.resolve(title)
     if isinstance(found, str):
         return found
@@ -140,7 +140,7 @@ async def put_page(
 
 @router.post("/api/wiki/undo")
 async def undo(views: Viewing, change: ChangeSetId) -> dict[str, list[str]]:
-    """Take a change of pages back; `kept`: those that somebody changed since, and that stay."""
+    """Undo a change of pages; `kept`: pages that were changed since, which stay."""
     stores = views.parts.stores
     found = await stores.changes.get(change) if views.parts.rooms else None
     kinds = {each.kind for each in found.changes} if found else set()
