@@ -1,8 +1,8 @@
 """Secrets in a text: keys, tokens, cards and passwords, found by their shape or their name. Pure.
 
-Text that is derived from talk stands in prompts, plain files and exports, and goes to whatever model
-answers. Each store that keeps such text asks here: facts are refused, elsewhere `[secret]` stands
-for the secret (M-083). `secret_shapes.toml` has the patterns, and the words of each language.
+Text from conversations gets into prompts, plain files and exports, and is sent to models. Each store
+of such text asks here: facts with a secret are refused, elsewhere `[secret]` replaces it (M-083).
+`secret_shapes.toml` has the patterns, and the words of each language.
 """
 
 # ruff: noqa: RUF001  marks of scripts that look like others
