@@ -87,7 +87,7 @@ class Answering:
         """Run only the forgetting until cancelled: the part of the due work that cannot wait."""
         await self.runner.run(self.rooms.wake, unasked=True, only=(FORGET, SCRUB))
 
-    async def keep_promises(self) -> None:
+    async def run_due_work(self) -> None:
         """Run due and background work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.promises.run())
@@ -216,7 +216,7 @@ async def _fitting(name: str, settings: Backend, stores: Stores, fixed: Request)
 
 async def _judge(own: DataFolder, toolbox: Toolbox, name: str) -> Judgement:
     """Judge a chosen model by the rule of a start (L-090)."""
-    fixed = await fixed_part(own, toolbox)
+    fixed = await fixed_request(own, toolbox)
     return await _fitting(name, own.config.llm.backends[name], own.stores, fixed)
 
 
@@ -224,7 +224,7 @@ def _problems(judgements: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:
     return tuple(f"{name}: {one.text}" for name, one in judgements if one.state != "ok")
 
 
-async def fixed_part(own: DataFolder, toolbox: Toolbox) -> Request:
+async def fixed_request(own: DataFolder, toolbox: Toolbox) -> Request:
     """Return the smallest question of the owner's chats: their fixed part with a short message."""
     stores, texts, scope = own.stores, own.texts, own.stores.owner.scope
     core, toolbox = core_text(await stores.core.text(scope)), await toolbox.within(scope)

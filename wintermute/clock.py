@@ -159,7 +159,7 @@ class CheckedClock:
         self._server: ClockReading | None = None
         self._since: float | None = None
         if last is None and not asks:
-            self._last = self._seen()
+            self._last = self._reading()
 
     @property
     def last(self) -> ClockReading | None:
@@ -169,7 +169,7 @@ class CheckedClock:
     @property
     def doubt(self) -> Doubt | None:
         """The reason why the clock is not trusted now; None: it is."""
-        seen = self._judged()
+        seen = self._checked_reading()
         if self._since is None:
             return None
         if self._last is None:
@@ -179,7 +179,7 @@ class CheckedClock:
         return Doubt(seen.wall - due, waits=not vouches(self._server, ours))
 
     def now(self) -> datetime:
-        seen = self._judged()
+        seen = self._checked_reading()
         return seen.wall if self._last is None else self._last.at(seen.steady)
 
     def monotonic(self) -> float:
@@ -205,11 +205,11 @@ class CheckedClock:
         behind = max(timedelta(), now.wall - self._server.at(now.steady))
         return max(sent_at, min(sent_at + behind, now.wall))
 
-    def _seen(self) -> ClockReading:
+    def _reading(self) -> ClockReading:
         return ClockReading(self._machine.now(), self._machine.monotonic())
 
-    def _judged(self) -> ClockReading:
-        seen = self._seen()
+    def _checked_reading(self) -> ClockReading:
+        seen = self._reading()
         doubted = 0.0 if self._since is None else seen.steady - self._since
         if believable(seen, self._last, self._server, doubted):
             if self._since is not None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from wintermute.answering import Answering, Part, Windows, answering, fixed_part, folder_answers
+from wintermute.answering import Answering, Part, Windows, answering, fixed_request, folder_answers
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
 from wintermute.commands.chat import NAMES
 from wintermute.config.lock import has_room, hold
@@ -127,7 +127,7 @@ class Wintermute:
     async def _keep(self) -> None:
         """Run due work once it is known who is in the rooms, because it may be private."""
         await self.door.sync.ready.wait()
-        await self.answering.keep_promises()
+        await self.answering.run_due_work()
 
     async def _serve(self) -> None:
         """Serve the web pages. The framework is loaded only after the start, which it would delay (V-001)."""
@@ -278,7 +278,7 @@ async def open_wintermute(
         verifications = Verifications(client, stores, policy, clock)
         opened = DataFolder(config, stores, models, texts, clock, redact, ids)
         answers = answering(opened, speakers, verifications)
-        windows = Windows(config, stores, await fixed_part(opened, answers.toolbox))
+        windows = Windows(config, stores, await fixed_request(opened, answers.toolbox))
         await windows.prove()
         if outdated := texts.outdated(config.context.layout, config.llm.sizes):
             log.warning("prompt outdated reason=%s", outdated)
@@ -308,7 +308,7 @@ async def _answering(
 ) -> tuple[Answering, Windows]:
     """Build the parts that answer; `warn` gets a line for each problem. Raises: ConfigurationError."""
     answers, config = answering(own, speaker), own.config
-    windows = Windows(config, own.stores, await fixed_part(own, answers.toolbox))
+    windows = Windows(config, own.stores, await fixed_request(own, answers.toolbox))
     outdated = own.texts.outdated(config.context.layout, config.llm.sizes)
     for line in (*await windows.prove(), outdated):
         if line:
@@ -367,7 +367,7 @@ async def open_chat(
         chat = Chat(stores, answers.rooms, speaker, clock, new_id)
         async with asyncio.TaskGroup() as group:
             parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]
-            parts += [answers.keep_promises()] if attended else []
+            parts += [answers.run_due_work()] if attended else []
             work = [group.create_task(part) for part in parts]
             yield chat
             if not attended:

@@ -32,7 +32,7 @@ MOST_WIDE = 6
 """The longest password in a script without blanks, in characters; more are a sentence."""
 UNSPACED = ("hi", "ja", "ko", "zh")
 """Languages without blanks between words."""
-TOLD = frozenset({"lautet", "luidt", "brzmi", "zní"})
+LINKING_VERBS = frozenset({"lautet", "luidt", "brzmi", "zní"})
 """Verbs between the word "password" and the password."""
 OPENING = "\"'“«„`「『*_|"
 CLOSING = "\"'`*_|)»”“’」』.,:;?"
@@ -170,7 +170,7 @@ def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
             joined = bool(of["joined"].match(text, then.end()))
             verb = then["is"].strip(" ,—–-").lower() if then.lastgroup == "is" else ""
             own = far or any(of["own"].findall(before[-40:]))
-            is_told = then.lastgroup == "mark" or verb in TOLD or (bool(verb) and own)
+            is_told = then.lastgroup == "mark" or verb in LINKING_VERBS or (bool(verb) and own)
             weak = (far < 2 and bool(is_told)) or (joined and then.lastgroup in ("mark", "is"))
             if span := _value(text, then, table, weak=weak):
                 yield span

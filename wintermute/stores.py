@@ -128,7 +128,7 @@ class Stores:
         places, health, jobs = Places(data_dir, owner), Health(database, clock), Jobs(clock, new_id)
         changes, decisions = ChangeSets(database, clock, new_id), Decisions(database, clock)
         placing = Placing(database, changes, _files(places, wiki), data_dir)
-        facts = Facts(database, changes, clock, new_id, _owed(memory, jobs), health)
+        facts = Facts(database, changes, clock, new_id, _enqueue_embedding(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks, occurrences = _task_stores(database, changes, clock, new_id, owner, timezone)
         hours = partial((quiet or QuietHours()).until, zone=tasks.zone)
@@ -238,7 +238,7 @@ async def prepare(stores: Stores) -> None:
         await stores.jobs.owe(tx, OWED)
 
 
-def _owed(memory: Memory, jobs: Jobs) -> Owing | None:
+def _enqueue_embedding(memory: Memory, jobs: Jobs) -> Owing | None:
     return None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
 
 

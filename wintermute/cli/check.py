@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.answering import answering, fixed_part
+from wintermute.answering import answering, fixed_request
 from wintermute.cli.opening import embedder_starts, open_with_gaps
 from wintermute.cli.options import CONFIG, redacted, reporting
 from wintermute.clock import CheckedClock, SystemClock, host_zone, zone_doubt
 from wintermute.config.lock import holder
 from wintermute.config.read import BACKENDS, environment
-from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
+from wintermute.config.schema import UNTOUCHED, Backend, Config, is_still_example
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import LONGEST_LOG, is_unmade, open_database, prove_free
 from wintermute.errors import (
@@ -229,7 +229,7 @@ def command(ctx: click.Context, as_json: bool, login: bool) -> None:
     config, missing = open_with_gaps(ctx, level="error")
     path = str(ctx.meta[CONFIG])
     problems = [f"{path}:{problem}" for problem in missing]
-    problems += [f"{path}: {UNTOUCHED}"] if is_untouched(config) else []
+    problems += [f"{path}: {UNTOUCHED}"] if is_still_example(config) else []
     facts = [Finding("config", "fail", problem) for problem in problems]
     facts = facts or [Finding("config", "ok", path)]
     lacking = {problem.key.removesuffix(".api_key") for problem in missing}
@@ -244,7 +244,7 @@ async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> li
     time = f"{config.timezone}, where it is {here:%Y-%m-%d %H:%M}"
     doubt = zone_doubt(config.timezone, host_zone(environment()), here)
     path = config.data_dir / "wintermute.db"
-    fixed = await _fixed(config)
+    fixed = await _fixed_request(config)
     embeds = config.memory.embeddings.backend
     chatting = {n for n in config.llm.backends if n != embeds or any(n in each for each in roles)}
     models = [
@@ -271,7 +271,7 @@ async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> li
     ]
 
 
-async def _fixed(config: Config) -> Request | None:
+async def _fixed_request(config: Config) -> Request | None:
     """Return the fixed part of every question; None if another line says why there is none.
 
     The tools get stores in a temporary folder, so that nothing is written to the data folder.
@@ -290,7 +290,7 @@ async def _fixed(config: Config) -> Request | None:
                 speaker, checked = TerminalSpeaker(Output(lambda: None)), CheckedClock(clock)
                 async with aclosing(Models(config.llm, opened, clock, new_id, zone)) as models:
                     own = DataFolder(config, stores, models, texts, checked, redact)
-                    fixed = await fixed_part(own, answering(own, speaker).toolbox)
+                    fixed = await fixed_request(own, answering(own, speaker).toolbox)
     except (WintermuteError, OSError):
         return None
     return dataclasses.replace(fixed, messages=tuple(redact.tree(fixed.messages, FRAME)))

@@ -156,11 +156,11 @@ class Interview:
 
     def account(self, answer: str) -> str:
         """Accept any Matrix id: the login tests it."""
-        self._offered["user_id"] = user = self._spelled("user_id", answer)
+        self._offered["user_id"] = user = self._as_matrix_id("user_id", answer)
         self._matrix = replace(self._matrix, user_id=user if ":" in user else user[1:])
         return ""
 
-    def _spelled(self, question: str, answer: str, server: str = "") -> str:
+    def _as_matrix_id(self, question: str, answer: str, server: str = "") -> str:
         """Return a Matrix id as typed; one with capital letters is doubted, and offered in small ones."""
         user = f"@{answer.removeprefix('@')}"
         if not re.fullmatch(f"{NAME}({SERVER})?", user):
@@ -187,7 +187,7 @@ class Interview:
         """Check that this account exists, if the homeserver tells."""
         assert self.session is not None
         server = self.session.user_id.partition(":")[2]
-        user = self._spelled("owner", answer, f":{server}")
+        user = self._as_matrix_id("owner", answer, f":{server}")
         if user == self.session.user_id:
             raise ConfigurationError("that is the bot: write your own account")
         known = asyncio.run(exists(self._matrix, self.session.access_token, user))

@@ -58,7 +58,7 @@ from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import EMPTY_AT_SHELL
 
-SAID: dict[AddOutcome, str] = {
+OUTCOMES: dict[AddOutcome, str] = {
     "stored": "stored",
     "known": "known already",
     "raised": "known already, now as said by the person",
@@ -191,7 +191,7 @@ async def _added(
         fact, outcome = await stores.facts.add(tx, reason, text, source, scope=place, until=end)
     await stores.memories.text(place)
     values = {"outcome": outcome, "id": fact.id, "text": fact.text, "source": fact.source}
-    return Report(values, [f"{SAID[outcome]}  {fact.id}  {fact.text}"])
+    return Report(values, [f"{OUTCOMES[outcome]}  {fact.id}  {fact.text}"])
 
 
 @command.command("show")

@@ -74,10 +74,10 @@ def search(
         if stores.meaning is not None and (query or batch):
             await stores.meaning.ready(START_SECONDS)
         if query is not None or batch is not None:
-            await _tell_owed(stores, place)
+            await _warn_of_missing_embeddings(stores, place)
         if batch is not None:
             return await _answer_all(ctx, stores, batch, place, most, then)
-        hits = await _found(stores, place, query, most, then)
+        hits = await _matches(stores, place, query, most, then)
         values = {"hits": [_hit_values(hit) for hit in hits]}
         lines = [
             f"{fact_line(hit.fact, stores.tasks.zone)}{f' ({BESIDE})' if hit.beside else ''}"
@@ -94,7 +94,7 @@ async def _none(stores: Stores, scope: str) -> str:
     return "Nothing fits." if await stores.facts.count(scope) else EMPTY_AT_SHELL["memories"]
 
 
-async def _tell_owed(stores: Stores, scope: str) -> None:
+async def _warn_of_missing_embeddings(stores: Stores, scope: str) -> None:
     """Warn on stderr of memories without an embedding: no daemon may be running to make it."""
     owed = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
     if owed:
@@ -105,7 +105,7 @@ async def _tell_owed(stores: Stores, scope: str) -> None:
         )
 
 
-async def _found(
+async def _matches(
     stores: Stores, scope: str, query: str | None, most: int, when: datetime | None
 ) -> list[Hit]:
     """Return matching facts with scores; the newest facts have none."""
@@ -291,7 +291,7 @@ def _why_lines(fact: Fact, found: Provenance, zone: ZoneInfo) -> Iterator[str]:
         yield from _learnt_lines(each, zone)
     yield from (f"it replaced: {fact_line(other, zone)}" for other in found.replaced)
     yield from (f"it was replaced by: {fact_line(other, zone)}" for other in found.replaced_by)
-    yield from (f"brought to: {_said_line(said, zone)}" for said in found.brought_to)
+    yield from (f"brought to: {_message_line(said, zone)}" for said in found.brought_to)
 
 
 def _learnt_lines(learnt: Learnt, zone: ZoneInfo) -> Iterator[str]:
@@ -299,12 +299,12 @@ def _learnt_lines(learnt: Learnt, zone: ZoneInfo) -> Iterator[str]:
         yield f"from {learnt.origin}"
         return
     yield f"from {learnt.link or learnt.origin}:"
-    yield from (f"    {_said_line(said, zone)}" for said in learnt.before)
-    yield f"  > {_said_line(learnt.message, zone)}"
-    yield from (f"    {_said_line(said, zone)}" for said in learnt.after)
+    yield from (f"    {_message_line(said, zone)}" for said in learnt.before)
+    yield f"  > {_message_line(learnt.message, zone)}"
+    yield from (f"    {_message_line(said, zone)}" for said in learnt.after)
 
 
-def _said_line(said: Said, zone: ZoneInfo) -> str:
+def _message_line(said: Said, zone: ZoneInfo) -> str:
     return f"{day(said.at, zone)} {said.who}: {brief(said.text) or '[not kept any more]'}"
 
 

@@ -115,7 +115,7 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     parts = [
         *_parts("system", pieces(system)),
         *_tools(offered),
-        *_said(past, looks),
+        *_messages(past, looks),
         *_parts("told before", parts_of(retold(before)) if layout == "append" else ()),
         *_parts("next message", parts_of(news)),
     ]
@@ -164,7 +164,7 @@ def _parts(where: str, named: tuple[tuple[str, str], ...]) -> Iterator[PromptPar
         yield PromptPart(where, name or "-", estimate(text), text)
 
 
-def _said(past: BranchView, looks: Looks) -> Iterator[PromptPart]:
+def _messages(past: BranchView, looks: Looks) -> Iterator[PromptPart]:
     """Yield the messages without their words; `wintermute loom show` prints them."""
     said = messages("" if looks.layout == "system" else None, past, looks)
     if past.fold is not None and looks.layout == "append":

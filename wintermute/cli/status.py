@@ -56,7 +56,7 @@ async def _facts(config: Config) -> list[Finding]:
     async with open_database(path, read_only=True) as opened:
         stored = await gather(opened, SystemClock(), config.timezone, config.llm.budget)
         stored = with_memory(stored, await _memory(config, opened))
-        asked = await _asked(opened)
+        asked = await _questions(opened)
         nights = await night_finding(
             opened, SystemClock(), config.dreaming, ZoneInfo(config.timezone), config.data_dir
         )
@@ -71,7 +71,7 @@ async def _facts(config: Config) -> list[Finding]:
     return [*here, *stored, wiki, nights, *unusable_files(places, config.data_dir / "prompts")]
 
 
-async def _asked(database: Database) -> list[Finding]:
+async def _questions(database: Database) -> list[Finding]:
     """Report memories whose lines disappeared from their file all at once (M-090)."""
     waiting = await Decisions(database, SystemClock()).waiting(None, LINES)
     problem = (

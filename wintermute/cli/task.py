@@ -29,7 +29,7 @@ from wintermute.tasks.schedules import KINDS, MODES, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 from wintermute.text import EMPTY_AT_SHELL, counted, harmless
 
-TOLD = 3
+SHOWN_AFTER_CHANGE = 3
 """The number of due times shown after a change."""
 UNFINISHED = {"claimed": "under way", "missed": "not done the last time"}
 CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
@@ -76,7 +76,7 @@ class TaskView:
     def changed(self) -> Iterator[str]:
         """Yield the answer to a change: the task, and its next due times."""
         yield task_line(self.task)
-        coming = self.coming(TOLD)
+        coming = self.coming(SHOWN_AFTER_CHANGE)
         yield from (f"  due {self.due_text(due)}" for due in coming)
         if remark := self.remark():
             yield f"  {remark}"
@@ -142,7 +142,11 @@ class TaskView:
 
     def changed_json(self) -> Json:
         """Return the fields with the next due times and a remark."""
-        return {**self.json(), "next": self.coming_json(TOLD), "remark": self.remark()}
+        return {
+            **self.json(),
+            "next": self.coming_json(SHOWN_AFTER_CHANGE),
+            "remark": self.remark(),
+        }
 
     def coming_json(self, count: int) -> list[Json]:
         """Return the next due times as JSON."""
@@ -215,7 +219,7 @@ async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
     Example: wintermute task list --status all
     """
     named = await scope_of(stores, scope) if scope else None
-    seen = await _seen(stores, await stores.tasks.listed(named, status))
+    seen = await _view(stores, await stores.tasks.listed(named, status))
     nothing = dict.fromkeys(("active", "all"), EMPTY_AT_SHELL["tasks"])
     lines = [each.row() for each in seen] or [nothing.get(status, f"No task is {status}.")]
     return Report([each.json() for each in seen], lines)
@@ -229,7 +233,7 @@ async def show(stores: Stores, task_id: str) -> Report:
 
     Example: wintermute task show task_ab12cd34
     """
-    [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
+    [seen] = await _view(stores, [await stores.tasks.get(task_id, None)])
     occurrences = await stores.occurrences.of_task(seen.task.id, SHOWN)
     values = {**seen.changed_json(), "occurrences": [*map(occurrence_json, occurrences)]}
     return Report(values, seen.full(occurrences))
@@ -246,7 +250,7 @@ async def next_(stores: Stores, task_id: str, count: int) -> Report:
 
     Example: wintermute task next task_ab12cd34 --count 5
     """
-    [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
+    [seen] = await _view(stores, [await stores.tasks.get(task_id, None)])
     lines = [seen.due_text(due) for due in seen.coming(count)] or [seen.nothing()]
     return Report(seen.coming_json(count), lines)
 
@@ -338,11 +342,11 @@ def _why(stores: Stores) -> Reason:
 
 
 async def _changed(stores: Stores, task: Task) -> Report:
-    [seen] = await _seen(stores, [task])
+    [seen] = await _view(stores, [task])
     return Report(seen.changed_json(), seen.changed())
 
 
-async def _seen(stores: Stores, tasks: Sequence[Task]) -> list[TaskView]:
+async def _view(stores: Stores, tasks: Sequence[Task]) -> list[TaskView]:
     last = await stores.occurrences.last([task.id for task in tasks])
     now, zone = SystemClock().now(), stores.tasks.zone
     return [TaskView(task, last.get(task.id), now, zone) for task in tasks]

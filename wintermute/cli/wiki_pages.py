@@ -52,7 +52,7 @@ Need = Literal["whole", "sound", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
+class _Target:
     """A store and its configuration; None for a store alone."""
 
     settings: WikiSettings
@@ -60,7 +60,7 @@ class _Home:
     redact: Redaction
 
     @classmethod
-    def meant(cls, ctx: click.Context, store: Path | None, *, need: Need) -> "_Home":
+    def of(cls, ctx: click.Context, store: Path | None, *, need: Need) -> "_Target":
         """Find the store of a command. `need`: its configuration. Raises: ConfigurationError; StoreMissing."""
         settings = settings_of(ctx, store)
         if not WikiStore(settings.store).exists:
@@ -141,14 +141,14 @@ def consolidate(
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
-    home = _Home.meant(ctx, store, need="whole" if agent == BUILTIN else "sound")
+    target = _Target.of(ctx, store, need="whole" if agent == BUILTIN else "sound")
     zone = local_now(ctx).tzinfo
 
     async def work() -> WikiJob | Preview | None:
-        async with home.opened(models=agent == BUILTIN) as (kept, models):
-            at_work = _at_work(home, kept, models, zone)
+        async with target.opened(models=agent == BUILTIN) as (kept, models):
+            at_work = _consolidation(target, kept, models, zone)
             at_work.agent(agent)
-            material = _material(home, kept, conversation, agent)
+            material = _material(target, kept, conversation, agent)
             _progress(f"{agent} is at work")
             if dry_run:
                 return await at_work.preview(material, agent)
@@ -161,22 +161,22 @@ def consolidate(
         _tell_job(ctx, done, as_json=as_json)
 
 
-def _at_work(
-    home: _Home, kept: Consolidations | None, models: Models | None, zone: tzinfo | None
+def _consolidation(
+    target: _Target, kept: Consolidations | None, models: Models | None, zone: tzinfo | None
 ) -> Consolidation:
-    agents = _agents(home, kept, models)
-    return Consolidation(home.wiki, agents, SystemClock(), zone, kept, home.redact)
+    agents = _agents(target, kept, models)
+    return Consolidation(target.wiki, agents, SystemClock(), zone, kept, target.redact)
 
 
 def _agents(
-    home: _Home, kept: Consolidations | None, models: Models | None
+    target: _Target, kept: Consolidations | None, models: Models | None
 ) -> Mapping[str, PageAgent]:
     """Return the agents by name; the built-in one needs `models`."""
-    settings, config = home.settings, home.config
+    settings, config = target.settings, target.config
     prompt = settings.consolidation_prompt
     instructions = Template(prompt.parent, prompt.name)
     secrets = secret_values(config) if config else ()
-    given = program_environment(environment(), secrets, home.redact)
+    given = program_environment(environment(), secrets, target.redact)
     agents: dict[str, PageAgent] = {
         name: ProgramAgent(name, command, instructions, given)
         for name, command in settings.agent_cmds.items()
@@ -196,9 +196,9 @@ def _progress(step: str) -> None:
         click.echo(f"{harmless(step)} …", err=True)
 
 
-def _material(home: _Home, kept: Consolidations | None, named: str, agent: str) -> RawMaterial:
+def _material(target: _Target, kept: Consolidations | None, named: str, agent: str) -> RawMaterial:
     """Return a conversation folder, or else a chat, as source. Raises: WintermuteError."""
-    wiki = home.wiki
+    wiki = target.wiki
     if os.path.lexists(wiki.root / named) or os.path.lexists(named):
         return FolderTalk(wiki.root, conversation_of(wiki, named), kept)
     if kept is None:
@@ -244,17 +244,17 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
 
     Example: wintermute wiki undo 20260504-101500
     """
-    home = _Home.meant(ctx, store, need="none")
+    target = _Target.of(ctx, store, need="none")
     now = local_now(ctx)
     if job and job.startswith("set_"):
-        if not home.is_recorded:
+        if not target.is_recorded:
             raise WintermuteError(NO_RECORD)
         ctx.invoke(undo_command("page"), batch=job, as_json=as_json)
 
     async def work() -> TakenBack:
-        async with home.opened(models=False) as (kept, _):
+        async with target.opened(models=False) as (kept, _):
             recording = kept.taking_back if kept else None
-            return await take_back(home.wiki.files, job, now, recording)
+            return await take_back(target.wiki.files, job, now, recording)
 
     done = asyncio.run(work())
     gone = [change.path for change in done.changes if change.after is None]
@@ -262,11 +262,11 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
     values = {"job": done.job.name, "undoes": done.job.undoes, "back": back, "gone": gone}
     lines = [f"{path} is back" for path in back] + [f"{path} is gone" for path in gone]
     lines += [f"{path} was changed since: that stays" for path in done.kept]
-    lines += _what_to_do_again(home.wiki, done.job.undoes or "")
+    lines += _how_to_repeat(target.wiki, done.job.undoes or "")
     tell(ctx, values | {"kept": list(done.kept)}, *lines, as_json=as_json)
 
 
-def _what_to_do_again(wiki: WikiStore, name: str) -> list[str]:
+def _how_to_repeat(wiki: WikiStore, name: str) -> list[str]:
     """Return how to repeat a job: a chat is read only once, but a raw copy of that part exists."""
     job = read_job(wiki.files, name)
     if job is None or not job.raw_copy or "/" in job.conversation:

@@ -102,7 +102,7 @@ def on_pages(work: Callable[..., WikiFound]) -> Callable[..., None]:
     return run
 
 
-def _found(wiki: WikiStore, title: str, *, raw: bool = False) -> str:
+def _page_path(wiki: WikiStore, title: str, *, raw: bool = False) -> str:
     found = wiki.resolve(title, raw=raw)
     if isinstance(found, Unresolved):
         raise WintermuteError(str(found))
@@ -201,7 +201,7 @@ def read(ctx: click.Context, store: Path | None, title: str, raw: bool, as_json:
     """
     wiki = WikiStore(settings_of(ctx, store).store)
     with wiki.files.reading():
-        path = _found(wiki, title, raw=raw)
+        path = _page_path(wiki, title, raw=raw)
         content = _content(wiki, path)
     if as_json:
         tell(ctx, {"path": path, "text": _decoded(path, content)}, as_json=True)
@@ -229,7 +229,7 @@ def resolve(wiki: WikiStore, title: str, raw: bool) -> WikiFound:
 
     Example: wintermute wiki resolve semantic/Garden
     """
-    path = _found(wiki, title, raw=raw)
+    path = _page_path(wiki, title, raw=raw)
     return {"path": path}, [path]
 
 
@@ -241,7 +241,7 @@ def backlinks(wiki: WikiStore, title: str) -> WikiFound:
 
     Example: wintermute wiki backlinks "Garden"
     """
-    found = wiki.graph().backlinks(_found(wiki, title))
+    found = wiki.graph().backlinks(_page_path(wiki, title))
     return found, map(shown, found)
 
 
@@ -286,7 +286,7 @@ def tokens(wiki: WikiStore, title: str) -> WikiFound:
 
     Example: wintermute wiki tokens semantic/Garden.md
     """
-    path = _found(wiki, title)
+    path = _page_path(wiki, title)
     page = read_page(_content(wiki, path))
     if page.unusable:
         raise WintermuteError(f"{path} {page.unusable}")

@@ -13,7 +13,7 @@ from wintermute.commands.forgetting import YES, Forgetting, after_word, named_in
 from wintermute.commands.memories import Remembered
 from wintermute.commands.models import ModelVerbs
 from wintermute.commands.night import NightVerbs
-from wintermute.commands.tasks import Reminding, TaskVerbs, back_words, bounded
+from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, describe_undo
 from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.asking import Folding
 from wintermute.conversation.casting import Branching
@@ -241,12 +241,12 @@ class ChatCommands:
         if await self._stores.jobs.is_forgetting(tx):
             return f"{FORGETTING.capitalize()}."
         undone = await self._stores.undo.within(tx, wanted)
-        return back_words(undone)
+        return describe_undo(undone)
 
     async def _undo_files(self, row: Waiting, scope: str) -> str | None:
         """Ask first, or undo a change of files, which no transaction covers (M-091)."""
         if done := await self._stores.changes.by_key(row.event_id):  # a kill came after the undo
-            return back_words(Undone(done.id, done.changes))
+            return describe_undo(Undone(done.id, done.changes))
         await self._stores.memories.text(scope)  # takes in edits by hand first
         async with self._stores.database.transaction() as tx:
             wanted = await self._wanted(tx, row, scope)
@@ -260,7 +260,7 @@ class ChatCommands:
         if (named := named_in(row.body).lower()) in ("", YES):
             by = row.sender if scope.startswith(ROOM) else None
             asked = await self._stores.undo.to_confirm(wanted, by)
-            shown = UNDO_CONFIRM.format(back_words(asked)) if asked else ""
+            shown = UNDO_CONFIRM.format(describe_undo(asked)) if asked else ""
             if named and question != shown:
                 return NOTHING_TO_CONFIRM
             if shown and not named:
@@ -269,7 +269,7 @@ class ChatCommands:
             if row.edits is None:  # else the earlier wording is undone first
                 self._agreed[row.event_id] = wanted.id
             return None
-        return back_words(await undo(self._stores, wanted, key=row.event_id))
+        return describe_undo(await undo(self._stores, wanted, key=row.event_id))
 
     async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
         """Return the named change set if it is of this scope; else the last one that somebody asked for."""

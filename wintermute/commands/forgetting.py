@@ -14,7 +14,7 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
 from wintermute.stores import Stores
-from wintermute.tasks.due import in_short
+from wintermute.tasks.due import relative_time
 from wintermute.text import counted, plain
 
 YES = "yes"
@@ -116,7 +116,7 @@ class Forgetting:
         if question is None:  # a repeated yes gets the same answer until all is erased
             if last is None or said not in (FORGETTING, FORGETTING_HERE):
                 return missing
-            when = in_short(last.sent_at, row.sent_at, self._stores.tasks.zone)
+            when = relative_time(last.sent_at, row.sent_at, self._stores.tasks.zone)
             return said if busy else FORGOTTEN_SINCE.format(when)
         before, shown = question
         said = after_word(before.body)

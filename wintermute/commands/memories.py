@@ -21,7 +21,7 @@ from wintermute.text import EMPTY_LISTS, display_name, one_line, plain, shortene
 
 AROUND = 2
 """Messages shown before and after the source of a memory."""
-LATELY = 10
+MOST_USES = 10
 """The latest messages for whose answers a memory was used."""
 ASSISTANT = "assistant"
 MOST_MESSAGES = 8
@@ -137,7 +137,7 @@ async def provenance(stores: Stores, fact: Fact) -> Provenance:
         learnt = [await _learnt(stores, tx, each) for each in fact.origins if each not in edits]
         brought = [
             await _message_of(stores, tx, cast_id)
-            for cast_id in await stores.recalls.given_to(fact.id, LATELY)
+            for cast_id in await stores.recalls.given_to(fact.id, MOST_USES)
         ]
     replaced, replaced_by = await stores.facts.kin(fact)
     return Provenance(
@@ -155,7 +155,7 @@ async def _learnt(stores: Stores, tx: Transaction, origin: str) -> Learnt:
     answer = tuple(_with_answers((row,), answers))[1:]
     return Learnt(
         origin,
-        _said(row, newest.body),
+        _quoted(row, newest.body),
         link(row),
         tuple(_with_answers(before, answers)),
         (*answer, *_with_answers(after, answers)),
@@ -164,19 +164,19 @@ async def _learnt(stores: Stores, tx: Transaction, origin: str) -> Learnt:
 
 def _with_answers(rows: Iterable[Waiting], answers: dict[str, str]) -> Iterable[Said]:
     for row in rows:
-        yield _said(row, row.body)
+        yield _quoted(row, row.body)
         if answer := answers.get(row.event_id):
             yield Said(row.sent_at, ASSISTANT, answer)
 
 
-def _said(row: Waiting, body: str) -> Said:
+def _quoted(row: Waiting, body: str) -> Said:
     return Said(row.sent_at, row.sender_name or row.sender, body)
 
 
 async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> Said | None:
     event_id = (await stores.casts.get(cast_id)).event_id
     row = await stores.inbox.find(tx, event_id) if event_id else None
-    return _said(row, row.body) if row else None
+    return _quoted(row, row.body) if row else None
 
 
 class Remembered:

@@ -60,7 +60,7 @@ HOW = {"failed": " failed", "left": " goes on in the next night"}
 """Words for a phase that was not finished."""
 
 
-Seen = Callable[[Decision], Decision]
+Mask = Callable[[Decision], Decision]
 """Returns the item as it may be shown to the person or model that asks."""
 
 
@@ -102,17 +102,17 @@ class NightVerbs:
         self, words: Sequence[str], origin: Origin, scope: str, *, by_model: bool = False
     ) -> str:
         """Answer the words after `/night`; a model gets no words from outside."""
-        seen: Seen = for_a_model if by_model else replace
+        mask: Mask = for_a_model if by_model else replace
         if words[1:] and words[-1].casefold() in VERBS:  # `/night 3 old`
             words = [words[-1], *words[:-1]]
         verb = words[0].casefold() if words else ""
         if verb not in (*VERBS, "undo"):
-            return await _or_why_not(self._shown(words, scope, seen))
+            return await _or_why_not(self._shown(words, scope, mask))
         if self._stores.owner.is_unvouched(origin, scope):
             return UNVOUCHED
         if verb == "undo":
             return await _or_why_not(self._undo(words[1:], scope, by_model=by_model))
-        return await _or_why_not(self._answered(words[1:], scope, seen, verb))
+        return await _or_why_not(self._answered(words[1:], scope, mask, verb))
 
     async def shown(self, item: str, scope: str) -> str:
         """Answer `/night ITEM` to a model, whatever the item is called.
@@ -121,11 +121,11 @@ class NightVerbs:
         """
         return await _or_why_not(self._shown([item] if item else [], scope, for_a_model))
 
-    async def _shown(self, words: Sequence[str], scope: str, seen: Seen) -> str:
+    async def _shown(self, words: Sequence[str], scope: str, mask: Mask) -> str:
         if len(words) > 1:
             return USAGE
         if words and ("#" in words[0].strip("`#") or is_number(words[0])):
-            item = seen(await self._questions.shown(words[0], scope))
+            item = mask(await self._questions.shown(words[0], scope))
             answers = ["", f"{how_to_answer(item)} answers."] * (item.state == "open")
             return "\n".join([*whole(item, chat=True), *answers])
         night = await self._night_shown(words, scope)
@@ -133,7 +133,7 @@ class NightVerbs:
         if night is None:
             return EMPTY_LISTS["nights"]
         everything = await self._stores.decisions.listed(self._stores.database, night.id)
-        items = [seen(item) for item in everything if item.scope == scope]
+        items = [mask(item) for item in everything if item.scope == scope]
         older = [item for item in waiting if item.night != night.id]
         taken = {item.n for item in older}
         lines = [self._head(night, scope)]
@@ -149,7 +149,7 @@ class NightVerbs:
         lines += [] if items else ["", NOTHING_HERE]
         if others := len(everything) - len(items):
             lines.append(f"and {counted(others, 'item')} of other chats: `/night` shows them there")
-        lines += [f"Still asked: `{item.id}` {item_words(seen(item))}" for item in older]
+        lines += [f"Still asked: `{item.id}` {item_words(mask(item))}" for item in older]
         return "\n".join([bounded(lines), *([ANSWERS] if waiting else [])])
 
     async def _night_shown(self, words: Sequence[str], scope: str) -> Night | None:
@@ -173,17 +173,17 @@ class NightVerbs:
         noted += [f"{counted(elsewhere, 'phase')} of others failed"] if elsewhere else []
         return "\n".join([said, *(f"- {note}" for note in noted)])
 
-    async def _answered(self, words: Sequence[str], scope: str, seen: Seen, verb: str) -> str:
+    async def _answered(self, words: Sequence[str], scope: str, mask: Mask, verb: str) -> str:
         if not words:
             return USAGE
         ask = self._questions
         try:
             items = await ask.meant(words, scope)
         except SeveralMeant as several:
-            return bounded([SEVERAL, *(item_line(seen(each), each.id) for each in several.items)])
+            return bounded([SEVERAL, *(item_line(mask(each), each.id) for each in several.items)])
         done = [await ask.follow(item, verb, self._executors) for item in items]
         yes = VERBS[verb] != "both"
-        lines = [_answer_line(replace(each, item=seen(each.item)), yes=yes) for each in done]
+        lines = [_answer_line(replace(each, item=mask(each.item)), yes=yes) for each in done]
         return bounded(lines) or NOTHING_OPEN
 
     async def _undo(self, words: Sequence[str], scope: str, *, by_model: bool) -> str:

@@ -21,7 +21,7 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Json
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
-from wintermute.tasks.due import in_short, tomorrow
+from wintermute.tasks.due import relative_time, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import spoken, timed, unread
 from wintermute.tasks.schedules import PlanRequest
@@ -125,7 +125,7 @@ def brief(value: object) -> str:
     return line if len(line) <= MOST else f"{line[: MOST - 1]}…"
 
 
-def back_words(undone: Undone) -> str:
+def describe_undo(undone: Undone) -> str:
     """Describe an undo for a chat."""
     return bounded(back_lines(undone)) or NOTHING_TO_UNDO
 
@@ -290,12 +290,12 @@ class TaskVerbs:
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """List the tasks of a scope, or change one of them."""
         words = row.body.split()[1:]
-        room_tasks = await self._occurrences.told_of_rooms(tx, row.conversation_id)
+        room_tasks = await self._occurrences.room_tasks_shown_in(tx, row.conversation_id)
         if not words:
             return await self._listed({scope, *room_tasks.values()})
         verb = self._verbs.get(words[0].lower())
         if len(words) == 1 and words[0].lower() in ("done", "snooze", "tomorrow", "cancel"):
-            last = await self._occurrences.last_told(tx, row.conversation_id)
+            last = await self._occurrences.last_delivered(tx, row.conversation_id)
             words += [last] if last else []
         if verb is None or len(words) < 2:
             return f"{self._missing(words)}\n\n{VERBS}"
@@ -379,7 +379,7 @@ class TaskVerbs:
         due = last.due_at if last else before.next_due or now.replace(second=0, microsecond=0)
         until = tomorrow(due, now, zone)
         task = await self._tasks.snooze(tx, target, until)
-        return f"Again {in_short(until, now, zone)}: {_named(task)}"
+        return f"Again {relative_time(until, now, zone)}: {_named(task)}"
 
     async def _cancel(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.delete(tx, target)
@@ -404,7 +404,7 @@ class TaskVerbs:
 
     def _spoken(self, task: Task) -> str:
         now, zone = self._clock.now(), self._tasks.zone
-        return in_short(task.next_due, now, zone) if task.next_due else ""
+        return relative_time(task.next_due, now, zone) if task.next_due else ""
 
 
 def _named(task: Task) -> str:
@@ -448,7 +448,7 @@ class Reminding:
         whom = "this room" if task.scope.startswith("room:") else "you"
         if schedule is None or due is None:
             return f"Done: {plain(task.content)}"
-        when = in_short(due, now, zone) + (f" {due.astimezone(zone):%Z}" if zoned else "")
+        when = relative_time(due, now, zone) + (f" {due.astimezone(zone):%Z}" if zoned else "")
         if due <= now:
             return f"That was due {when}, before I read it. I'll remind {whom} now."
         remark = schedule.remark(due, zone)

@@ -57,7 +57,7 @@ NAME = re.compile(r"[\w.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class FoundValue:
+class ConfigValue:
     """A value in the file under a key. An empty optional key does not count."""
 
     place: Position
@@ -66,7 +66,7 @@ class FoundValue:
     names_backend: bool
 
 
-def check_all(found: Mapping[str, FoundValue], reported: set[str]) -> list[Problem]:
+def check_all(found: Mapping[str, ConfigValue], reported: set[str]) -> list[Problem]:
     """Check the values that must fit together, except below keys that are reported already."""
     problems = [*_login(found), *_owner(found), *_backends(found), *_references(found)]
     problems += [*_memory(found), *_likeness(found), *_web(found), *_quiet(found)]
@@ -79,16 +79,16 @@ def _upwards(key: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
-def _problem(found: Mapping[str, FoundValue], key: str, text: str) -> Problem:
+def _problem(found: Mapping[str, ConfigValue], key: str, text: str) -> Problem:
     place = next((found[part].place for part in _upwards(key) if part in found), TOP)
     return Problem(place, key, text)
 
 
-def _value(found: Mapping[str, FoundValue], key: str) -> object:
+def _value(found: Mapping[str, ConfigValue], key: str) -> object:
     return found[key].value if key in found else None
 
 
-def _login(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _login(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     given = [key for key in ("matrix.password", "matrix.access_token") if key in found]
     if not given:
         text = f"is missing: write {SECRET}, or give an access_token in the same way"
@@ -97,14 +97,14 @@ def _login(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, "matrix.access_token", "is set beside a password: remove one of them")
 
 
-def _owner(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _owner(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     owner = _value(found, "matrix.owner")
     if owner is not None and owner == _value(found, "matrix.user_id"):
         text = "is the bot's own account (user_id): write the id of the person it belongs to"
         yield _problem(found, "matrix.owner", text)
 
 
-def _backends(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _backends(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     backends = _value(found, BACKENDS)
     if not isinstance(backends, Mapping):
         return
@@ -127,7 +127,7 @@ def _crowded(backend: Backend) -> bool:
     return longest is not None and window is not None and longest >= window
 
 
-def _memory(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _memory(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     """Refuse an incomplete backend: the program must not start with another one (M-021)."""
     backend = _value(found, MEMORY)
     if backend == "qdrant" and _value(found, "memory.qdrant.url") is None:
@@ -139,7 +139,7 @@ def _memory(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, EMBEDDINGS, f"{text}: {names}" if names else text)
 
 
-def _likeness(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _likeness(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     """Check the similarities: what is similar enough to be merged is not asked about as a contradiction."""
     usual = Dreaming()
     merged = _number(found, DEDUP, usual.dedup_similarity)
@@ -152,7 +152,7 @@ def _likeness(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, key, text)
 
 
-def _web(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _web(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     """Refuse a token that others could guess (V-011)."""
     token, host = _value(found, "web.token"), _value(found, "web.host")
     public = _value(found, "web.public_url")
@@ -166,7 +166,7 @@ def _web(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, "web.token", f"{text} write a longer one, or none")
 
 
-def _quiet(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _quiet(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     given = [key for key in QUIET if key in found]
     if len(given) == 1:
         (missing,) = {*QUIET} - {*given}
@@ -175,13 +175,13 @@ def _quiet(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, QUIET[1], "is when they begin: write another time, or neither")
 
 
-def _number(found: Mapping[str, FoundValue], key: str, usual: float) -> float | None:
+def _number(found: Mapping[str, ConfigValue], key: str, usual: float) -> float | None:
     """Return the number under a key, or its default; None if it is invalid."""
     value = found[key].value if key in found else usual
     return value if isinstance(value, float) else None
 
 
-def _references(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _references(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     backends = _value(found, BACKENDS)
     if not isinstance(backends, Mapping) or not backends:
         return
@@ -281,7 +281,7 @@ class _Walk:
         self._data = data
         self.problems: list[Problem] = []
         self.missing: list[Problem] = []
-        self.found: dict[str, FoundValue] = {}
+        self.found: dict[str, ConfigValue] = {}
 
     def section(self, shape: Any, node: Node, key: str) -> Any:
         """Return the frozen value of a section; its problems go to `problems`."""
@@ -316,7 +316,7 @@ class _Walk:
         if optional and is_null(node):
             return None
         value = self._present(node, kind, rules, key)
-        self.found[key] = FoundValue(node.place, value, bool(rules.get("backend")))
+        self.found[key] = ConfigValue(node.place, value, bool(rules.get("backend")))
         return value
 
     def _present(self, node: Node, kind: Any, rules: KeyRules, key: str) -> Any:

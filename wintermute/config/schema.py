@@ -604,7 +604,7 @@ def proxied(settings: Matrix | Backend) -> str | None:
     return settings.proxy.replace("://", f"://{login}@", 1)
 
 
-def is_untouched(config: Config) -> bool:
+def is_still_example(config: Config) -> bool:
     """Return True while the homeserver's address is still the example's."""
     (field,) = (f for f in dataclasses.fields(config.matrix) if f.name == "homeserver")
     return bool(config.matrix.homeserver == field.metadata["example"])

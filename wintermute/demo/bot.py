@@ -17,7 +17,7 @@ import httpx2
 from wintermute.clock import SystemClock
 from wintermute.config.read import read_config
 from wintermute.config.schema import URL, WIKI, Config, Secret, key_name
-from wintermute.demo.homeserver import Child, free_port, leashed, write
+from wintermute.demo.homeserver import Child, free_port, watched_child, write
 from wintermute.errors import ConfigurationError
 from wintermute.memory.status import Machine, first_backend
 from wintermute.messages import Json
@@ -207,7 +207,7 @@ class Bot:
     def running(self, environment: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
         """Run `wintermute run` for a block. Raises: ConfigurationError if the model's settings are wrong."""
         read_config(self._config, environment)
-        return leashed(
+        return watched_child(
             "the daemon",
             self._folder / "daemon.log",
             self._folder,

@@ -182,7 +182,7 @@ class Child:
 
 
 @asynccontextmanager
-async def leashed(
+async def watched_child(
     name: str, log: Path, folder: Path, environment: Mapping[str, str], *words: str
 ) -> AsyncIterator[Child]:
     """Run a module as a program in `folder` for a block; at the end it is asked to end, then killed."""
@@ -233,7 +233,7 @@ class Homeserver:
     def running(self, environment: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
         """Run the process for a block; it does not answer at once."""
         self._write_files()
-        return leashed(
+        return watched_child(
             "the homeserver",
             self._folder / "console.log",
             self._folder,

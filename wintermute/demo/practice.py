@@ -25,7 +25,7 @@ from wintermute.messages import OPENED, Json, mapping
 from wintermute.prompt.assemble import DIVIDER, SKILLS, SUMMARY, TASKS, TIME, WIKI
 from wintermute.prompt.block import of_result, time_told, told, without_blocks
 from wintermute.secret_shapes import secret_kind
-from wintermute.tasks.due import in_short
+from wintermute.tasks.due import relative_time
 from wintermute.tasks.parse import spoken, timed
 from wintermute.text import one_line, shortened
 from wintermute.wiki.links import links_in
@@ -122,7 +122,7 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
     edited = FORMER.match(text)
     text = BEFORE.sub("", FORMER.sub("", text))
     event = EVENT.match(text)
-    said = [_said(each) for each in messages if each.get("role") != "system"]
+    said = [_message_text(each) for each in messages if each.get("role") != "system"]
     own = max((n for n, each in enumerate(said, 1) if each.startswith(OPENED)), default=0)
     headed = (part.removeprefix("# ").partition("\n") for part in system.split(DIVIDER))
     parts = {name: "\n".join(lines) for name, lines in told(said).items()}
@@ -159,7 +159,7 @@ def results_in(messages: Sequence[Json]) -> tuple[ToolResult, ...]:
     return tuple(found)
 
 
-def _said(message: Json) -> str:
+def _message_text(message: Json) -> str:
     text = _text(message)
     is_result = message.get("role") == "tool"
     return of_result("task", {}, mapping(_parsed(without_blocks(text)))) if is_result else text
@@ -210,9 +210,11 @@ def reported(now: PracticeView, result: ToolResult) -> str:
         return phrase("failed", why=text.removeprefix("error: "))
     match result.tool, result.data:
         case "append_memory", {"text": str(fact), "stored": stored}:
-            return phrase("known" if stored == "known" else "remembered", fact=_told(fact))
+            return phrase("known" if stored == "known" else "remembered", fact=_without_user(fact))
         case "search_memory", [*rows]:
-            return _found(now, str(result.arguments.get("query") or ""), map(mapping, rows))
+            return _matching_memories(
+                now, str(result.arguments.get("query") or ""), map(mapping, rows)
+            )
         case "task", [*rows]:
             tasks = [_dated(now, row, "dated") for row in map(mapping, rows)]
             return phrase("tasks", tasks=_listed(tasks)) if tasks else phrase("no_tasks")
@@ -235,20 +237,20 @@ def _dated(now: PracticeView, row: Json, reply: str, at: str = "") -> str:
     due, content = MOMENT.match(str(row.get("next_due"))), str(row.get("content"))
     if due is None or reply not in ("dated", "task_add"):
         return phrase(reply.replace("dated", "undated"), content=content)
-    when = in_short(datetime.fromisoformat(f"{due[2]} {due[3]}+00:00"), now.moment, WALL)
+    when = relative_time(datetime.fromisoformat(f"{due[2]} {due[3]}+00:00"), now.moment, WALL)
     how = str(row.get("schedule")).partition(" at ")[0]
     often = {f"weekly on {due[1][:3].lower()}": f"every {due[1]}", **OFTEN}.get(how)
     often = often or (spoken(at)[0] if at else how.partition("rrule")[0] or "repeats")
     return phrase(reply.replace("task_add", "reminder"), content=content, when=when, often=often)
 
 
-def _told(fact: str) -> str:
+def _without_user(fact: str) -> str:
     return fact.removeprefix(f"{USER} said: ")
 
 
-def _found(now: PracticeView, query: str, rows: Iterable[Json]) -> str:
+def _matching_memories(now: PracticeView, query: str, rows: Iterable[Json]) -> str:
     """Return the memories found; for a question those that share a word with it."""
-    known = {_told(str(row.get("text"))): row.get("until") for row in rows}
+    known = {_without_user(str(row.get("text"))): row.get("until") for row in rows}
     if query.endswith("?"):
         known = {fact: end for fact, end in known.items() if words(fact) & words(query)}
     lines = [f"{fact} (until {end})" if end else fact for fact, end in known.items()]

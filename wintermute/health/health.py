@@ -47,7 +47,7 @@ ENDS = {
     "m.unexpected_message": UNFIT,
 }
 """The reason of a cancelled verification and what to do, by its code in Matrix."""
-NEXT = 5
+MOST_NEXT = 5
 MOST_PROMISES = 5
 GRACE = timedelta(minutes=5)
 """A reminder that is delivered later than this is late (T-038)."""
@@ -83,7 +83,7 @@ ADVICE = {
     "homeserver": " -> see that it runs, and check matrix.homeserver in config.yaml",
     "model": " -> see that its server runs; `wintermute check` says more",
 }
-PASSED = frozenset({"bridge", "casts", "restored"})
+PAST_EVENTS = frozenset({"bridge", "casts", "restored"})
 """Parts that report a past event: a day later it is no warning any more."""
 WELL = "All is well. {} shows every part."
 
@@ -272,7 +272,7 @@ async def _next(database: Database, zone: ZoneInfo) -> str:
     rows = await database.rows(
         "SELECT id, next_due FROM tasks WHERE status = 'active' AND held = 0"
         " AND next_due IS NOT NULL ORDER BY next_due, seq LIMIT ?",
-        (NEXT,),
+        (MOST_NEXT,),
     )
     named = [
         f"{row['id']} {moment(row['next_due']).astimezone(zone):%Y-%m-%d %H:%M}" for row in rows
@@ -284,7 +284,7 @@ def _named(ids: Sequence[str]) -> str:
     return ", ".join(_shortened_list(ids, MOST_PROMISES))
 
 
-async def left_behind(database: Database) -> str:
+async def unfollowed_rooms(database: Database) -> str:
     """Name the rooms whose successor the bot cannot follow; "" if there are none."""
     in_clear = await database.rows(
         "SELECT old.room_id AS old, new.room_id AS new FROM rooms old JOIN rooms new"
@@ -406,7 +406,7 @@ async def gather(
     lines = []
     for part in await Health(database, clock).parts():
         since = f"(since {part.since.astimezone(zone):%Y-%m-%d %H:%M})"
-        state = "ok" if part.part in PASSED.intersection(old) else part.state
+        state = "ok" if part.part in PAST_EVENTS.intersection(old) else part.state
         advice = ADVICE.get(part.part, "") if state != "ok" and "->" not in part.detail else ""
         lines.append(Finding(part.part, state, f"{part.detail} {since}{advice}".strip()))
     (waiting,) = await database.scalars(
@@ -414,7 +414,7 @@ async def gather(
     )
     lines.append(Finding("inbox", "ok", f"{waiting} waiting for an answer"))
     lines.append(await _outbox(database))
-    if waits := await left_behind(database):
+    if waits := await unfollowed_rooms(database):
         lines.append(Finding("rooms", "warn", waits))
     lines += await _sub_sessions(database)
     lines += await _jobs(database)

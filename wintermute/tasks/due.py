@@ -231,7 +231,7 @@ def clock(time: str) -> str:
     return time[:8].removesuffix(":00") if len(time) > 5 else time
 
 
-def in_short(due: datetime, now: datetime, zone: ZoneInfo) -> str:
+def relative_time(due: datetime, now: datetime, zone: ZoneInfo) -> str:
     """Describe a moment: `today at 18:30`, `tomorrow at 09:00`, `on Friday at 09:00`, `on 14 March
     at 09:00`.
     """

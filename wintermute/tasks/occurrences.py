@@ -266,7 +266,7 @@ class Occurrences:
         )
         return row["task_id"] if row else None
 
-    async def last_told(self, tx: Transaction, conversation_id: str) -> str | None:
+    async def last_delivered(self, tx: Transaction, conversation_id: str) -> str | None:
         """Return the task of the last reminder that was delivered in a conversation."""
         row = await tx.row(
             f"SELECT task_id FROM occurrences WHERE conversation_id = ? AND outbox_id IS NOT NULL"
@@ -275,7 +275,7 @@ class Occurrences:
         )
         return row["task_id"] if row else None
 
-    async def told_of_rooms(self, tx: Transaction, conversation_id: str) -> dict[str, str]:
+    async def room_tasks_shown_in(self, tx: Transaction, conversation_id: str) -> dict[str, str]:
         """Return tasks of rooms that were posted in a conversation, each with its scope.
 
         Everybody who can read the conversation may read them, also if only one person is left,

@@ -28,7 +28,7 @@ from wintermute.messages import Json
 from wintermute.web import chat, conversations, editing, graph, jobs, login, wiki
 from wintermute.web.messages import MessageViews
 from wintermute.web.parts import WebParts
-from wintermute.web.safety import Guarded, Out, Receive, Scope, Send
+from wintermute.web.safety import Out, Receive, RequestChecks, Scope, Send
 from wintermute.web.sessions import DoorStore
 from wintermute.web.views import Refusal, Views, failure_words
 
@@ -80,7 +80,7 @@ async def unguarded(parts: WebParts) -> FastAPI:
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=STATIC))
     for kind in (HTTPException, RequestValidationError, WintermuteError, Exception):
-        app.add_exception_handler(kind, told)
+        app.add_exception_handler(kind, error_response)
     return app
 
 
@@ -113,7 +113,7 @@ class WebApp:
     def __init__(self, app: FastAPI) -> None:
         self._views: Views = app.state.views
         self._folders: conversations.FolderViews = app.state.folders
-        self._guarded = Guarded(app, self._views)
+        self._checked = RequestChecks(app, self._views)
 
     def leave(self) -> None:
         """Ask all running answers to end."""
@@ -134,7 +134,7 @@ class WebApp:
         if scope["type"] != "http":
             return
         out = Out(scope, send)
-        if await _is_bug(self._guarded(scope, receive, out), scope) and not out.has_begun:
+        if await _is_bug(self._checked(scope, receive, out), scope) and not out.has_begun:
             await self._views.problem(scope, Refusal(500, *BUG))(scope, receive, out)
 
 
@@ -150,7 +150,7 @@ async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
     return False
 
 
-async def told(request: Request, error: Exception) -> Response:
+async def error_response(request: Request, error: Exception) -> Response:
     """Return the response for an error."""
     if isinstance(error, HTTPException) and error.status_code == 303:
         return Response(status_code=303, headers=error.headers)

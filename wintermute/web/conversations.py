@@ -90,7 +90,7 @@ class FolderViews:
         Raises: StoreMissing; StoreUnusable for a list that is damaged.
         """
 
-        def look() -> FolderList:
+        def read() -> FolderList:
             if not self._wiki.exists:
                 raise StoreMissing(missing(self._wiki.root))
             paths = [path for path in reversed(listed(self._wiki.files)) if _is_below(path)]
@@ -100,7 +100,7 @@ class FolderViews:
             more = len(paths) > begin + LISTED_MOST
             return FolderList(conversations=rows, next=rows[-1].id if more else None)
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(read)
 
     async def newest_or_none(self) -> FolderList:
         """List them for a page that is useful without them."""
@@ -120,13 +120,13 @@ class FolderViews:
     async def path_of(self, conversation_id: str, *, gone: bool = False) -> str:
         """Find the path of a listed conversation, `gone`: also without folder. Raises: Refusal."""
 
-        def look() -> str:
+        def read() -> str:
             for path in filter(_is_below, listed(self._wiki.files)):
                 if _id(path) == conversation_id and (gone or is_there(self._wiki.files, path)):
                     return path
             raise Refusal(404, *GONE)
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(read)
 
     def folder(self, path: str) -> ConversationFolder:
         """Return the folder of a path."""

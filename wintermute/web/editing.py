@@ -47,14 +47,14 @@ ChangeSetId = Annotated[str, Body(embed=True, min_length=1, max_length=100)]
 @router.get("/edit/{title:path}", include_in_schema=False)
 async def edit_page(views: Viewing, title: str) -> Response:
     """Show a page in the editor, or an empty one for a page that does not exist yet."""
-    source = await in_store(views, lambda wiki: page_source(wiki, _meant(wiki, title)))
+    source = await in_store(views, lambda wiki: page_source(wiki, _path_of(wiki, title)))
     if (there := address(source.path, "/edit/")) != address(title, "/edit/"):
         return RedirectResponse(there, 303)
     title = f"{'New page' if source.text is None else 'Edit'}: {name_of(source.path)}"
     return views.page("edit.html", title=title, place="edit", source=source)
 
 
-def _meant(wiki: WikiStore, title: str) -> str:
+def _path_of(wiki: WikiStore, title: str) -> str:
     """Return the path of the page with a title, or the path that a new one gets."""
     found = wiki.resolve(title)
     if isinstance(found, str):
@@ -68,7 +68,7 @@ def _meant(wiki: WikiStore, title: str) -> str:
 async def preview(views: Viewing, path: PagePath, text: TypedText) -> dict[str, str]:
     """Render a page as it would be shown; `problem`: why it could not be saved, "" if it could."""
 
-    def look(wiki: WikiStore) -> dict[str, str]:
+    def read(wiki: WikiStore) -> dict[str, str]:
         problem = ""
         try:
             page_source(wiki, path).edited(text, _today(views))
@@ -76,7 +76,7 @@ async def preview(views: Viewing, path: PagePath, text: TypedText) -> dict[str, 
             problem = str(refused)
         return {"html": page_html(wiki, path, text), "problem": problem}
 
-    return await in_store(views, look)
+    return await in_store(views, read)
 
 
 @router.post("/api/wiki/save")
@@ -94,8 +94,8 @@ async def save(views: Viewing, path: PagePath, text: TypedText, before: Version)
 
 
 async def _saved(views: Views, path: str, typed: str, before: str) -> dict[str, str]:
-    stores, look = views.parts.stores, partial(page_source, path=path)
-    source = await in_store(views, look)
+    stores, read = views.parts.stores, partial(page_source, path=path)
+    source = await in_store(views, read)
     if source.version == before:
         text, done = await asyncio.to_thread(source.edited, typed, _today(views)), ""
         try:
@@ -104,7 +104,7 @@ async def _saved(views: Views, path: str, typed: str, before: str) -> dict[str, 
                 done = await put_page(views.parts, change, Reason("edit", stores.owner.scope))
             return {"text": text, "version": PageSource(path, text).version, "change": done}
         except StoreChanged:
-            source = await in_store(views, look)
+            source = await in_store(views, read)
     theirs = None if source.text is None else source.text.replace("\r\n", "\n")
 
     def compared() -> str:

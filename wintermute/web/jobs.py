@@ -67,13 +67,13 @@ def behind(key: str, keys: Sequence[str]) -> int:
 async def job_list(views: Viewing, before: str = "") -> HTMLResponse:
     """List what made or changed pages, the newest first; `before`: the last one that was shown."""
 
-    def look(wiki: WikiStore) -> tuple[list[WikiJob], str]:
+    def read(wiki: WikiStore) -> tuple[list[WikiJob], str]:
         names = job_names(wiki.files)
         names = names[behind(before, names) :]
         found = filter(None, (read_job(wiki.files, name) for name in names[:MOST_JOBS]))
         return list(found), names[MOST_JOBS - 1] if len(names) > MOST_JOBS else ""
 
-    found, more = await in_store(views, look)
+    found, more = await in_store(views, read)
     return views.page("jobs.html", title="Jobs", place="wiki", jobs=found, more=more)
 
 
@@ -81,7 +81,7 @@ async def job_list(views: Viewing, before: str = "") -> HTMLResponse:
 async def job_page(views: Viewing, name: str, after: str = "") -> HTMLResponse:
     """Show what a job did, why, and what it changed or wanted to change; `after`: from behind there."""
 
-    def look(wiki: WikiStore) -> dict[str, Any]:
+    def read(wiki: WikiStore) -> dict[str, Any]:
         job = read_job(wiki.files, name) if NAME.fullmatch(name) else None
         if job is None:
             raise HTTPException(404)
@@ -97,7 +97,7 @@ async def job_page(views: Viewing, name: str, after: str = "") -> HTMLResponse:
         shown, more = fitting(pages[behind(after, [key for key, _, _ in pages]) :])
         return {"job": job, "report": html, "pages": shown, "more": more}
 
-    values = await in_store(views, look)
+    values = await in_store(views, read)
     page = partial(views.page, "job.html", title=f"Job {name}", place="wiki", **values)
     return await asyncio.to_thread(page)
 
@@ -134,7 +134,7 @@ def patched(patch: str) -> list[tuple[str, DifferenceRows]]:
 @router.get("/proposals", include_in_schema=False)
 async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
     """Show what may become of pages if a person says yes; `after`: from behind this question on."""
-    found = await _asked(views)
+    found = await _open_questions(views)
     found = found[behind(after, [each.id for each in found]) :]
 
     def render() -> HTMLResponse:
@@ -147,7 +147,7 @@ async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
     return await asyncio.to_thread(render)
 
 
-async def _asked(views: Views) -> list[PageQuestion]:
+async def _open_questions(views: Views) -> list[PageQuestion]:
     """List the nights' questions about pages, and those not asked yet; for a store alone there are none."""
     stores, scope = views.parts.stores, views.parts.stores.owner.scope
     found: list[PageQuestion] = []
@@ -174,7 +174,7 @@ async def answer(
     before: Annotated[str, Body(max_length=64)] = "",
 ) -> None:
     """Answer yes or no to a question about pages, once; `before`: the version that it was shown with."""
-    waiting = await _asked(views)
+    waiting = await _open_questions(views)
     asked = (each for each in waiting if question in (each.id, str(each.wanted.seq)))
     found = next(asked, None)
     if found is None:

@@ -73,7 +73,7 @@ PUBLIC = (
 )
 
 
-class Guarded:
+class RequestChecks:
     """The application behind the checks."""
 
     def __init__(self, app: App, views: Views) -> None:

@@ -103,13 +103,13 @@ async def in_store(views: Views, work: Callable[[WikiStore], T]) -> T:
 async def wiki_home(views: Viewing) -> HTMLResponse:
     """Show the wiki's first page: the index, the search, and the number of problems."""
 
-    def look(wiki: WikiStore) -> dict[str, Any]:
+    def read(wiki: WikiStore) -> dict[str, Any]:
         counts = Counter(each.kind for each in wiki.problems())
         has_pages = wiki.tree().names.has_pages
         return {"page": opened(wiki, INDEX), "counts": counts, "has_pages": has_pages, "why": ""}
 
     try:
-        values: dict[str, Any] = await in_store(views, look)
+        values: dict[str, Any] = await in_store(views, read)
     except StoreMissing as problem:
         values = {"page": None, "why": str(problem)}
     return _page(views, "wiki.html", "Wiki", q="", hits=(), more="", **values)
@@ -119,7 +119,7 @@ async def wiki_home(views: Viewing) -> HTMLResponse:
 async def wiki_page(views: Viewing, title: str, part: bool = False) -> Response:
     """Show the page with a title or a path. `part`: without the frame of the site."""
 
-    def look(wiki: WikiStore) -> OpenedPage | Unresolved:
+    def read(wiki: WikiStore) -> OpenedPage | Unresolved:
         found = wiki.resolve(title)
         if isinstance(found, Unresolved):
             return _conversation(wiki, title) or found
@@ -127,7 +127,7 @@ async def wiki_page(views: Viewing, title: str, part: bool = False) -> Response:
 
     if not title.strip():
         return RedirectResponse("/wiki", 303)
-    found = await in_store(views, look)
+    found = await in_store(views, read)
     if isinstance(found, Unresolved):
         return _unresolved(views, found)
     if part:
@@ -169,11 +169,11 @@ def opened(wiki: WikiStore, path: str) -> OpenedPage:
 
 def page_html(wiki: WikiStore, path: str, text: str) -> str:
     """Render a page without frontmatter; its links work, and its name is not repeated."""
-    names, look = wiki.tree().names, wiki.files.presence
+    names, presence = wiki.tree().names, wiki.files.presence
 
     def link(inside: str) -> WikiTarget | None:
         target, said = target_of(inside), inside.replace("\\|", "|").rpartition("|")[2].strip()
-        found = resolve(target, names, look, near=False)
+        found = resolve(target, names, presence, near=False)
         if isinstance(found, str):
             return WikiTarget(address(found), said or target)
         match found.reason:
@@ -265,11 +265,11 @@ def differences(before: str, after: str) -> tuple[Difference, ...] | None:
 async def wiki_pages(views: Viewing, after: str = "", to: str = "") -> HTMLResponse:
     """List all pages, or those that link to one, in the order of their paths."""
 
-    def look(wiki: WikiStore) -> list[str]:
+    def read(wiki: WikiStore) -> list[str]:
         found = wiki.graph().backlinks(to) if to else filter(is_page, wiki.tree().names.paths)
         return sorted(path for path in found if path > after)[: MOST + 1]
 
-    found = await in_store(views, look)
+    found = await in_store(views, read)
     title = f"Links to {name_of(to)}" if to else "All pages"
     more = urlencode({"after": found[MOST - 1], "to": to}) if len(found) > MOST else ""
     return _page(views, "wiki_list.html", title, paths=found[:MOST], more=more, to=to)
@@ -281,13 +281,13 @@ async def wiki_problems(
 ) -> HTMLResponse:
     """List the problems, as `wiki check` does; `page` and `subject`: the last one shown."""
 
-    def look(wiki: WikiStore) -> tuple[Mapping[str, int], list[WikiProblem]]:
+    def read(wiki: WikiStore) -> tuple[Mapping[str, int], list[WikiProblem]]:
         problems, last = wiki.problems(), (kind, page, subject)
         left = [each for each in problems if each.kind == kind and each.identity > last]
         left.sort(key=lambda each: each.identity)
         return Counter(each.kind for each in problems), left[: MOST + 1]
 
-    counts, found = await in_store(views, look)
+    counts, found = await in_store(views, read)
     last = found[MOST - 1] if len(found) > MOST else None
     more = {"kind": kind, "page": last.page, "subject": last.subject} if last else {}
     values: dict[str, Any] = {"counts": counts, "kind": kind, "found": found[:MOST]}
@@ -323,25 +323,25 @@ async def wiki_search(
 @router.get("/api/memory/resolve")
 async def memory_resolve(views: Viewing, title: str = "") -> dict[str, str]:
     """Give the `path` of the page that a title means (W-071)."""
-    return {"path": await in_store(views, lambda wiki: _meant(wiki, title))}
+    return {"path": await in_store(views, lambda wiki: _path_of(wiki, title))}
 
 
 @router.get("/api/memory/read")
 async def memory_read(views: Viewing, title: str = "") -> dict[str, str]:
     """Give `path` and `text` of the page that a title means (W-071)."""
 
-    def look(wiki: WikiStore) -> dict[str, str]:
-        found = _meant(wiki, title)
+    def read(wiki: WikiStore) -> dict[str, str]:
+        found = _path_of(wiki, title)
         try:
             return {"path": found, "text": text_of(wiki.files.content(found) or b"")}
         except FileUnusable as problem:
             error = f"{found} {problem}."
             raise Refusal(409, error, "Correct the file, then try again.") from problem
 
-    return await in_store(views, look)
+    return await in_store(views, read)
 
 
-def _meant(wiki: WikiStore, title: str) -> str:
+def _path_of(wiki: WikiStore, title: str) -> str:
     """Find the page that a title means. Raises: Refusal, where there are several with their paths."""
     found = wiki.resolve(title)
     if isinstance(found, str):
