@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from wintermute.commands.chat import ChatCommands, Verifier
-from wintermute.commands.models import ModelVerbs
-from wintermute.commands.night import NightVerbs
+from wintermute.commands.models import ModelCommands
+from wintermute.commands.night import NightCommands
 from wintermute.config.schema import Backend, Config
 from wintermute.config.wiki import WikiSettings
 from wintermute.conversation.asking import Asking, Folding
@@ -121,7 +121,7 @@ def answering(
     bounds = Bounds(limits, max_tokens, tuple(config.llm.backends), own_models)
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
     tidied = night(own)
-    verbs = NightVerbs(stores, tidied, config.dreaming, clock)
+    verbs = NightCommands(stores, tidied, config.dreaming, clock)
     toolbox = Toolbox(tools(tools_of(config, stores, delegation, verbs)))
     of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
@@ -137,7 +137,7 @@ def answering(
     settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
     ceilings, judge = config.llm.budget, partial(_judge, own, toolbox)
-    chosen = ModelVerbs(stores, config.llm, judge, clock)
+    chosen = ModelCommands(stores, config.llm, judge, clock)
     commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs, chosen)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
     notices = EditedNotices(stores, speaker, clock), BackendNotices(stores, models, speaker)

@@ -62,7 +62,7 @@ class Supervisor:
                 door.settimeout(PATIENCE)
                 door.sendto("\n".join(lines).encode(errors="replace"), self._address)
         except OSError as error:
-            log.warning("supervisor not told line=%s reason=%s", lines[0], error)
+            log.warning("supervisor not notified line=%s reason=%s", lines[0], error)
 
 
 def _status(text: str) -> str:

@@ -63,11 +63,11 @@ from wintermute.work.data_folder import DataFolder
 MB = 1024 * 1024
 LOW = 500 * MB
 FULL = 50 * MB
-HELD = "a program that reads the database keeps it so long -> end it, or let it finish"
+HELD = "another program has been reading the database for a long time -> end it, or let it finish"
 SPELLS = "it writes its calls as text -> set llm.backends.{name}.calls_as_text: true"
 KEPT = (
-    "it writes its calls as text -> `run` and `chat` read them so once they begin anew after this;"
-    " set llm.backends.{name}.calls_as_text: true to say so for good"
+    "it writes its calls as text -> `run` and `chat` will read them after their next start;"
+    " set llm.backends.{name}.calls_as_text: true to fix that in the configuration"
 )
 """The same, if the database can store it."""
 
@@ -93,11 +93,13 @@ def data_folder(folder: Path) -> Finding:
     inside = chain([folder], folder.glob("*"), folder.glob("*/*"))
     closed = next((path for path in inside if not _is_ours(path)), None)
     if closed:
-        advice = f"{closed} cannot be changed -> chown it to who runs Wintermute"
+        advice = f"{closed} cannot be changed -> chown it to the user who runs Wintermute"
         return Finding(part, "fail", advice)
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
-        return Finding(part, "warn", f"others may look in (mode {mode:o}) -> chmod 700 {folder}")
+        return Finding(
+            part, "warn", f"other users can read it (mode {mode:o}) -> chmod 700 {folder}"
+        )
     return Finding(part, "ok", str(folder))
 
 

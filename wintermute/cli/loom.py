@@ -351,7 +351,9 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
 def _forkable(spot: Spot) -> Spot:
     if spot.parent_turn is not None or spot.room_id is None:
         asked = f": fork {spot.parent_turn}, which asked for it" if spot.parent_turn else ""
-        raise WintermuteError(f"{spot.turn_id} is in work nobody talks to{asked}")
+        raise WintermuteError(
+            f"{spot.turn_id} belongs to background work, which has no chat{asked}"
+        )
     if spot.scope != spot.scope_now:
         raise WintermuteError(
             f"{spot.turn_id} belongs to {spot.scope}, and now {spot.scope_now} is in"

@@ -12,7 +12,14 @@ import click
 from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, with_stores
 from wintermute.cli.options import reporting, say, tell
 from wintermute.clock import stamp
-from wintermute.commands.memories import Learnt, Provenance, Said, day, fact_line, provenance
+from wintermute.commands.memories import (
+    MemorySource,
+    Provenance,
+    QuotedMessage,
+    day,
+    fact_line,
+    provenance,
+)
 from wintermute.commands.tasks import brief
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
@@ -294,7 +301,7 @@ def _why_lines(fact: Fact, found: Provenance, zone: ZoneInfo) -> Iterator[str]:
     yield from (f"brought to: {_message_line(said, zone)}" for said in found.brought_to)
 
 
-def _learnt_lines(learnt: Learnt, zone: ZoneInfo) -> Iterator[str]:
+def _learnt_lines(learnt: MemorySource, zone: ZoneInfo) -> Iterator[str]:
     if learnt.message is None:
         yield f"from {learnt.origin}"
         return
@@ -304,7 +311,7 @@ def _learnt_lines(learnt: Learnt, zone: ZoneInfo) -> Iterator[str]:
     yield from (f"    {_message_line(said, zone)}" for said in learnt.after)
 
 
-def _message_line(said: Said, zone: ZoneInfo) -> str:
+def _message_line(said: QuotedMessage, zone: ZoneInfo) -> str:
     return f"{day(said.at, zone)} {said.who}: {brief(said.text) or '[not kept any more]'}"
 
 

@@ -29,7 +29,7 @@ from wintermute.work.data_folder import DataFolder
 
 DRY = "dry-run"
 """The id of a night that changes nothing."""
-OLD = f"what it did is longer ago than {KEPT.days} days, and not listed any more"
+OLD = f"its changes are older than {KEPT.days} days and no longer listed"
 
 
 def tidying_of(stores: Stores, config: Config, models: Models) -> Tidying:

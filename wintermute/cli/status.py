@@ -74,9 +74,7 @@ async def _facts(config: Config) -> list[Finding]:
 async def _questions(database: Database) -> list[Finding]:
     """Report memories whose lines disappeared from their file all at once (M-090)."""
     waiting = await Decisions(database, SystemClock()).waiting(None, LINES)
-    problem = (
-        "memories stay although their lines went all at once -> `/night` asks whether they may go"
-    )
+    problem = "memories kept although their lines were removed all at once -> `/night` asks if they may go"
     return [Finding("memories file", "warn", f"{len(waiting)} times {problem}")] * bool(waiting)
 
 

@@ -36,14 +36,14 @@ from wintermute.wiki.page_jobs import WikiJob, read_job
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.taking_back import TakenBack, take_back
 
-ONLY_BUILTIN = "what was said in a chat is made into pages by the agent builtin only"
+ONLY_BUILTIN = "only the agent builtin can make pages from a chat"
 NO_CONVERSATION = "there is no conversation {named}: name a folder of messages"
 AGAIN = (
     "Wintermute does not read that conversation again by itself: `wintermute wiki consolidate"
     " --conversation {raw}` does"
 )
 UNCHANGED = "no page was changed"
-NO_RECORD = "changes of this store are on no record: `wintermute wiki undo JOB` takes jobs back"
+NO_RECORD = "changes of this store are not recorded: `wintermute wiki undo JOB` undoes a job"
 NOTHING_NEW = "There is nothing new since the last time."
 
 

@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import FORGETTING, Undone
 from wintermute.clock import Clock
-from wintermute.commands.forgetting import YES, Forgetting, after_word, named_in, offered
-from wintermute.commands.memories import Remembered
-from wintermute.commands.models import ModelVerbs
-from wintermute.commands.night import NightVerbs
-from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, describe_undo
+from wintermute.commands.forgetting import YES, ForgetCommand, after_word, named_in, offered
+from wintermute.commands.memories import MemoryCommands
+from wintermute.commands.models import ModelCommands
+from wintermute.commands.night import NightCommands
+from wintermute.commands.tasks import RemindCommand, TaskCommands, bounded, describe_undo
 from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.asking import Folding
 from wintermute.conversation.casting import Branching
@@ -70,7 +70,7 @@ WHY_ALONE = (
 )
 UNDONE_HERE: tuple[ItemKind, ...] = ("fact", "task")
 UNDO_CONFIRM = (
-    "I ask first, for this change is old, large or not yours. `/undo yes` would do this:\n{}"
+    "I ask first, because this change is old, large or not yours. `/undo yes` would do this:\n{}"
 )
 NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
 NO_CHANGE = "I know no change `{}` in this chat from the last 30 days."
@@ -117,8 +117,8 @@ class ChatCommands:
         clock: Clock,
         ceilings: BudgetSettings,
         verifier: Verifier | None,
-        nights: NightVerbs,
-        models: ModelVerbs,
+        nights: NightCommands,
+        models: ModelCommands,
     ) -> None:
         self._stores = stores
         self._nights = nights
@@ -128,14 +128,14 @@ class ChatCommands:
         self._clock = clock
         self._ceilings = ceilings
         self._verifier = verifier
-        self._remembered = Remembered(stores)
-        self._forgetting = Forgetting(stores)
+        self._remembered = MemoryCommands(stores)
+        self._forgetting = ForgetCommand(stores)
         self._agreed: dict[str, str] = {}  # the change set that an `/undo` means, by its event
         self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,
-            "/tasks": TaskVerbs(stores, clock).answer,
-            "/remind": Reminding(stores.tasks, clock).answer,
+            "/tasks": TaskCommands(stores, clock).answer,
+            "/remind": RemindCommand(stores.tasks, clock).answer,
             "/forget": self._forgetting.answer,
             "/undo": self._undo,
             "/dream": nights.dream,

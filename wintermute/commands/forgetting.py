@@ -67,7 +67,7 @@ async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waitin
     return before, shown
 
 
-class Forgetting:
+class ForgetCommand:
     """Answers `/forget`. A yes erases exactly what was shown."""
 
     def __init__(self, stores: Stores) -> None:

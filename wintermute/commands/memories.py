@@ -100,7 +100,7 @@ def link(row: Waiting) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class QuotedMessage:
     """A message or answer. `text` is "" if it is no longer stored."""
 
     at: datetime
@@ -109,24 +109,24 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class MemorySource:
     """A source of a memory: the name of the origin, and the message, if it was one."""
 
     origin: str
-    message: Said | None = None
+    message: QuotedMessage | None = None
     link: str = ""
-    before: tuple[Said, ...] = ()
-    after: tuple[Said, ...] = ()
+    before: tuple[QuotedMessage, ...] = ()
+    after: tuple[QuotedMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """The sources, related versions and uses of a memory."""
 
-    learnt: tuple[Learnt, ...]
+    learnt: tuple[MemorySource, ...]
     replaced: tuple[Fact, ...]
     replaced_by: tuple[Fact, ...]
-    brought_to: tuple[Said, ...]
+    brought_to: tuple[QuotedMessage, ...]
 
 
 async def provenance(stores: Stores, fact: Fact) -> Provenance:
@@ -145,15 +145,15 @@ async def provenance(stores: Stores, fact: Fact) -> Provenance:
     )
 
 
-async def _learnt(stores: Stores, tx: Transaction, origin: str) -> Learnt:
+async def _learnt(stores: Stores, tx: Transaction, origin: str) -> MemorySource:
     row = await stores.inbox.find(tx, origin)
     if row is None:
-        return Learnt(origin)
+        return MemorySource(origin)
     before, after = await stores.inbox.around(row, AROUND)
     answers = await stores.outbox.answers_to([one.event_id for one in (*before, row, *after)])
     newest = await stores.inbox.newest_version(tx, origin) or row
     answer = tuple(_with_answers((row,), answers))[1:]
-    return Learnt(
+    return MemorySource(
         origin,
         _quoted(row, newest.body),
         link(row),
@@ -162,24 +162,24 @@ async def _learnt(stores: Stores, tx: Transaction, origin: str) -> Learnt:
     )
 
 
-def _with_answers(rows: Iterable[Waiting], answers: dict[str, str]) -> Iterable[Said]:
+def _with_answers(rows: Iterable[Waiting], answers: dict[str, str]) -> Iterable[QuotedMessage]:
     for row in rows:
         yield _quoted(row, row.body)
         if answer := answers.get(row.event_id):
-            yield Said(row.sent_at, ASSISTANT, answer)
+            yield QuotedMessage(row.sent_at, ASSISTANT, answer)
 
 
-def _quoted(row: Waiting, body: str) -> Said:
-    return Said(row.sent_at, row.sender_name or row.sender, body)
+def _quoted(row: Waiting, body: str) -> QuotedMessage:
+    return QuotedMessage(row.sent_at, row.sender_name or row.sender, body)
 
 
-async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> Said | None:
+async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> QuotedMessage | None:
     event_id = (await stores.casts.get(cast_id)).event_id
     row = await stores.inbox.find(tx, event_id) if event_id else None
     return _quoted(row, row.body) if row else None
 
 
-class Remembered:
+class MemoryCommands:
     """Answers `/memory` and `/why`."""
 
     def __init__(self, stores: Stores) -> None:

@@ -33,7 +33,7 @@ Judge = Callable[[str], Awaitable[Judgement]]
 """Returns how a message fits into a backend's window beside instructions and tools (L-090)."""
 
 
-class ModelVerbs:
+class ModelCommands:
     """Answers `/model` and `/usage`."""
 
     def __init__(self, stores: Stores, llm: Llm, judge: Judge, clock: Clock) -> None:

@@ -64,7 +64,7 @@ Mask = Callable[[Decision], Decision]
 """Returns the item as it may be shown to the person or model that asks."""
 
 
-class NightVerbs:
+class NightCommands:
     """Answers `/night` and `/dream`."""
 
     def __init__(self, stores: Stores, tidying: Tidying, dreaming: Dreaming, clock: Clock) -> None:

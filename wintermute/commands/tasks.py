@@ -271,7 +271,7 @@ def _last_outcome(task: Task, last: Occurrence | None, now: datetime, zone: Zone
     return f"{missed}last {'said' if reminds else 'run'} late at {_shown(ended, now, zone)}"
 
 
-class TaskVerbs:
+class TaskCommands:
     """Answers `/tasks` and its subcommands."""
 
     def __init__(self, stores: Stores, clock: Clock) -> None:
@@ -411,7 +411,7 @@ def _named(task: Task) -> str:
     return plain(brief(task.content))
 
 
-class Reminding:
+class RemindCommand:
     """Answers `/remind`: reads a time and a text, and makes a task of them."""
 
     def __init__(self, tasks: Tasks, clock: Clock) -> None:

@@ -49,7 +49,7 @@ class FoundModel:
     """
 
     llm: Json
-    said: str
+    description: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     harvest: Mapping[str, int] = dataclasses.field(default_factory=lambda: SOON)
 
@@ -81,10 +81,10 @@ def configured(config: Config) -> FoundModel:
     return FoundModel(llm, f"{', '.join(models)}, as configured", secrets)
 
 
-def one_backend(base_url: str, model: str, said: str, key: Json | None = None) -> FoundModel:
+def one_backend(base_url: str, model: str, description: str, key: Json | None = None) -> FoundModel:
     """Return an `llm` section with a single backend."""
     backend = {"base_url": base_url, "model": model} | ({"api_key": key} if key else {})
-    return FoundModel({"backends": {"demo": backend}}, said)
+    return FoundModel({"backends": {"demo": backend}}, description)
 
 
 async def _of_environment(environment: Mapping[str, str]) -> FoundModel:

@@ -116,7 +116,7 @@ async def _perform(plan: DemoPlan) -> None:
         step("starting a private Matrix homeserver")
         synapse = await stack.enter_async_context(server.running(plan.environment))
         found = await _model(plan, stack)
-        step(f"the model is {found.said}")
+        step(f"the model is {found.description}")
         await server.until_it_answers(synapse)
         step(f"the homeserver answers at {server.url}")
         bot_id = await server.register("wintermute", "Wintermute", kept.bot_password)
@@ -192,7 +192,7 @@ async def _converse(
     try:
         await cast.person.until_with(room_id, cast.bot_id, JOIN_SECONDS)
     except TimeoutError:
-        raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
+        raise WintermuteError(f"the bot did not join the room:\n{cast.daemon.tail()}") from None
     if is_installed():
         await cast.daemon.until(lambda: cast.daemon.said(WEB_DOOR), READY_SECONDS)
         step("you can also chat and read the wiki in your browser:")

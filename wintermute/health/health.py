@@ -34,8 +34,8 @@ UNFIT = (
 ENDS = {
     "": f"the client gave no reason -> {AGAIN}",
     "m.user": f"cancelled in the client -> {AGAIN}; but if the emojis were different, do not:"
-    " somebody sits between you and the bot",
-    "m.mismatched_sas": "the emojis were different, somebody sits between you and the bot -> do not"
+    " somebody may be between you and the bot",
+    "m.mismatched_sas": "the emojis were different, somebody may be between you and the bot -> do not"
     " go on, see docs/encryption.md",
     "m.timeout": f"it took longer than ten minutes -> {AGAIN}",
     "m.unknown_transaction": f"the bot was restarted -> {AGAIN}",
@@ -61,9 +61,9 @@ UNSAID = (
 MOST_ROOMS = 5
 CLOCK = "clock"
 LEARNING = {
-    "harvest": "reading what was said",
-    "split": "taking a long text apart",
-    "reconstruct": "bringing memories together",
+    "harvest": "looking for memories",
+    "split": "splitting a long text",
+    "reconstruct": "merging memories",
     "core": "updating core memory",
 }
 DROPPED = "not learnt"
@@ -163,7 +163,7 @@ async def people(database: Database) -> tuple[HealthState, str]:
     )
     named = _shortened_list([f"{row['user_id']} {_trust(row)}" for row in rows], MOST_NAMED)
     changed = any(row["changed_to"] is not None for row in rows)
-    return ("warn" if changed else "ok"), "; ".join(named) or "nobody looked for yet"
+    return ("warn" if changed else "ok"), "; ".join(named) or "no identities fetched yet"
 
 
 def _shortened_list(names: Sequence[str], most: int) -> list[str]:
@@ -442,15 +442,17 @@ async def _outbox(database: Database) -> Finding:
         return Finding("outbox", "ok", f"{waiting} to be sent")
     named = "; ".join(f"{row['n']} in {row['room_id']}: {row['problem']}" for row in stuck)
     return Finding(
-        "outbox", "warn", f"{waiting} to be sent, held: {named} -> they are said once they may be"
+        "outbox",
+        "warn",
+        f"{waiting} to be sent, held: {named} -> they are sent as soon as that is allowed",
     )
 
 
 async def _old_copies(database: Database, zone: ZoneInfo) -> list[Finding]:
     """Name database copies from before an upgrade: they still hold forgotten texts (M-030)."""
     named = [
-        f"{copy.path.name} from before an upgrade may hold what was forgotten since; it goes on"
-        f" {copy.until.astimezone(zone):%Y-%m-%d}, or when you delete it"
+        f"{copy.path.name} from before an upgrade may contain texts forgotten since; it is deleted on"
+        f" {copy.until.astimezone(zone):%Y-%m-%d}, or earlier by you"
         for copy in await database.copies()
     ]
     return [Finding("old copies", "ok", "; ".join(named))] if named else []
@@ -496,9 +498,7 @@ async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[F
         " WHERE name = 'harvest' AND state = 'done' ORDER BY ended_at DESC LIMIT 1"
     )
     refused = await single(database, REFUSED)
-    details = (
-        [f"{counted(queued, 'memory')} to be brought together with the others"] if queued else []
-    )
+    details = [f"{counted(queued, 'memory')} to be merged with the others"] if queued else []
     details += [_waiting(row, zone) for row in jobs]
     if last:
         details.append(
@@ -528,7 +528,7 @@ def _waiting(row: Row, zone: ZoneInfo) -> str:
     many = f" ({row['n']} times)" if row["n"] > 1 else ""
     if row["due"] is None:
         return f"{LEARNING[row['name']]}{many} waits for its turn"
-    why = f", for {row['waits_for']}" if row["waits_for"] else ""
+    why = f": {row['waits_for']}" if row["waits_for"] else ""
     return f"{LEARNING[row['name']]}{many} waits until {_at(row['due'], zone)}{why}"
 
 
@@ -602,7 +602,7 @@ def _advice(role: str, used: Spent) -> str:
     """Return advice if many requests with the same beginning were never cached."""
     is_long = used.tokens_in >= used.calls * LEAST_CACHED
     if role == "base" and used.calls >= MANY_CALLS and is_long and not used.tokens_cached:
-        return "; the server tells of no cache -> see docs/models.md"
+        return "; the server reports no cache -> see docs/models.md"
     return ""
 
 

@@ -201,8 +201,8 @@ class Once(Schedule):
             return ""
         if in_gap(at, zone):
             there = due.astimezone(zone)
-            return f"{at:%Y-%m-%d %H:%M} does not exist there; it is due at {there:%Y-%m-%d %H:%M}"
-        twice = f"{at:%Y-%m-%d %H:%M} comes twice there; the first is meant"
+            return f"{at:%Y-%m-%d %H:%M} is skipped by the clock change; it is due at {there:%Y-%m-%d %H:%M}"
+        twice = f"{at:%Y-%m-%d %H:%M} comes twice that day; it is due the first time"
         return twice if comes_twice(at, zone) else ""
 
 
@@ -226,12 +226,12 @@ class Daily(Schedule):
         """Yield the days on which it is due."""
         return every_day(first)
 
-    def on(self) -> tuple[str, str]:
+    def day_rule(self) -> tuple[str, str]:
         """Return the days in words and as a part of a recurrence rule."""
         return "", ""
 
     def describe(self, zone: ZoneInfo) -> str:
-        return f"{self.kind}{self.on()[0]} at {clock(self.at)}"
+        return f"{self.kind}{self.day_rule()[0]} at {clock(self.at)}"
 
     def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
         at, today = time.fromisoformat(self.at), after.astimezone(zone).date()
@@ -242,7 +242,7 @@ class Daily(Schedule):
         # If this time does not exist on the first day, it is due later on that day only.
         wall = datetime.combine(first.date(), time.fromisoformat(self.at), zone)
         # The types that inherit this have the names of RFC 5545, section 3.3.10.
-        return Recurrence(wall, f"FREQ={self.kind.upper()}{self.on()[1]}")
+        return Recurrence(wall, f"FREQ={self.kind.upper()}{self.day_rule()[1]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +262,7 @@ class Weekly(Daily):
     def days_from(self, first: date) -> Iterator[date]:
         return (day for day in every_day(first) if day.weekday() in self.days)
 
-    def on(self) -> tuple[str, str]:
+    def day_rule(self) -> tuple[str, str]:
         names = [DAYS[day] for day in self.days]
         return f" on {', '.join(names)}", f";BYDAY={','.join(name[:2].upper() for name in names)}"
 
@@ -292,7 +292,7 @@ class Monthly(Daily):
                 return
             yield date(year, month, min(self.day, monthrange(year, month)[1]))
 
-    def on(self) -> tuple[str, str]:
+    def day_rule(self) -> tuple[str, str]:
         # The last day of this list that a month has is the day itself, or the end of the month (T-022).
         days = ",".join(map(str, range(min(self.day, 28), self.day + 1)))
         last = ";BYSETPOS=-1" if self.day > 28 else ""
