@@ -340,7 +340,7 @@ def _list_tasks(now: PracticeView, status: str) -> Utterance:
 
 
 def _remind(now: PracticeView, what: str, *, about: str = "") -> Utterance:
-    """Remind at the time at the beginning or end of a sentence, of the rest of it."""
+    """Make a reminder for the time at the beginning or end of a sentence, with the rest as its text."""
     try:
         found = timed(SPAN.sub("in ", ABOUT.sub("", what)), now.moment, WALL)
     except ToolFailed as problem:

@@ -85,7 +85,7 @@ async def unguarded(parts: WebParts) -> FastAPI:
 
 
 async def health() -> PlainTextResponse:
-    """Say `ok`, and nothing of the person."""
+    """Answer `ok`, with nothing about the person."""
     return PlainTextResponse("ok")
 
 
@@ -139,7 +139,7 @@ class WebApp:
 
 
 async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
-    """Await an answer inside the bulkhead of web requests (A-7); True after a bug, which is logged."""
+    """Await an answer inside the error boundary of web requests (A-7). True after a bug, which is logged."""
     try:
         await answering
     except Exception:
@@ -159,7 +159,7 @@ async def error_response(request: Request, error: Exception) -> Response:
 
 
 def _refusal(error: Exception, redact: Redaction) -> Refusal:
-    """Put an error into words; those of an expected failure end with what to do."""
+    """Describe an error; an expected failure ends with what to do."""
     match error:
         case Refusal():
             return error
@@ -178,6 +178,6 @@ def _refusal(error: Exception, redact: Redaction) -> Refusal:
 
 
 def _place(problem: MutableMapping[str, Any]) -> str:
-    """The field that a problem is in; names of our own fields only."""
+    """Return the field with a problem; only names of our own fields."""
     inner = [str(part) for part in problem["loc"][1:] if problem["type"] != "extra_forbidden"]
     return ".".join(inner) or str(problem["loc"][0])

@@ -128,7 +128,7 @@ def _row(held: HeldConversation) -> ChatRow:
 
 @router.get("/api/chats/{chat_id}/messages")
 async def list_messages(chat_id: ChatId, messages: Messages, before: str = "") -> RenderedPage:
-    """Give the newest messages of a conversation, or those before the key of a list."""
+    """Return the newest messages of a conversation, or those before the key of a list."""
     held, key = await messages.opened(chat_id), MessageKey.from_page(before)
     if key is None:
         raise Refusal(400, "The key of the earlier messages is none of ours.", "Reload the page.")

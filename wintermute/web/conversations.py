@@ -169,7 +169,7 @@ class FolderViews:
         return self._making[path]
 
     async def make(self, asked: AskedAnswer) -> None:
-        """Have the last message answered, and add the answer to the folder."""
+        """Let the model answer the last message, and add the answer to the folder."""
         path, watch = asked.path, Shown(self._parts.speaker, asked.path)
         try:
             async with self.held(path) as folder:
@@ -259,7 +259,7 @@ async def make_folder(views: Viewing) -> dict[str, str]:
 
 @router.get("/api/conversations/{conversation_id}")
 async def list_folder_messages(path: FolderPath, folders: Folders, before: str = "") -> Json:
-    """Give the newest `messages` of a conversation, or those before the key of a list.
+    """Return the newest `messages` of a conversation, or those before the key of a list.
 
     Each has the `id` of its file, a `role` and a `text`. `earlier`: the key of those before them.
     """
@@ -300,7 +300,7 @@ async def add_message(
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> StreamingResponse:
-    """Have the last message answered, and stream that; all who ask meanwhile get the same answer."""
+    """Let the model answer the last message, and stream that; all who ask meanwhile get the same answer."""
     last = (await asyncio.to_thread(folders.folder(path).page, 1)).messages
     if not folders.is_making(path) and (not last or last[0].role == "assistant"):
         raise WintermuteError(ANSWERED if last else "There is no message: add one first")

@@ -110,7 +110,7 @@ class RequestChecks:
                     await out(END)
 
     def _check_head(self, request: Request) -> None:
-        """Raises: Refusal."""
+        """Check host and size of a request. Raises: Refusal."""
         scope, host = request.scope, request.headers.get("host", "").lower()
         name = _name(host)
         if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
@@ -176,13 +176,13 @@ def check_token(logins: Logins, token: str) -> None:
 
 
 def _name(host: str) -> str:
-    """The name or address in a Host header, in small letters and without brackets."""
+    """Return the name or address in a Host header, in small letters and without brackets."""
     found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", host)
     return (found[1] if found else host).strip("[]").lower()
 
 
 def _origin(address: str) -> tuple[str, str, int] | None:
-    """Scheme, name and port of an address, so that two can be compared; None for no address."""
+    """Return scheme, name and port of an address, so that two can be compared; None for no address."""
     try:
         parts = urlsplit(address)
         port = parts.port or PORTS.get(parts.scheme, 0)

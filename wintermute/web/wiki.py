@@ -322,13 +322,13 @@ async def wiki_search(
 
 @router.get("/api/memory/resolve")
 async def memory_resolve(views: Viewing, title: str = "") -> dict[str, str]:
-    """Give the `path` of the page that a title means (W-071)."""
+    """Return the `path` of the page with a title (W-071)."""
     return {"path": await in_store(views, lambda wiki: _path_of(wiki, title))}
 
 
 @router.get("/api/memory/read")
 async def memory_read(views: Viewing, title: str = "") -> dict[str, str]:
-    """Give `path` and `text` of the page that a title means (W-071)."""
+    """Return `path` and `text` of the page with a title (W-071)."""
 
     def read(wiki: WikiStore) -> dict[str, str]:
         found = _path_of(wiki, title)
