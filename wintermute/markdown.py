@@ -107,12 +107,12 @@ def sections(source: str) -> Iterator[str]:
     The parser is quadratic in places, so it gets one section at a time.
     """
     held, size = list[str](), 0
-    for piece in pieces(source) if len(source) > RENDERED_MOST else (source,):
-        size += len(piece) + 1
+    for section in pieces(source) if len(source) > RENDERED_MOST else (source,):
+        size += len(section) + 1
         if held and size > RENDERED_MOST:
             yield "\n".join(held)
-            held, size = [], len(piece) + 1
-        held.append(piece)
+            held, size = [], len(section) + 1
+        held.append(section)
     yield "\n".join(held)
 
 

@@ -63,11 +63,11 @@ MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
 
 def no_answer(address: str, error: BaseException | None) -> str:
     """Describe a failed connection in the same words for all libraries."""
-    chain, told = [error], f"{address}: {error or type(error).__name__}"
+    chain, message = [error], f"{address}: {error or type(error).__name__}"
     while (error := error and (error.__cause__ or error.__context__)) is not None:
         chain.append(error)
     found = (text for kind, text in NO_ANSWERS if any(isinstance(each, kind) for each in chain))
-    return next((text.format(address) for text in found), told)
+    return next((text.format(address) for text in found), message)
 
 
 def clean(text: str) -> str:

@@ -76,8 +76,8 @@ def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None
     """Print the lines of a status. Exit with 1 if one of them is `fail`."""
     redacted_lines = [dataclasses.replace(line, text=redacted(ctx, line.text)) for line in facts]
     if as_json:
-        told = (dataclasses.asdict(line).items() for line in redacted_lines)
-        given = [{name: value for name, value in line if value is not None} for line in told]
+        rows = (dataclasses.asdict(line).items() for line in redacted_lines)
+        given = [{name: value for name, value in line if value is not None} for line in rows]
         text = json.dumps(given, indent=2)
     else:
         text = "\n".join(f"{line.state:<4}  {line.name}: {line.text}" for line in redacted_lines)
@@ -329,9 +329,9 @@ async def _model(
         answered = Finding(part, probed.state, probed.told)
         if backend.calls_as_text is None:
             kept = await _keep(path, backend, "text_tool_calls", probed.spells)
-            told = (KEPT if kept else SPELLS).format(name=name)
+            advice = (KEPT if kept else SPELLS).format(name=name)
             if probed.spells:
-                answered = Finding(part, "warn", f"{probed.told}; {told}")
+                answered = Finding(part, "warn", f"{probed.told}; {advice}")
         await _keep(path, backend, "thinks_aloud", probed.aloud)
     except ModelUnavailable as error:
         advice = f" -> see that it runs, and check base_url of {name} in config.yaml"
@@ -364,13 +364,13 @@ async def _window(
 
 async def _counts(path: Path, backend: Backend, now: Counted) -> Counted:
     """Return the token counts of a server: as just measured, else as stored."""
-    told, asked = now.measured(1) is not None, (backend.model, backend.base_url)
+    is_measured, asked = now.measured(1) is not None, (backend.model, backend.base_url)
     if not path.exists():  # noqa: ASYNC240  one look, nothing else runs
         return now
     with suppress(WintermuteError):
         async with open_database(path, read_only=True) as database:
             before = await TokenCounts(database).known(*asked)
-        if not told or before == now:
+        if not is_measured or before == now:
             return before
         async with open_database(path) as database, database.transaction() as tx:
             await TokenCounts(database).found(tx, *asked, now)

@@ -68,8 +68,8 @@ def command(folder: Path, as_json: bool, no_input: bool, **options: str | Path |
             talk.undo()
         if isinstance(error, OSError):
             advice = "make room" if error.errno in NO_ROOM else "choose a folder of your own"
-            told = f"cannot write {error.filename or folder}: {error.strerror}: {advice}"
-            raise WintermuteError(told) from error
+            message = f"cannot write {error.filename or folder}: {error.strerror}: {advice}"
+            raise WintermuteError(message) from error
         raise
     if as_json:
         paths = [str(path) for path, new in made.items() if new]

@@ -337,11 +337,11 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
         return spot, branch
 
     spot, branch = with_stores(ctx, work)
-    told = {"branch": branch, "forked_from": turn, "room": spot.room_id, "left": spot.branch_id}
+    values = {"branch": branch, "forked_from": turn, "room": spot.room_id, "left": spot.branch_id}
     where = spot.room_id or spot.conversation_id
     _tell(
         ctx,
-        told,
+        values,
         f"{branch} goes on from {turn}; {spot.branch_id} stays as it is.",
         f"The next message in {where} goes on there, with everything up to this turn.",
         as_json=as_json,
@@ -402,6 +402,6 @@ def _write(ctx: click.Context, path: Path, texts: list[str]) -> None:
         raise WintermuteError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _tell(ctx: click.Context, values: Any, *told: str, as_json: bool) -> None:
+def _tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
     """Print JSON, in which nothing can steer a terminal, or lines."""
-    say(ctx, *([json.dumps(values, indent=2)] if as_json else told))
+    say(ctx, *([json.dumps(values, indent=2)] if as_json else lines))

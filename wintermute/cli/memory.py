@@ -350,8 +350,8 @@ def reconstruct(ctx: click.Context, as_json: bool) -> None:
                 done += BatchTally(failed=1)
             await stores.memories.text(waiting.scope)
         async with stores.database.transaction() as tx:
-            owed = [await stores.jobs.is_owed(tx, CORE, queue.scope) for queue in queues]
-        return done, any(owed)
+            pending = [await stores.jobs.is_owed(tx, CORE, queue.scope) for queue in queues]
+        return done, any(pending)
 
     done, core_waits = with_models(ctx, work)
     said = [

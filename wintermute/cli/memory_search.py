@@ -103,10 +103,10 @@ async def _none(stores: Stores, scope: str) -> str:
 
 async def _warn_of_missing_embeddings(stores: Stores, scope: str) -> None:
     """Warn on stderr of memories without an embedding: no daemon may be running to make it."""
-    owed = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
-    if owed:
+    missing = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
+    if missing:
         click.echo(
-            f"{counted(owed, 'embedding')} missing, so only words find these memories:"
+            f"{counted(missing, 'embedding')} missing, so only words find these memories:"
             " `wintermute memory rebuild-index` makes them now",
             err=True,
         )
@@ -203,9 +203,9 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
     async def work(stores: Stores, config: Config) -> Report:
         await stores.facts.lapse()
-        owed = await stores.meaning.owed() if stores.meaning else {}
+        missing = await stores.meaning.owed() if stores.meaning else {}
         found = await stores.facts.tallies()
-        tallies = [_tally_values(stores, each, owed.get(each.scope, 0)) for each in found]
+        tallies = [_tally_values(stores, each, missing.get(each.scope, 0)) for each in found]
         values = {"backend": config.memory.backend, "scopes": tallies}
         return Report(values, _stats_lines(config.memory.backend, tallies))
 

@@ -159,8 +159,8 @@ def _tools(tools: tuple[Json, ...]) -> Iterator[PromptPart]:
 
 
 def _parts(where: str, named: tuple[tuple[str, str], ...]) -> Iterator[PromptPart]:
-    for name, piece in named:
-        text = piece.removeprefix(DIVIDER)
+    for name, part in named:
+        text = part.removeprefix(DIVIDER)
         yield PromptPart(where, name or "-", estimate(text), text)
 
 

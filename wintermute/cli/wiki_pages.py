@@ -226,8 +226,8 @@ def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
     values["proposed"] = [page.change.path for page in done.verdict.proposed]
     tell(ctx, values, *harmless(done.diff).splitlines(), as_json=as_json)
     for page in done.verdict.proposed:
-        told = f"{page.change.path} would wait for you: {page.reason}"
-        click.echo(redacted(ctx, harmless(told)), err=True)
+        line = f"{page.change.path} would wait for you: {page.reason}"
+        click.echo(redacted(ctx, harmless(line)), err=True)
     if done.refused and not as_json:
         raise WintermuteError(f"nothing of this would be changed: {done.refused}")
     ctx.exit(1 if done.refused else 0)

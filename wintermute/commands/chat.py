@@ -10,7 +10,7 @@ from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import FORGETTING, Undone
 from wintermute.clock import Clock
 from wintermute.commands.forgetting import YES, ForgetCommand, after_word, named_in, offered
-from wintermute.commands.memories import MemoryCommands
+from wintermute.commands.memories import Remembered
 from wintermute.commands.models import ModelCommands
 from wintermute.commands.night import NightCommands
 from wintermute.commands.tasks import RemindCommand, TaskCommands, bounded, describe_undo
@@ -128,7 +128,7 @@ class ChatCommands:
         self._clock = clock
         self._ceilings = ceilings
         self._verifier = verifier
-        self._remembered = MemoryCommands(stores)
+        self._remembered = Remembered(stores)
         self._forgetting = ForgetCommand(stores)
         self._agreed: dict[str, str] = {}  # the change set that an `/undo` means, by its event
         self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {

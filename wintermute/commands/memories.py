@@ -179,7 +179,7 @@ async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> QuotedMe
     return _quoted(row, row.body) if row else None
 
 
-class MemoryCommands:
+class Remembered:
     """Answers `/memory` and `/why`."""
 
     def __init__(self, stores: Stores) -> None:

@@ -80,16 +80,18 @@ class ModelCommands:
     async def usage(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """Return the usage of this conversation; the owner also sees that of all chats."""
         calls, zone = self._stores.model_calls, self._stores.tasks.zone
-        told = [_bill("This conversation", await calls.of_conversation(tx, row.conversation_id))]
+        sections = [
+            _bill("This conversation", await calls.of_conversation(tx, row.conversation_id))
+        ]
         if not is_owner(row.origin):
-            return told[0]
+            return sections[0]
         if not self._stores.owner.owns(scope):
-            return f"{told[0]}\n\n{FOR_OWNER}"
+            return f"{sections[0]}\n\n{FOR_OWNER}"
         today = self._clock.now().astimezone(zone).date()
         for heading, day in (("Today", today), ("This month", today.replace(day=1))):
             since = datetime.combine(day, time(), zone)
-            told.append(_bill(f"{heading}, all chats", await calls.by_backend(tx, since)))
-        return "\n\n".join(told)
+            sections.append(_bill(f"{heading}, all chats", await calls.by_backend(tx, since)))
+        return "\n\n".join(sections)
 
 
 def _bill(heading: str, spent: Mapping[str, Spent]) -> str:

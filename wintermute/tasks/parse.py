@@ -383,16 +383,16 @@ def _last(text: str, cut: int) -> _Phrase | None:
     end = len(text.rstrip(" .!?…。"))
     short: _Phrase | None = None
     for begin in grammar.BEGINS.finditer(text, max(0, end - WINDOW)):
-        piece = _phrase(text, begin.start())
-        if piece and piece.stop >= end and piece.short:
-            short = short or piece
-        elif piece and piece.stop >= end:
-            before = text[: piece.start]
-            far = piece.names_day and grammar.FAR.search(before)
+        phrase = _phrase(text, begin.start())
+        if phrase and phrase.stop >= end and phrase.short:
+            short = short or phrase
+        elif phrase and phrase.stop >= end:
+            before = text[: phrase.start]
+            far = phrase.names_day and grammar.FAR.search(before)
             stopped = grammar.STOPPED.search(before) or far
             is_day = short and not text.startswith("the ", short.start)  # `watch the sun at 9`
             day = short.meanings[0] if short and is_day else None
-            moved = replace(piece, start=piece.start + cut, stop=piece.stop + cut, day=day)
+            moved = replace(phrase, start=phrase.start + cut, stop=phrase.stop + cut, day=day)
             return None if stopped else moved
     return None
 
@@ -401,8 +401,8 @@ def _meanings(text: str) -> Sequence[When]:
     """Read a text that consists of a time: all its meanings, or none."""
     line = folded(unicodedata.normalize("NFC", text[:WINDOW])).strip()
     line = re.sub("^[0-9]{1,2}$", r"at \g<0>", line)
-    piece = _phrase(line) if len(text) <= WINDOW else None
-    return piece.meanings if piece and piece.stop == len(line) else ()
+    phrase = _phrase(line) if len(text) <= WINDOW else None
+    return phrase.meanings if phrase and phrase.stop == len(line) else ()
 
 
 def _one(meanings: Sequence[When], text: str) -> When:
@@ -516,12 +516,12 @@ def unread(text: str) -> str:
         return why
     if foreign := grammar.FOREIGN.search(text):
         return ONLY.format(shown(foreign[0]))
-    pieces = (_phrase(line, begin.start()) for begin in grammar.BEGINS.finditer(line))
-    piece = next((each for each in pieces if each and each.is_whole and not each.short), None)
-    if piece is None:
+    phrases = (_phrase(line, begin.start()) for begin in grammar.BEGINS.finditer(line))
+    phrase = next((each for each in phrases if each and each.is_whole and not each.short), None)
+    if phrase is None:
         odd = grammar.ODD.search(line)
         return UNREAD.format(shown(text[odd.start() : odd.end()])) if odd else ""
-    before, at, after = text[: piece.start], text[piece.start : piece.stop], text[piece.stop :]
+    before, at, after = text[: phrase.start], text[phrase.start : phrase.stop], text[phrase.stop :]
     left = grammar.STOPPED.search(folded(before)) or grammar.FAR.search(folded(before))
     right = grammar.STOPS.match(folded(after))
     if left or right:
