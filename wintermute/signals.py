@@ -14,8 +14,9 @@ from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.errors import ConfigurationError
 
-PATIENCE = 1.0  # seconds; the supervisor's queue may be full
 log = logging.getLogger(__name__)
+
+PATIENCE = 1.0  # seconds; the supervisor's queue may be full
 AT_WORK = "at work"
 
 

@@ -47,7 +47,6 @@ EMPTY_AT_SHELL = {
 BLANKS = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0") | {*map(chr, range(0xFE00, 0xFE10))}
 """Characters that are letters or marks but invisible."""
 
-
 NO_ANSWERS: tuple[tuple[type[BaseException], str], ...] = (
     (ssl.SSLCertVerificationError, "the certificate of {} cannot be trusted"),
     (ssl.SSLError, "{} does not speak https"),

@@ -34,11 +34,11 @@ from wintermute.matrix.signing import secret_seeds
 from wintermute.memory.exchange import SCOPE
 from wintermute.stores import Stores, open_stores
 
+log = logging.getLogger(__name__)
+
 FORMAT = "%(levelname)s %(message)s part=%(name)s"
 DATABASE = "wintermute.db"
 PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
-
-log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -21,12 +21,10 @@ REDACT = "wintermute.redact"
 GIVEN = "wintermute.given"
 """Keys of click's `Context.meta`: the path of the configuration, its redaction, all words given."""
 
-
 STEERING = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Characters that move a cursor, end a line, or reverse its text."""
-
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Python's mark for a byte of a command line that is not valid text."""

@@ -46,7 +46,6 @@ UNCHANGED = "no page was changed"
 NO_RECORD = "changes of this store are not recorded: `wintermute wiki undo JOB` undoes a job"
 NOTHING_NEW = "There is nothing new since the last time."
 
-
 Need = Literal["whole", "sound", "none"]
 """The configuration a command needs: complete; without mistakes, if there is one; or any."""
 

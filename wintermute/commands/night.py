@@ -59,7 +59,6 @@ USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night N n
 HOW = {"failed": " failed", "left": " goes on in the next night"}
 """Words for a phase that was not finished."""
 
-
 Mask = Callable[[Decision], Decision]
 """Returns the item as it may be shown to the person or model that asks."""
 

@@ -37,7 +37,6 @@ everything for 50 ms beside a wiki of 10,000 pages, and came five times while it
 """
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
-
 Server = Callable[[WebParts, socket.socket], Awaitable[None]]
 """Answers requests on an open socket until it is cancelled."""
 

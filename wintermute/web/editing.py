@@ -37,7 +37,6 @@ ANSWERED = "this was answered already: reload the page to see what is still aske
 UNKNOWN = "this change of pages is unknown: changes are kept for 30 days"
 NOT_UNDONE = "nothing was undone, for the page was undone or changed since: open it to read it"
 
-
 PagePath = Annotated[str, Body(min_length=1, max_length=4_000)]
 TypedText = Annotated[str, Body(max_length=1_000_000)]
 Version = Annotated[str, Body(max_length=64)]

@@ -51,7 +51,6 @@ END: Message = {"type": "http.response.body", "body": b""}
 KEPT = b"public, max-age=31536000, immutable"
 """Browsers keep a static file for a year: its address changes with it."""
 
-
 LOG_IN = (
     "You are not logged in.",
     "Send the token as `Authorization: Bearer TOKEN`, or log in at /login.",
