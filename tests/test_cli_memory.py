@@ -171,8 +171,8 @@ def test_forgetting_names_the_copies_from_before_upgrades(
         f" delete {copy} to end it now"
     ]
     assert (
-        f"{copy.name} from before an upgrade may hold what was forgotten since; it goes on"
-        " 2026-04-06, or when you delete it"
+        f"{copy.name} from before an upgrade may contain texts forgotten since; it is deleted on"
+        " 2026-04-06, or earlier by you"
     ) in terminal.says("status", "--all")
     copy.unlink()
     assert terminal.json("memory", "forget")["copies"] == []

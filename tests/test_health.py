@@ -175,7 +175,7 @@ async def test_a_cache_of_which_nobody_ever_hears_is_mentioned(
     clock = FakeClock()
     await ask_often(database, clock, role, times, usage)
     facts = await gather(database, clock, "UTC")
-    assert ("tells of no cache -> see docs/models.md" in facts[-1].text) is told
+    assert ("reports no cache -> see docs/models.md" in facts[-1].text) is told
     assert facts[-1].state == "ok"
 
 

@@ -92,7 +92,7 @@ async def test_a_time_that_does_not_exist_is_pointed_out(house: House) -> None:
     answer = await ask(house, "/remind 2027-03-28 02:30 tea")
     assert "on 28 March 2027 at 03:00, once: tea\n" in answer
     assert answer.endswith(
-        "\n2027-03-28 02:30 does not exist there; it is due at 2027-03-28 03:00."
+        "\n2027-03-28 02:30 is skipped by the clock change; it is due at 2027-03-28 03:00."
     )
 
 

@@ -280,7 +280,8 @@ async def test_a_direct_chat_that_gave_way_is_not_spoken_in_until_we_are_asked_i
     new = await upgrade(ann, chat)
     await daemon.logged("no room for what is due")
     assert (
-        f"{chat} gave way to {new}, where I am not" in (await daemon.command("status", "--all"))[1]
+        f"{chat} was replaced by {new}, where I am not"
+        in (await daemon.command("status", "--all"))[1]
     )
     await ann.invite(new, daemon.user_id)
     await told(ann, new, daemon, WATER)

@@ -408,11 +408,11 @@ async def test_a_mode_changes_alone_and_takes_its_prompt_with_it() -> None:
         ),
         (
             {"schedule_type": "once", "at": "2026-03-29T02:30"},
-            "2026-03-29 02:30 does not exist there; it is due at 2026-03-29 03:00",
+            "2026-03-29 02:30 is skipped by the clock change; it is due at 2026-03-29 03:00",
         ),
         (
             {"schedule_type": "once", "at": "2026-10-25T02:30"},
-            "2026-10-25 02:30 comes twice there; the first is meant",
+            "2026-10-25 02:30 comes twice that day; it is due the first time",
         ),
         ({"schedule_type": "once", "at": "2026-10-25T02:30Z"}, ""),
         ({"schedule_type": "once", "at": "18:00"}, ""),

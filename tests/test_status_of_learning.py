@@ -59,7 +59,7 @@ async def test_it_tells_what_was_read_last_and_how_many_wait(
         await harvested(house)
         told = await line(house, "learning")
         assert told == (
-            "- **learning** (ok): 2 memories to be brought together with the others; last read"
+            "- **learning** (ok): 2 memories to be merged with the others; last read"
             f" 2026-05-04 14:00, {ROOM}: 2 memories picked up"
         )
         others = await line(house, "learning", origin="other", sender=BEN)
@@ -73,7 +73,7 @@ async def test_it_tells_for_what_work_waits(tmp_path: Path, model: ModelServer) 
         await say(house, ["I like tea"])
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'harvest' AND waits_for <> ''")
         assert await line(house, "learning") == (
-            "- **learning** (ok): reading what was said waits until 2026-05-04 20:00, for models are"
+            "- **learning** (ok): looking for memories waits until 2026-05-04 20:00: models are"
             " asked for this at night, or after six quiet hours"
         )
         assert picker.transcripts == []
@@ -87,7 +87,7 @@ async def test_it_tells_that_the_budget_is_spent(tmp_path: Path, model: ModelSer
         await say(house, ["I like tea"])
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'harvest' AND waits_for <> ''")
         assert await line(house, "learning") == (
-            "- **learning** (ok): reading what was said waits until 2026-05-05 00:00, for the budget"
+            "- **learning** (ok): looking for memories waits until 2026-05-05 00:00: the budget"
             " of the day is spent"
         )
 

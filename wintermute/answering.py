@@ -1,4 +1,4 @@
-"""What answers, wired once: for the daemon, the terminal, and the house that the tests live in."""
+"""The parts that answer, wired once: for the daemon, the terminal, the web pages and the tests."""
 
 import asyncio
 import logging
@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from wintermute.commands.chat import ChatCommands, Verifier
-from wintermute.commands.models import ModelVerbs
-from wintermute.commands.night import NightVerbs
+from wintermute.commands.models import ModelCommands
+from wintermute.commands.night import NightCommands
 from wintermute.config.schema import Backend, Config
 from wintermute.config.wiki import WikiSettings
 from wintermute.conversation.asking import Asking, Folding
@@ -62,14 +62,14 @@ log = logging.getLogger(__name__)
 
 
 class Part(Protocol):
-    """Something that works until it is cancelled."""
+    """A part that runs until it is cancelled."""
 
     async def run(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """What answers, the same behind every door: the rooms, and the work that they hand out."""
+    """The parts that answer, the same behind every door: the rooms, and the work that they start."""
 
     rooms: Rooms
     runner: Runner
@@ -78,17 +78,17 @@ class Answering:
     toolbox: Toolbox
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run rooms and work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.rooms.run())
             group.create_task(self.runner.run(self.rooms.wake))
 
     async def finish_forgetting(self) -> None:
-        """Forget what people want forgotten, until cancelled: the part of the promises that cannot wait."""
+        """Run only the forgetting until cancelled: the part of the due work that cannot wait."""
         await self.runner.run(self.rooms.wake, unasked=True, only=(FORGET, SCRUB))
 
-    async def keep_promises(self) -> None:
-        """Do what nobody asks for at this moment, until cancelled."""
+    async def run_due_work(self) -> None:
+        """Run due and background work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.promises.run())
             group.create_task(self.runner.run(self.rooms.wake, unasked=True))
@@ -106,8 +106,8 @@ def answering(
     prompt: Prompt | None = None,
     night: Callable[[DataFolder], Tidying] = tidying,
 ) -> Answering:
-    """Build it on what is open, with more `kinds` of work. `tools` of all, a `prompt` for
-    rooms, and another `night` are for tests.
+    """Build the parts on an open data folder. `kinds` are more types of work; `tools` filters all
+    tools, `prompt` replaces that of rooms, `night` that of nights: all for tests.
     """
     config, stores, models, texts, clock = own.config, own.stores, own.models, own.texts, own.clock
     limits = config.sub_sessions
@@ -121,7 +121,7 @@ def answering(
     bounds = Bounds(limits, max_tokens, tuple(config.llm.backends), own_models)
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
     tidied = night(own)
-    verbs = NightVerbs(stores, tidied, config.dreaming, clock)
+    verbs = NightCommands(stores, tidied, config.dreaming, clock)
     toolbox = Toolbox(tools(tools_of(config, stores, delegation, verbs)))
     of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
@@ -137,7 +137,7 @@ def answering(
     settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
     ceilings, judge = config.llm.budget, partial(_judge, own, toolbox)
-    chosen = ModelVerbs(stores, config.llm, judge, clock)
+    chosen = ModelCommands(stores, config.llm, judge, clock)
     commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs, chosen)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
     notices = EditedNotices(stores, speaker, clock), BackendNotices(stores, models, speaker)
@@ -145,7 +145,7 @@ def answering(
 
 
 def _loop(own: DataFolder) -> tuple[Folding, Loop]:
-    """The loop, and what sums up what is too long for it."""
+    """Build the loop, and the folding that sums up long conversations for it."""
     stores, hidden = own.stores, own.config.tools.ephemeral
     folding = Folding(stores, own.models, own.texts.compaction, own.config.context, hidden)
     asking = Asking(own.models, folding, Telling(stores, hidden), hidden)
@@ -156,7 +156,7 @@ def _loop(own: DataFolder) -> tuple[Folding, Loop]:
 def folder_answers(
     own: DataFolder, settings: WikiSettings
 ) -> Callable[[ConversationFolder, Watch], Awaitable[str]]:
-    """Build what answers the last message of a conversation that is a folder, within `held` (W-072)."""
+    """Build the function that answers the last message of a conversation in a folder, within `held` (W-072)."""
     stores, (_, loop) = own.stores, _loop(own)
     tools = Toolbox([RecallTool(stores.wiki, stores.casts, stores.owner)])
     wards = replace(Wards.of(own.config.loop), require_done=False)
@@ -173,7 +173,7 @@ def folder_answers(
 
 
 class Windows:
-    """What the models of the chats take at once, as far as we know without asking them."""
+    """The context windows of the chats' models, judged by the configuration and what is known of them."""
 
     def __init__(self, config: Config, stores: Stores, fixed: Request) -> None:
         self._backends = {name: config.llm.backends[name] for name in config.llm.roles.base}
@@ -181,25 +181,25 @@ class Windows:
         self._fixed = fixed
 
     async def prove(self) -> tuple[str, ...]:
-        """The windows that leave little room, in words.
+        """Return the windows with little room, in words.
 
-        Raises: ConfigurationError where the first, which is asked first, has no room for a message.
+        Raises: ConfigurationError if the first model has no room for a message.
         """
-        found = [(name, await self._judged(name)) for name in self._backends]
-        for name, first in found[:1]:
+        judgements = [(name, await self._judged(name)) for name in self._backends]
+        for name, first in judgements[:1]:
             if first.state == "fail":
                 await self._stores.health.note("windows", "fail", f"{name}: {first.text}")
                 raise ConfigurationError(f"{name}: {first.text}")
-        return _told(found)
+        return _problems(judgements)
 
     async def run(self) -> None:
-        """Note once what is wrong, also by what servers on private addresses say of themselves."""
-        health, found = self._stores.health, []
+        """Note the problems once, also those that servers on private addresses report themselves."""
+        health, judgements = self._stores.health, []
         for name, settings in self._backends.items():
-            found.append((name, await self._judged(name)))
-            if said := await server_window(settings):
-                found.append((name, compared(name, settings, said)))
-        wrong = _told(found)
+            judgements.append((name, await self._judged(name)))
+            if reported := await server_window(settings):
+                judgements.append((name, compared(name, settings, reported)))
+        wrong = _problems(judgements)
         for line in wrong:
             log.warning("model window problem=%s", line)
         if wrong or await health.part("windows"):
@@ -215,30 +215,30 @@ async def _fitting(name: str, settings: Backend, stores: Stores, fixed: Request)
 
 
 async def _judge(own: DataFolder, toolbox: Toolbox, name: str) -> Judgement:
-    """Judge a model that somebody chooses by what a start is judged by (L-090)."""
-    fixed = await fixed_part(own, toolbox)
+    """Judge a chosen model by the rule of a start (L-090)."""
+    fixed = await fixed_request(own, toolbox)
     return await _fitting(name, own.config.llm.backends[name], own.stores, fixed)
 
 
-def _told(found: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:
-    return tuple(f"{name}: {one.text}" for name, one in found if one.state != "ok")
+def _problems(judgements: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:
+    return tuple(f"{name}: {one.text}" for name, one in judgements if one.state != "ok")
 
 
-async def fixed_part(own: DataFolder, toolbox: Toolbox) -> Request:
-    """What every question in the owner's chats has, and next to nothing else."""
+async def fixed_request(own: DataFolder, toolbox: Toolbox) -> Request:
+    """Return the smallest question of the owner's chats: their fixed part with a short message."""
     stores, texts, scope = own.stores, own.texts, own.stores.owner.scope
     core, toolbox = core_text(await stores.core.text(scope)), await toolbox.within(scope)
     index = await stores.wiki.index_text() if RECALL in toolbox.names else None
     wiki = wiki_text(texts.runtime.text(), index)
     done = own.config.loop.require_done_tool
 
-    def asked(instructions: Instructions, size: Size, small: Request | None = None) -> Request:
-        told = chosen(instructions.sections(), toolbox.offered(size), index)
+    def request(instructions: Instructions, size: Size, small: Request | None = None) -> Request:
+        instructions_text = chosen(instructions.sections(), toolbox.offered(size), index)
         system = {
             "role": "system",
-            "content": joined([(INSTRUCTIONS, told), (CORE, core), (WIKI, wiki)]),
+            "content": joined([(INSTRUCTIONS, instructions_text), (CORE, core), (WIKI, wiki)]),
         }
-        said = {"role": "user", "content": "Reply with: ok"}
-        return Request((system, said), toolbox.definitions(size, done=done), done, small)
+        message = {"role": "user", "content": "Reply with: ok"}
+        return Request((system, message), toolbox.definitions(size, done=done), done, small)
 
-    return asked(texts.instructions, "full", asked(texts.small, "small"))
+    return request(texts.instructions, "full", request(texts.small, "small"))

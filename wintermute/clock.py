@@ -1,4 +1,4 @@
-"""Time is asked of a Clock, so that a test can hold it still (DESIGN A-5)."""
+"""The Clock that all code asks for the time, so that a test can hold it still (DESIGN A-5)."""
 
 import asyncio
 import logging
@@ -14,40 +14,40 @@ from zoneinfo import ZoneInfo
 log = logging.getLogger(__name__)
 
 LONGEST_NAP = 30.0
-"""The loop's own clock stands still while a laptop sleeps, so nobody sleeps on it for longer."""
+"""Seconds. The event loop's clock stops while a laptop is suspended, so no single sleep is longer."""
 JUMP_SECONDS = 5.0
-"""How far a clock may be from where it should be before it has jumped."""
+"""The deviation from the expected time from which a clock has jumped."""
 DRIFT = 0.001
-"""How uneven a clock may run that is being put right, as a part of the time that has passed."""
+"""The deviation allowed to a clock that is being corrected, as a part of the time that has passed."""
 AGREES = timedelta(minutes=1)
-"""How far the homeserver's clock may be from one that it vouches for."""
+"""The largest difference at which the homeserver's clock confirms ours."""
 DOUBTED_SECONDS = 600.0
-"""How long a clock that nobody vouches for is doubted."""
+"""The seconds for which an unconfirmed clock is doubted."""
 DOUBT_PAUSE = 2.0
-STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Counts sleep: on Linux that is the time since the boot, on macOS the other one does."""
+MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The monotonic clock that counts suspended time: CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 UNIVERSAL = frozenset({"UTC", "UCT", "Universal", "Zulu", "GMT", "Greenwich"})
-"""Names of the zone of machines that live nowhere."""
+"""Names of UTC as a machine without a place may give them."""
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 def host_zone(environment: Mapping[str, str], machine: Path = Path("/etc")) -> str:
-    """Name the time zone of the machine; UTC where it names none that is known."""
-    found = [environment.get("TZ", "").removeprefix(":")]
+    """Return the name of the machine's time zone; UTC if it names none that is known."""
+    candidates = [environment.get("TZ", "").removeprefix(":")]
     if (localtime := machine / "localtime").is_symlink():
-        found.append(str(localtime.readlink()))
+        candidates.append(str(localtime.readlink()))
     with suppress(OSError, UnicodeDecodeError):
-        found.append((machine / "timezone").read_text("utf-8").strip())
-    for name in (each.rpartition("zoneinfo/")[2] for each in found):
+        candidates.append((machine / "timezone").read_text("utf-8").strip())
+    for name in (candidate.rpartition("zoneinfo/")[2] for candidate in candidates):
         with suppress(KeyError, ValueError, OSError):
             return "UTC" if ZoneInfo(name).key.rpartition("/")[2] in UNIVERSAL else name
     return "UTC"
 
 
 def zone_doubt(zone: str, host: str, now: datetime) -> str:
-    """Tell what may be wrong with a zone, and what to do; a machine that lives by UTC doubts none."""
+    """Describe what may be wrong with a time zone, and what to do. A machine in UTC raises no doubt."""
     days = [now + timedelta(days=30 * month) for month in range(12)]
     there, here = (
         [day.astimezone(ZoneInfo(name)).utcoffset() for day in days] for name in (zone, host)
@@ -60,14 +60,14 @@ def zone_doubt(zone: str, host: str, now: datetime) -> str:
 
 
 class Clock(Protocol):
-    """What the program may know about time."""
+    """The source of time for the whole program."""
 
     def now(self) -> datetime:
-        """The present moment, aware, in UTC."""
+        """Return the present moment, aware, in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never jump and count sleep; only differences within a boot mean something."""
+        """Return seconds that never jump and count suspended time; only differences within a boot have a meaning."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -85,7 +85,7 @@ class SystemClock:
         return datetime.now(UTC)  # noqa: TID251  the one place that may ask
 
     def monotonic(self) -> float:
-        return time.clock_gettime(STEADY)
+        return time.clock_gettime(MONOTONIC)
 
     async def sleep(self, seconds: float) -> None:
         until = self.monotonic() + seconds
@@ -98,22 +98,22 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What a clock showed when the steady clock showed this."""
+    """The time that a wall clock showed at one reading of the monotonic clock."""
 
     wall: datetime
     steady: float
 
     def at(self, steady: float) -> datetime:
-        """What it shows by now, if it has run evenly since."""
+        """Return the time it shows at another monotonic reading, if it has run evenly."""
         return self.wall + timedelta(seconds=steady - self.steady)
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why the machine's clock is not believed.
+    """The reason why the machine's clock is not trusted.
 
-    `ahead`: of where it should be; None if nobody can tell. `waits`: nor does anybody vouch for
-    where it should be, so that nothing can be said to be due.
+    `ahead`: its distance from the expected time; None if that is unknown. `waits`: nothing confirms
+    the expected time either, so nothing can be due.
     """
 
     ahead: timedelta | None
@@ -123,11 +123,11 @@ class Doubt:
 def believable(
     now: ClockReading, last: ClockReading | None, server: ClockReading | None, doubted: float
 ) -> bool:
-    """Whether what the machine's clock shows is taken for the time.
+    """Return True if the machine's clock is trusted.
 
-    `last`: when it was believed the last time; None: not since the machine was started. `server`:
-    the homeserver's clock, if it was heard; it never vouches for anything but what ours shows.
-    `doubted`: for how many seconds ours has been.
+    `last`: its last trusted reading; None: none since the machine was started. `server`: the
+    homeserver's clock if it is known; it can only confirm ours. `doubted`: the seconds for which
+    ours has been in doubt.
     """
     if last is not None:
         allowed = JUMP_SECONDS + DRIFT * abs(now.steady - last.steady)
@@ -137,39 +137,39 @@ def believable(
 
 
 def vouches(server: ClockReading | None, ours: ClockReading) -> bool:
-    """Whether the homeserver's clock agrees with that."""
+    """Return True if the homeserver's clock agrees with ours."""
     return server is not None and abs(server.at(ours.steady) - ours.wall) <= AGREES
 
 
 class CheckedClock:
-    """The clock of the machine; while it is not believed, time goes on as evenly as it did before.
+    """The machine's clock; while it is not trusted, time goes on evenly from the last trusted reading.
 
-    A clock may be set wrong for seconds, when it starts or is corrected. Nothing may be said, nor
-    thrown away for its age, because of a time that never was (F-015).
+    A clock may be wrong for seconds when it starts or is corrected. No reminder may be sent, and
+    nothing deleted for its age, because of a wrong time (F-015).
     """
 
     def __init__(
         self, machine: Clock, last: ClockReading | None = None, *, asks: bool = False
     ) -> None:
-        """`last`: when it was believed before. `asks`: a homeserver can tell; else the beginning is
-        believed, for who sits at the machine has no other clock either.
+        """`last` is the last trusted reading. `asks`: a homeserver will confirm the time. Without
+        one the first reading is trusted: the person at the machine has no other clock either.
         """
         self._machine = machine
         self._last = last
         self._server: ClockReading | None = None
         self._since: float | None = None
         if last is None and not asks:
-            self._last = self._seen()
+            self._last = self._reading()
 
     @property
     def last(self) -> ClockReading | None:
-        """When the machine's clock was believed the last time."""
+        """The last trusted reading of the machine's clock."""
         return self._last
 
     @property
     def doubt(self) -> Doubt | None:
-        """Why it is not believed now; None: it is."""
-        seen = self._judged()
+        """The reason why the clock is not trusted now; None: it is."""
+        seen = self._checked_reading()
         if self._since is None:
             return None
         if self._last is None:
@@ -179,7 +179,7 @@ class CheckedClock:
         return Doubt(seen.wall - due, waits=not vouches(self._server, ours))
 
     def now(self) -> datetime:
-        seen = self._judged()
+        seen = self._checked_reading()
         return seen.wall if self._last is None else self._last.at(seen.steady)
 
     def monotonic(self) -> float:
@@ -189,27 +189,27 @@ class CheckedClock:
         await self._machine.sleep(seconds)
 
     async def believed(self) -> None:
-        """Wait until it is: before, nothing is thrown away for its age."""
+        """Wait until the clock is trusted; before that nothing is deleted for its age."""
         while self.doubt is not None:
             await self.sleep(DOUBT_PAUSE)
 
     def heard(self, date: datetime) -> None:
-        """What the homeserver's clock shows."""
+        """Note the time on the homeserver's clock."""
         self._server = ClockReading(date, self.monotonic())
 
     def by_ours(self, sent_at: datetime) -> datetime:
-        """When something was sent, if the homeserver's clock is behind: it is no older for that."""
+        """Correct the time of a message if the homeserver's clock is behind ours, so that it does not look older."""
         now = ClockReading(self.now(), self.monotonic())
         if self._server is None or vouches(self._server, now):
             return sent_at
         behind = max(timedelta(), now.wall - self._server.at(now.steady))
         return max(sent_at, min(sent_at + behind, now.wall))
 
-    def _seen(self) -> ClockReading:
+    def _reading(self) -> ClockReading:
         return ClockReading(self._machine.now(), self._machine.monotonic())
 
-    def _judged(self) -> ClockReading:
-        seen = self._seen()
+    def _checked_reading(self) -> ClockReading:
+        seen = self._reading()
         doubted = 0.0 if self._since is None else seen.steady - self._since
         if believable(seen, self._last, self._server, doubted):
             if self._since is not None:
@@ -221,7 +221,7 @@ class CheckedClock:
         return seen
 
     def _log(self, text: str, seen: ClockReading) -> None:
-        if self._last is None:  # as after each start of the machine
+        if self._last is None:  # so it is after each start of the machine
             log.info(text, "unknown")
         else:
             ahead = seen.wall - self._last.at(seen.steady)
@@ -229,7 +229,7 @@ class CheckedClock:
 
 
 def boot_id() -> str:
-    """Which start of the machine this is; "" where it does not say."""
+    """Return an id of this start of the machine; "" if the system has none."""
     try:
         return BOOT.read_text().strip()
     except OSError:
@@ -237,28 +237,28 @@ def boot_id() -> str:
 
 
 def stamp(moment: datetime) -> str:
-    """How a moment is stored: UTC, ISO 8601, microseconds, so that text order is time order."""
+    """Return a moment as it is stored: UTC, ISO 8601, microseconds. Its text order is its time order."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def moment(text: str) -> datetime:
-    """The moment that `stamp` stored."""
+    """Read a moment that `stamp` wrote."""
     return datetime.fromisoformat(text)
 
 
 def in_words(when: datetime, zone: ZoneInfo) -> str:
-    """Day, date, time and zone, as in `Wednesday, 2025-01-15 14:32 CET` (P-007, T-017)."""
-    # strftime would name the day in the language of the machine.
+    """Return day, date, time and zone, as in `Wednesday, 2025-01-15 14:32 CET` (P-007, T-017)."""
+    # strftime would use the machine's language.
     local = when.astimezone(zone)
     seconds = f":{local:%S}" if local.second else ""
     return f"{DAYS[local.weekday()]}, {local:%Y-%m-%d %H:%M}{seconds} {local.tzname()}"
 
 
-async def until_set(bell: asyncio.Event, clock: Clock, seconds: float) -> None:
-    """Wait until the bell rings, or for so many seconds if nobody rings it."""
+async def until_set(event: asyncio.Event, clock: Clock, seconds: float) -> None:
+    """Wait until the event is set, or until the seconds have passed."""
     async with asyncio.TaskGroup() as group:
-        nap = group.create_task(clock.sleep(max(seconds, 0)))
-        ring = group.create_task(bell.wait())
-        await asyncio.wait({nap, ring}, return_when=asyncio.FIRST_COMPLETED)
-        nap.cancel()
-        ring.cancel()
+        timeout = group.create_task(clock.sleep(max(seconds, 0)))
+        waiter = group.create_task(event.wait())
+        await asyncio.wait({timeout, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        timeout.cancel()
+        waiter.cancel()

@@ -1,6 +1,6 @@
-"""The composition root: what is opened, in what order, and one TaskGroup; closed in reverse.
+"""The composition root: opens all parts in order, runs them in one TaskGroup, closes them in reverse.
 
-What answers stands in `answering.py`, which the terminal and the tests share.
+The parts that answer are wired in `answering.py`, which the terminal and the tests share.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from wintermute.answering import Answering, Part, Windows, answering, fixed_part, folder_answers
+from wintermute.answering import Answering, Part, Windows, answering, fixed_request, folder_answers
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
 from wintermute.commands.chat import NAMES
 from wintermute.config.lock import has_room, hold
@@ -62,7 +62,7 @@ from wintermute.work.data_folder import DataFolder
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 10.0  # of the 20 a stop may take (L-023)
+DRAIN_SECONDS = 10.0  # a stop may take 20 in all (L-023)
 LOGIN_PAUSE = 2.0
 ROOM_PAUSE = 2.0
 NO_DAEMON = "No daemon is running. Reminders, tasks and nights wait until you start wintermute run."
@@ -70,15 +70,15 @@ NO_DAEMON = "No daemon is running. Reminders, tasks and nights wait until you st
 
 @dataclass(frozen=True, slots=True)
 class Externals:
-    """All that is neither ours nor on the network: what tests replace."""
+    """Everything outside the program but the network; tests replace it."""
 
     clock: Clock = field(default_factory=SystemClock)
     new_id: NewId = new_id
     supervisor: Supervisor = field(default_factory=lambda: Supervisor(environment(), SystemClock()))
     logs: Redaction = field(default_factory=lambda: Redaction(()))
-    """What hides secrets from the logs, which are set up before there is a login."""
+    """The redaction of the logs, which are set up before there is a login."""
     take_over: bool = False
-    """Whoever started us wants any other installation on the account to end."""
+    """True if any other installation that uses the account is to be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,13 @@ class Wintermute:
     config: Config
 
     async def run(self, leaving: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Work until `leaving` is set; a send in progress may end."""
+        """Run until `leaving` is set; a send in progress may end."""
         async with asyncio.TaskGroup() as group:
-            works = [*self.door.parts(), self.expiry.run(), self.windows.run()]
-            works += [self.web.run()]
-            works += [self._send(ready), self._answer(), self._keep()]
-            works += [self._serve()] if self.config.web.enabled else []
-            parts = [group.create_task(work) for work in works]
+            runs = [*self.door.parts(), self.expiry.run(), self.windows.run()]
+            runs += [self.web.run()]
+            runs += [self._send(ready), self._answer(), self._keep()]
+            runs += [self._serve()] if self.config.web.enabled else []
+            parts = [group.create_task(run) for run in runs]
             await leaving.wait()
             log.info("leaving")
             await self.door.sender.drain(DRAIN_SECONDS)
@@ -109,14 +109,14 @@ class Wintermute:
                 part.cancel()
 
     async def _answer(self) -> None:
-        """What a cast may know depends on who is in its room now (F-004), and what waits may have
-        been answered by a run that our data know nothing of (F-009).
+        """Answer once the first sync has caught up: only then is it known who is in the rooms
+        (F-004), and what an unknown other run has answered (F-009).
         """
         await self.door.sync.caught_up.wait()
         await self.answering.run()
 
     async def _send(self, ready: Callable[[], None]) -> None:
-        """Nothing is sent before it is known who is in the rooms and which are encrypted."""
+        """Send once the sync has shown who is in the rooms and which are encrypted."""
         await self.door.sync.ready.wait()
         ready()
         log.info("ready device=%s", self.session.device_id)
@@ -125,20 +125,20 @@ class Wintermute:
         await self.door.send(self.session, self.config.data_dir / "matrix")
 
     async def _keep(self) -> None:
-        """What is due may be private: it is said when it is known who is in the rooms."""
+        """Run due work once it is known who is in the rooms, because it may be private."""
         await self.door.sync.ready.wait()
-        await self.answering.keep_promises()
+        await self.answering.run_due_work()
 
     async def _serve(self) -> None:
-        """The framework loads when we are ready, or ready would be later (V-001)."""
+        """Serve the web pages. The framework is loaded only after the start, which it would delay (V-001)."""
         await self.door.sync.ready.wait()
         await self.pages.serve()
 
 
 async def run_daemon(config: Config, reread: Callable[[], Config], externals: Externals) -> None:
-    """Run until SIGTERM or SIGINT. After SIGHUP go on with what `reread` gives, if it is right.
+    """Run until SIGTERM or SIGINT. After SIGHUP go on with the configuration of `reread`, if it is valid.
 
-    Raises: WintermuteError with what to do, when it cannot start or go on.
+    Raises: WintermuteError with what to do, if it cannot start or go on.
     """
     orders = Orders(config, reread, _usable, externals.supervisor)
     loop = asyncio.get_running_loop()
@@ -148,11 +148,11 @@ async def run_daemon(config: Config, reread: Callable[[], Config], externals: Ex
     problem: Exception | None = None
     with hold(config.data_dir):
         while problem is None and (now := orders.next_config()) is not None:
-            problem = await _served(now, orders, externals)
+            problem = await _run_with_successors(now, orders, externals)
             if isinstance(problem, StorageBlocked | KeyStoreBlocked):
                 orders.blocked(problem)
                 problem = None
-                await _writable(now, orders, externals)
+                await _wait_for_space(now, orders, externals)
             else:
                 problem = orders.outcome(problem)
     if problem is not None:
@@ -160,13 +160,13 @@ async def run_daemon(config: Config, reread: Callable[[], Config], externals: Ex
 
 
 def _usable(config: Config) -> None:
-    with suppress(PromptUnreadable):  # the text it last held is at hand, or the start says so
+    with suppress(PromptUnreadable):  # its last good text may do; else the start fails
         read_texts(config.data_dir / "prompts", config.opening, wiki=config.wiki)
 
 
-async def _writable(config: Config, orders: Orders, externals: Externals) -> None:
-    """Wait until there is room, or something is ordered. What was not stored did not happen, as
-    after a kill: so we begin again where the last commit was.
+async def _wait_for_space(config: Config, orders: Orders, externals: Externals) -> None:
+    """Wait until there is room on the disk, or an order comes. As after a kill, nothing uncommitted
+    has happened: we begin again at the last commit.
     """
     while not orders.leaving.is_set():
         await until_set(orders.leaving, externals.clock, ROOM_PAUSE)
@@ -175,30 +175,32 @@ async def _writable(config: Config, orders: Orders, externals: Externals) -> Non
             return
 
 
-async def _served(config: Config, orders: Orders, externals: Externals) -> Exception | None:
-    """Work until told to leave; what ended it otherwise. A device may have to give way to another."""
-    problem = await _worked(config, orders, externals)
+async def _run_with_successors(
+    config: Config, orders: Orders, externals: Externals
+) -> Exception | None:
+    """Run until told to leave. Return the error that ended it otherwise. A spent device is replaced."""
+    problem = await _run_once(config, orders, externals)
     while isinstance(problem, DeviceSpent) and not orders.leaving.is_set():
         try:
             await successor(config.matrix, config.data_dir / "matrix")
-        except HomeserverUnavailable as error:  # which is waited for as at any start
+        except HomeserverUnavailable as error:  # the next start waits for the homeserver
             log.warning("another device waits reason=%s", error)
         except WintermuteError as error:
             return error
-        problem = await _worked(config, orders, externals)
+        problem = await _run_once(config, orders, externals)
     return problem
 
 
-async def _worked(config: Config, orders: Orders, externals: Externals) -> Exception | None:
-    """Build everything and work until told to leave; what ended it otherwise."""
+async def _run_once(config: Config, orders: Orders, externals: Externals) -> Exception | None:
+    """Build everything and run until told to leave. Return the error that ended it otherwise."""
     path, pulse = config.data_dir / "wintermute.db", externals.supervisor.pulse
     patience = Patience(WatchedClock(externals.clock, pulse), orders.leaving)
     try:
         with ungrouped():
             async with open_database(path, patience=patience) as database:
-                texts = await _texts(config, database)
+                texts = await _read_prompts(config, database)
                 health = Health(database, externals.clock)
-                session = await _session(config, health, externals, orders.leaving)
+                session = await _wait_for_login(config, health, externals, orders.leaving)
                 if session is None:
                     return None
                 externals.supervisor.status("waits for the first sync")
@@ -211,10 +213,10 @@ async def _worked(config: Config, orders: Orders, externals: Externals) -> Excep
     return None
 
 
-async def _session(
+async def _wait_for_login(
     config: Config, health: Health, externals: Externals, leaving: asyncio.Event
 ) -> Session | None:
-    """The login, however long the homeserver is away; None when asked to leave meanwhile."""
+    """Log in, however long the homeserver is away; None if told to leave meanwhile."""
     async with asyncio.TaskGroup() as group:
         login = group.create_task(_login(config, health, externals))
         stop = group.create_task(leaving.wait())
@@ -230,7 +232,7 @@ async def _login(config: Config, health: Health, externals: Externals) -> Sessio
         try:
             return await logged_in(config.matrix, config.data_dir / "matrix")
         except HomeserverUnavailable as error:
-            if trouble != str(error):  # once for each, not for each attempt
+            if trouble != str(error):  # log each error once, not each attempt
                 log.warning("login waits reason=%s", error)
                 await health.note("homeserver", "fail", str(error))
             trouble = str(error)
@@ -276,7 +278,7 @@ async def open_wintermute(
         verifications = Verifications(client, stores, policy, clock)
         opened = DataFolder(config, stores, models, texts, clock, redact, ids)
         answers = answering(opened, speakers, verifications)
-        windows = Windows(config, stores, await fixed_part(opened, answers.toolbox))
+        windows = Windows(config, stores, await fixed_request(opened, answers.toolbox))
         await windows.prove()
         if outdated := texts.outdated(config.context.layout, config.llm.sizes):
             log.warning("prompt outdated reason=%s", outdated)
@@ -296,7 +298,7 @@ async def open_wintermute(
         pages = _door(opened, web, answers.rooms, wiki)
         await pages.prepare()
         if config.web.enabled:
-            with suppress(WebUnavailable):  # which the door tells of when it would open
+            with suppress(WebUnavailable):  # reported when the door opens
                 hide(door_token(config))
         yield Wintermute(door, answers, windows, Expiry(stores, clock), web, pages, session, config)
 
@@ -304,9 +306,9 @@ async def open_wintermute(
 async def _answering(
     own: DataFolder, speaker: Speaker, warn: Callable[[str], None]
 ) -> tuple[Answering, Windows]:
-    """Build what answers; `warn` is told what is wrong, by lines. Raises: ConfigurationError."""
+    """Build the parts that answer; `warn` gets a line for each problem. Raises: ConfigurationError."""
     answers, config = answering(own, speaker), own.config
-    windows = Windows(config, own.stores, await fixed_part(own, answers.toolbox))
+    windows = Windows(config, own.stores, await fixed_request(own, answers.toolbox))
     outdated = own.texts.outdated(config.context.layout, config.llm.sizes)
     for line in (*await windows.prove(), outdated):
         if line:
@@ -317,7 +319,7 @@ async def _answering(
 def _door(
     own: DataFolder, speaker: WebSpeaker, rooms: Rooms | None, wiki: WikiSettings, notice: str = ""
 ) -> WebDoor:
-    """Build the web door; `rooms` None: of the wiki alone."""
+    """Build the web door; without `rooms` it serves the wiki only."""
     parts = WebParts(
         *(own.config, own.stores, own.clock, own.new_id, own.redact, speaker, rooms),
         *(folder_answers(own, wiki), notice),
@@ -327,14 +329,14 @@ def _door(
 
 @asynccontextmanager
 async def _open_alone(config: Config) -> AsyncIterator[DataFolder]:
-    """Open the data folder, which is ours until the block is left; without Matrix.
+    """Open and lock the data folder for a block, without Matrix.
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
     redact = Redaction(secret_values(config))
     with hold(config.data_dir):
         async with open_database(config.data_dir / "wintermute.db") as database:
-            texts = await _texts(config, database)
+            texts = await _read_prompts(config, database)
             clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
             wiki, known = daemon_wiki(config), (database, clock, new_id, redact)
             async with open_stores(config, wiki, *known) as (stores, models):
@@ -352,10 +354,10 @@ async def open_chat(
     attended: bool,
     page: Page | None,
 ) -> AsyncIterator[Chat]:
-    """The same in the terminal, at work until the block is left (L-083).
+    """Open the terminal chat and run it for a block (L-083).
 
-    `attended`: somebody sits there; else what is due waits, or it would be said to a pipe.
-    `page`: what draws answers there; else they are text. `warn` is told what is wrong, by lines.
+    `attended`: a person is at the terminal; otherwise due work waits, instead of going to a pipe.
+    `page` draws answers; without it they are text. `warn` gets a line for each problem.
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
@@ -365,7 +367,7 @@ async def open_chat(
         chat = Chat(stores, answers.rooms, speaker, clock, new_id)
         async with asyncio.TaskGroup() as group:
             parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]
-            parts += [answers.keep_promises()] if attended else []
+            parts += [answers.run_due_work()] if attended else []
             work = [group.create_task(part) for part in parts]
             yield chat
             if not attended:
@@ -383,7 +385,8 @@ async def serve_alone(
 ) -> None:
     """Serve all pages, and answer in their chats, until `leaving` is set; no daemon runs (V-002).
 
-    Forgetting goes on here; what else is due waits for the daemon. `invite` is told the key of a login address.
+    Forgetting goes on here; other due work waits for the daemon. `invite` gets the key of a login
+    address.
 
     Raises: WebUnavailable; ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
@@ -392,9 +395,9 @@ async def serve_alone(
         answers, windows = await _answering(opened, speaker, warn)
         door = _door(opened, speaker, answers.rooms, daemon_wiki(config), NO_DAEMON)
         async with asyncio.TaskGroup() as group:
-            works = [answers.run(), speaker.run(), windows.run(), answers.finish_forgetting()]
-            tasks = [group.create_task(work) for work in works]
-            async with door.announced():  # so that a second `wintermute web` logs in here
+            runs = [answers.run(), speaker.run(), windows.run(), answers.finish_forgetting()]
+            tasks = [group.create_task(run) for run in runs]
+            async with door.announced():  # a second `wintermute web` finds this one
                 await door.serve_until(leaving, listener, invite)
             for task in tasks:
                 task.cancel()
@@ -419,8 +422,8 @@ async def serve_store(
     await door.serve_until(leaving, listener, invite)
 
 
-async def _texts(config: Config, database: Database) -> Texts:
-    """The prompts, or what they last held where one is no text now (F-031)."""
+async def _read_prompts(config: Config, database: Database) -> Texts:
+    """Read the prompts; for an unreadable file its last good text is used (F-031)."""
     kept = await EditedFiles(database).texts(FOLDER)
     return read_texts(config.data_dir / "prompts", config.opening, kept, config.wiki)
 

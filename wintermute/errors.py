@@ -3,49 +3,49 @@
 WintermuteError
 ├── ConfigurationError          the person's own files or account need a change: exit code 2
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
-│   │   └── DatabaseOutdated    of an earlier version, and only to be read
-│   ├── PromptUnreadable        a prompt file that is no text, and no earlier text of it is kept
+│   │   └── DatabaseOutdated    of an earlier version, and opened only for reading
+│   ├── PromptUnreadable        a prompt file that is no text, without an earlier text
 │   ├── LoginRefused            the homeserver does not accept our token or password
 │   │   ├── LoginExpired        it wants the same device to log in again (soft logout)
 │   │   └── LoginEnded          it does not know our token any more
 │   └── AnotherCopyRuns         two daemons use one account, or copies of one data folder
-├── DeviceSpent                 our keys went back to a copy, and new ones are refused: another device
+├── DeviceSpent                 our keys were restored and new ones are refused: a new device is needed
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
 ├── StorageBlocked              our database cannot be written now: nothing is half written
-│   ├── DiskFull                no room for what has to be kept
-│   └── DatabaseLocked          another program does not let go of it
+│   ├── DiskFull                no room on the disk
+│   └── DatabaseLocked          another program holds a lock on it
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
 │   ├── AccountBlocked          it refuses the bot's account until a person does something
 │   └── KeyStoreBlocked         the keys cannot be written now, so encryption waits as well
 ├── SendRefused                 the homeserver will never accept this event as it is
 │   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
-├── AudienceChanged             somebody came or went while it was on its way out: judged anew
-├── MemoryUnavailable           memories cannot be searched now; the prompt does without
-│   └── EmbeddingsUnavailable   nobody computes meanings now, or what came is none: words alone go on
-│       └── EmbedderNotReady    it has just been started, or is at work: the next question has more luck
-├── QuestionWithdrawn           what a question is made of was taken back or changed: not asked, asked anew
-├── FileUnusable                what stands where a text should be; follows the name of the file
+├── AudienceChanged             people joined or left while a message was sent: decided again
+├── MemoryUnavailable           memories cannot be searched now; the prompt has none
+│   └── EmbeddingsUnavailable   no embeddings now, or unusable ones: search by words only
+│       └── EmbedderNotReady    it is starting or busy: a later query may work
+├── QuestionWithdrawn           the basis of a question changed: it is not asked, or asked anew
+├── FileUnusable                no readable text file; follows the name of the file
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
-├── StoreMissing                no wiki store where one was named
+├── StoreMissing                no wiki store in the named folder
 ├── StoreUnusable               a wiki store that cannot be written, or a file of it that is damaged
-├── StoreChanged                somebody wrote pages while others were made of them: tried again later
-├── PageRefused                 a page that breaks a rule of path, frontmatter or size: the person keeps it
+├── StoreChanged                pages were edited while a job read them: retried later
+├── PageRefused                 a page that breaks a rule of path, frontmatter or size: not saved
 ├── StoreBusy                   another job is at work on the pages of a wiki store
 ├── WebUnavailable              the web door cannot be opened; everything else goes on without it
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
-    │   └── ModelSilent         the last one asked sent nothing more, perhaps amid its answer
+    │   └── ModelSilent         the last one stopped sending, perhaps within its answer
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
     │   ├── KeyRefused          the key is wrong or missing
-    │   └── ContentRefused      for what it says: without that it may go well
-    │       └── ContextRefused  and not for the newest message alone
+    │   └── ContentRefused      for its content: without that it may succeed
+    │       └── ContextRefused  even without the newest message
     ├── ContextTooLarge         the request does not fit the model's window
-    │   └── PromptTooLarge      because of a part of the prompt that a person can shorten
+    │   └── PromptTooLarge      a part of the prompt is too large; a person can shorten it
     ├── BudgetSpent             the day's ceiling leaves no room for another call
-    ├── NotQuiet                nobody waits for it, and a chat's server is not to be disturbed now
+    ├── NotQuiet                a background question must not disturb a chat's server now
     ├── EmptyReply              neither text nor calls, retries spent
-    └── AnswerUnusable          not in the shape that was asked for, twice
+    └── AnswerUnusable          not in the required form, twice
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ from datetime import datetime
 
 
 class WintermuteError(Exception):
-    """A failure that was expected. `str()` is one line a person can act on."""
+    """An expected failure. `str()` is one line that a person can act on."""
 
 
 class ConfigurationError(WintermuteError):
@@ -62,7 +62,7 @@ class ConfigurationError(WintermuteError):
 
 
 class DataFolderInUse(WintermuteError):
-    """A second daemon on the same data."""
+    """Another daemon uses the same data folder."""
 
 
 class DatabaseUnusable(ConfigurationError):
@@ -70,19 +70,19 @@ class DatabaseUnusable(ConfigurationError):
 
 
 class DatabaseOutdated(DatabaseUnusable):
-    """The next program that writes to it upgrades it."""
+    """A database of an earlier version that was opened only for reading; the next writer upgrades it."""
 
 
 class PromptUnreadable(ConfigurationError):
-    """A prompt file is there, but not as text (F-031)."""
+    """A prompt file exists but is not text (F-031)."""
 
 
 class LoginRefused(ConfigurationError):
-    """The homeserver does not know our token, or refuses user or password."""
+    """The homeserver refuses our token, or user and password."""
 
 
 class LoginExpired(LoginRefused):
-    """The homeserver keeps our device and its keys, and wants another token for it."""
+    """The homeserver kept our device and its keys, but wants a new login for it."""
 
 
 class LoginEnded(LoginRefused):
@@ -90,15 +90,15 @@ class LoginEnded(LoginRefused):
 
 
 class AnotherCopyRuns(ConfigurationError):
-    """Somebody else speaks for our account, or as our device with our keys (F-009, F-047)."""
+    """Another process uses our account, or our device with its keys (F-009, F-047)."""
 
 
 class DeviceSpent(WintermuteError):
-    """The homeserver takes no new encryption keys of this device."""
+    """The homeserver accepts no new encryption keys of this device."""
 
 
 class StorageBlocked(WintermuteError):
-    """Nothing can be written now. A command gives up; the daemon waits and goes on."""
+    """Nothing can be written now. A command fails; the daemon waits and goes on."""
 
 
 class DiskFull(StorageBlocked):
@@ -115,7 +115,7 @@ class HomeserverUnavailable(WintermuteError):
     def __init__(self, message: str, retry_after: float | None = None, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        """The status of the HTTP answer; 0: there was none."""
+        """The status of the HTTP answer; 0 without one."""
         self.retry_after = retry_after
         """Seconds the server asked us to wait, if it named a time."""
 
@@ -125,8 +125,8 @@ class AccountBlocked(HomeserverUnavailable):
 
 
 class KeyStoreBlocked(HomeserverUnavailable):
-    """What nio has learned cannot be stored: full, locked or read-only. Whoever waits for the
-    homeserver waits for this in the same way; it is logged where it is noticed.
+    """Nio's key store cannot be written: full, locked or read-only. Callers retry it like an
+    unavailable homeserver; it is logged where it is noticed.
     """
 
 
@@ -147,19 +147,19 @@ class ApprovalNeeded(SendRefused):
     def __init__(self, flows: tuple[tuple[str, ...], ...], session: str, page: str) -> None:
         super().__init__("the homeserver wants more than our login for this", "M_UNAUTHORIZED")
         self.flows = flows
-        """Each a way to do it: the stages to pass, by name."""
+        """The ways to authenticate, each a list of stages to pass."""
         self.session = session
         self.page = page
-        """Where a person approves it; "" when that is no way."""
+        """The web page for the approval; "" if a page is no way."""
 
     @property
     def by_password(self) -> bool:
-        """Whether a password alone will do."""
+        """True if a password alone is enough."""
         return ("m.login.password",) in self.flows
 
 
 class AudienceChanged(WintermuteError):
-    """Who can read in a room is not who could when it was decided to say something there (F-002)."""
+    """The readers of a room changed after it was decided to send something there (F-002)."""
 
 
 class MemoryUnavailable(WintermuteError):
@@ -167,23 +167,23 @@ class MemoryUnavailable(WintermuteError):
 
 
 class EmbeddingsUnavailable(MemoryUnavailable):
-    """No vectors now: search goes on by words, and what was to be embedded is owed (M-008)."""
+    """There are no embeddings now: search uses words only, and the embedding is done later (M-008)."""
 
 
 class EmbedderNotReady(EmbeddingsUnavailable):
-    """A question would have to wait for longer than it may; nothing is wrong."""
+    """A query would have to wait too long for the embedder; nothing is wrong."""
 
 
 class QuestionWithdrawn(WintermuteError):
-    """A question that nobody waits for is not what it was any more: it is not asked like that."""
+    """The basis of a background question was changed or withdrawn, so it is not asked."""
 
 
 class FileUnusable(WintermuteError):
-    """No plain file, too long or not text. Its message follows the name of the file."""
+    """A file that is no plain file, too long or not text. The message follows the name of the file."""
 
 
 class MemoryFileUnusable(WintermuteError):
-    """Not text, not a plain file, not permitted: the facts themselves are in the database."""
+    """A memories or core file that cannot be read or written. The facts themselves are in the database."""
 
 
 class StoreMissing(WintermuteError):
@@ -191,23 +191,25 @@ class StoreMissing(WintermuteError):
 
 
 class StoreUnusable(WintermuteError):
-    """A wiki store that cannot be written, or of which a file of ours is damaged (W-039)."""
+    """A wiki store that cannot be written, or has a damaged file of ours (W-039)."""
 
 
 class StoreChanged(WintermuteError):
-    """Pages are not what they were when work on them began (W-066)."""
+    """Pages were changed since a job on them began (W-066)."""
 
 
 class PageRefused(WintermuteError):
-    """A page that somebody wants to save as it may not be (V-022)."""
+    """A page that breaks a rule and is not saved (V-022)."""
 
 
 class StoreBusy(WintermuteError):
-    """One piece of work at a time makes pages of conversations (W-068), or answers in one (W-072)."""
+    """Another job is making pages (W-068), or answering in this conversation (W-072)."""
 
 
 class WebUnavailable(WintermuteError):
-    """A port that is taken, an address that is not ours, no token, or no framework."""
+    """The web door cannot open: its port is taken, its address is not ours, or a token or the
+    framework is missing.
+    """
 
 
 class ToolFailed(WintermuteError):
@@ -231,18 +233,18 @@ class ModelRefused(ModelError):
 
 
 class KeyRefused(ModelRefused):
-    """A key that is wrong, or none where one is needed."""
+    """A wrong or missing API key."""
 
 
 class ContentRefused(ModelRefused):
-    """A provider refuses what the request says, and no other one is asked with it (F-038)."""
+    """A provider refuses the content of a request; no other provider is asked with it (F-038)."""
 
     refused_by = ""
     """The backend."""
 
 
 class ContextRefused(ContentRefused):
-    """A provider refuses the view without the newest message as well; the text names it (F-038)."""
+    """A provider refuses the context even without the newest message; the text names it (F-038)."""
 
 
 class ContextTooLarge(ModelError):
@@ -251,13 +253,13 @@ class ContextTooLarge(ModelError):
     def __init__(self, message: str, wrong: str | None = None, refused_by: str = "") -> None:
         super().__init__(message)
         self.wrong = wrong
-        """Which number of config.yaml is wrong and what to do, where one is."""
+        """The wrong number in config.yaml and what to do, if there is one."""
         self.refused_by = refused_by
         """The backend."""
 
 
 class PromptTooLarge(ContextTooLarge):
-    """A part of the prompt alone is larger than the window; the text names it (F-023)."""
+    """One part of the prompt alone is larger than the window; the text names it (F-023)."""
 
 
 class BudgetSpent(ModelError):
@@ -266,11 +268,11 @@ class BudgetSpent(ModelError):
     def __init__(self, message: str, until: datetime | None) -> None:
         super().__init__(message)
         self.until = until
-        """When the next day of the budget begins, in UTC; None: no day has room for such a call."""
+        """The beginning of the next day of the budget, in UTC; None: no day has room for such a call."""
 
 
 class NotQuiet(ModelError):
-    """Work that nobody waits for is asked about at night, or after six quiet hours (M-064)."""
+    """A background question must wait: models are asked at night, or after six quiet hours (M-064)."""
 
     def __init__(self, until: datetime) -> None:
         super().__init__("models are asked for this at night, or after six quiet hours")
@@ -282,12 +284,12 @@ class EmptyReply(ModelError):
 
 
 class AnswerUnusable(ModelError):
-    """What was to be JSON of a certain shape was not, twice (M-072)."""
+    """The answer was not JSON of the required form, twice (M-072)."""
 
 
 @contextmanager
 def ungrouped() -> Iterator[None]:
-    """One failure is enough to tell, however many tasks it reached."""
+    """Raise the first expected failure of an exception group instead of the group."""
     problem: Exception | None = None
     try:
         yield

@@ -1,13 +1,13 @@
-"""Text files that people edit: read whole, whatever stands in their place by now (F-031).
+"""Text files that people edit: reading them whole, whatever is in their place by now (F-031).
 
-What is written to one is on the disk, whenever the power fails.
+A written text survives a power cut.
 
-All locks between processes are flocks, which end with their process; only this file takes them.
-Whoever holds one may wait for those below it, never for one above:
+All locks between processes are flocks, which end with their process; only this module takes them.
+The holder of one may wait for those below it, never for one above:
 
     lock                  who holds it                                 who comes second
-    data/wintermute.lock  the daemon, `chat`, `demo`, `matrix logout`  is refused, and told by whom
-    data/night.lock       a night                                      is refused, and told by whom
+    data/wintermute.lock  the daemon, `chat`, `demo`, `matrix logout`  is refused with its pid
+    data/night.lock       a night                                      is refused with its pid
     STORE/sleep/          a job that makes pages                       is refused; `--wait`: waits
     data/placing.lock     who puts files of items in place, forgets    waits 60 seconds
     a CONVERSATION/       who adds a message to it                     waits; a web page: 5 seconds
@@ -56,28 +56,28 @@ MOST_LINE = 1_000_000
 STALE = 3_600.0  # seconds
 PART = ".part_"
 LONGEST = 150
-"""Bytes of a name to which its part's own can be added."""
+"""The longest file name, in bytes, that its part can repeat."""
 PAUSE = 0.01
 T = TypeVar("T")
 Old = bytes | None | EllipsisType
-"""Bytes of a file that is to be replaced; None: there is none; `...`: whatever it holds."""
+"""The bytes of a file that is to be replaced; None: there is none; `...`: any."""
 Guard = Callable[[int, str, bool], None]
-"""Told of each folder, what is entered in it, and whether to write; raises where that may not be."""
+"""Called with each folder, the entry in it, and True for writing; raises where that is forbidden."""
 
 
 def unguarded(_folder: int, _entry: str, _writing: bool, /) -> None:
-    """Everything may be entered."""
+    """Allow every folder."""
 
 
 @contextmanager
 def folder_of(
     root: Path, below: Sequence[str], *, make: bool = False, guard: Guard = unguarded
 ) -> Iterator[int]:
-    """A descriptor of the folder that holds a file, whose names `below` the root end with its own.
+    """Open the folder of a file, given as names `below` the root, and yield its descriptor.
 
     A path is only text until it is opened: whoever can swap a folder for a link between a check and
-    the use wins. So each is opened from the one before, and no link is followed below the root.
-    `make` creates what is missing. Raises: OSError for links and whatever else is in the way.
+    the use wins. So each folder is opened from the one before, and no link is followed below the
+    root. `make` creates missing folders. Raises: OSError for links and anything else in the way.
     """
     if any(name == ".." or "/" in name for name in below):
         raise OSError(errno.EACCES, "leads out of its folder", "/".join(below))
@@ -100,16 +100,16 @@ def _enter(folder: int, name: str, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    with suppress(FileExistsError):  # made by somebody else just now
+    with suppress(FileExistsError):  # another process has made it
         os.mkdir(name, dir_fd=folder)
     os.fsync(folder)
     return os.open(name, ENTER, dir_fd=folder)
 
 
 def content_of(path: Path, most: int, *, follow: bool, folder: int | None = None) -> bytes | None:
-    """What a plain file of at most so many bytes holds; None when there is none.
+    """Read a plain file of at most `most` bytes; None if there is none.
 
-    `follow`: a link to such a file will do. `folder`: as `dir_fd`. Raises: FileUnusable.
+    `follow`: a link to such a file is allowed. `folder`: as `dir_fd`. Raises: FileUnusable.
     """
     try:
         how = READ & ~os.O_NOFOLLOW if follow else READ
@@ -142,9 +142,9 @@ def write_new(
     like: Path | None = None,
     folder: int | None = None,
 ) -> None:
-    """Write a file that was not there; what it holds survives a power cut. Raises: OSError.
+    """Write a new file whose content survives a power cut. Raises: OSError.
 
-    `like`: the file whose place it will take, and whose mode it has then, if there is one. `folder`: as `dir_fd`.
+    `like` is the file it will replace; its mode is kept, if it exists. `folder`: as `dir_fd`.
     """
     descriptor = os.open(path, CREATE, mode, dir_fd=folder)
     try:
@@ -158,14 +158,14 @@ def write_new(
             os.fsync(descriptor)
     except OSError:
         with suppress(OSError):
-            os.unlink(path, dir_fd=folder)  # half a file is worse than none
+            os.unlink(path, dir_fd=folder)  # no file is better than half of one
         raise
 
 
 def replace(
     path: Path, content: bytes | None, seen: Old = ..., *, mode: int = 0, folder: int | None = None
 ) -> bool:
-    """Put a text in the place of a file in one step: see `prepared`."""
+    """Replace a file in one step: see `prepared`."""
     with prepared(path, content, seen, mode=mode, folder=folder) as place:
         return place()
 
@@ -174,13 +174,15 @@ def replace(
 def prepared(
     path: Path, content: bytes | None, seen: Old = ..., *, mode: int = 0, folder: int | None = None
 ) -> Iterator[Callable[[], bool]]:
-    """Write a new text safely beside a file; what is given puts it in its place: False if it may not.
+    """Write a new text beside a file; the yielded function puts it in place. It returns False if
+    `seen` differs.
 
-    Old or new text, whole, whenever the power fails. Each writer has a part of its own: a shared one
-    would put half of one's text in place.
+    At a power cut the file has the old or the new text, whole. Each writer has a part file of its
+    own: a shared one would mix two texts.
 
-    `content` None: the file goes. `seen`: nothing else is replaced. `mode`: 0 keeps that of the file.
-    `folder`: as `dir_fd`; the parts of others there are not ours to mend. Raises: OSError, FileUnusable.
+    `content` None: the file is deleted. `seen`: only this content is replaced. `mode`: 0 keeps that
+    of the file. `folder`: as `dir_fd`; parts of other writers in it are not mended. Raises:
+    OSError, FileUnusable.
     """
     if content is None:
         yield partial(_placed, None, path, seen, folder)
@@ -198,7 +200,7 @@ def prepared(
 
 
 def _part_name(name: str, content: bytes, seen: Old, *, is_ours: bool) -> str:
-    """Name a part after its file and the two texts which are safe elsewhere, as far as that fits."""
+    """Name a part after its file and the digests of old and new text, if the name is short enough."""
     texts = [_digest(seen if isinstance(seen, bytes) else b""), _digest(content)]
     fits = is_ours and len(os.fsencode(name)) < LONGEST
     stem = f".{name}{PART}{'_'.join(texts)}_" if fits else PART
@@ -210,9 +212,9 @@ def _digest(content: bytes) -> str:
 
 
 def mend(folder: Path, stale: float = STALE) -> None:
-    """Put back an editor's save that a kill left in the place of ours; other parts left go (F-066).
+    """Put back an editor's save that a kill left in our part file; delete other abandoned parts (F-066).
 
-    Nobody still writes a part that is older than `stale` seconds, or whose process is gone.
+    A part is abandoned if it is older than `stale` seconds or its process is gone.
     """
     with suppress(OSError):
         before = time.time_ns() / 10**9 - stale
@@ -224,7 +226,7 @@ def mend(folder: Path, stale: float = STALE) -> None:
 
 
 def _is_put_back(part: Path) -> bool:
-    """Put a part back where it holds a text that nobody else does: an editor saved it."""
+    """Put a part back if it holds a text that an editor saved and no other file has."""
     name, _, texts = part.name[1:].rpartition(PART)
     seen, _, more = texts.partition("_")
     ours, path = more.partition("_")[0], part.with_name(name or part.name)
@@ -237,7 +239,7 @@ def _is_put_back(part: Path) -> bool:
 
 
 def _is_abandoned(name: str) -> bool:
-    """Tell if the process that gave this name is gone."""
+    """Return True if the process in this name is gone."""
     try:
         os.kill(int(name.rpartition("-")[2]), 0)
     except (OSError, ValueError, OverflowError) as problem:
@@ -260,16 +262,16 @@ def _placed(part: Path | None, path: Path, seen: Old, folder: int | None) -> boo
 
 
 def put_in_place(part: Path, path: Path, seen: bytes | None, folder: int | None = None) -> bool:
-    """Give a new text the name of a file, unless that is no longer what was `seen`: then False.
+    """Exchange a new text with a file. False, with the file unchanged, if it is no longer `seen`.
 
-    The two change places in one step: whatever an editor saved after the last look is found in the
-    place of the new text, and goes back, after a kill too (`mend`). Raises: OSError.
+    Both change places in one step: if an editor saved in between, its text is now in the part and
+    goes back, after a kill too (`mend`). Raises: OSError.
     """
     new = _now(part, folder)
     if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE, folder):
         if problem in (errno.EEXIST, errno.ENOENT):
-            return False  # somebody saved it, or removed it, just now
-        # This system, or its disk, cannot.
+            return False  # it was saved or removed in between
+        # This system, or its disk, cannot exchange files.
         os.replace(part, path, src_dir_fd=folder, dst_dir_fd=folder)
     elif seen is not None and _now(part, folder) != seen:
         _renamed(part, path, EXCHANGE, folder)
@@ -284,7 +286,7 @@ def _now(path: Path, folder: int | None) -> bytes | None:
 
 
 def _renamed(one: Path, other: Path, how: int, folder: int | None) -> int:
-    """Rename by Linux's own call; 0 or the number of the error."""
+    """Rename with Linux's renameat2; return 0 or the number of the error."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return errno.ENOSYS
@@ -295,7 +297,7 @@ def _renamed(one: Path, other: Path, how: int, folder: int | None) -> int:
 
 
 def sync_folder_of(path: Path, folder: int | None = None) -> None:
-    """Make the names beside a file survive a power cut."""
+    """Make the names in a file's folder survive a power cut."""
     descriptor = os.open(path.parent, FOLDER, dir_fd=folder)
     try:
         os.fsync(descriptor)
@@ -304,9 +306,9 @@ def sync_folder_of(path: Path, folder: int | None = None) -> None:
 
 
 def decoded(content: bytes) -> str:
-    """Bytes as text: UTF-8, or UTF-16 that begins with its mark. Raises: FileUnusable.
+    """Decode UTF-8, or UTF-16 with a byte order mark. Raises: FileUnusable.
 
-    A file full of zeros is what some file systems leave after a power cut, not an edit.
+    A file full of zeros comes from a power cut on some file systems; it is no edit.
     """
     is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
@@ -321,34 +323,34 @@ def decoded(content: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """One text file of ours that people edit too. `name` is what they call it. Raises: `refusal`."""
+    """A text file that both people and the program write. `name` is its name for people. Raises: `refusal`."""
 
     path: Path
     name: str
     most: int = MOST_FILE_BYTES
     problem: Callable[[str], str | None] | None = None
-    """Tells what is wrong with the form of its text, if it has one."""
+    """Returns the error in the form of a text, if the file has a form."""
     mode: int = 0o600
     refusal: type[WintermuteError] = MemoryFileUnusable
     read: Callable[[bytes], str] = decoded
 
     def text(self) -> str | None:
-        """Its text; None when there is no such file."""
+        """Read the text; None if there is no file."""
         content = self.content()
         return None if content is None else self.decoded(content)
 
     def found(self) -> tuple[str | None, bytes | None]:
-        """Its text, whatever its form, and its bytes; None when there is no such file."""
+        """Read the text without a check of its form, and its bytes; None if there is no file."""
         content = self.content()
         return None if content is None else self._plain(content), content
 
     def content(self) -> bytes | None:
-        """The bytes of a plain file; None when there is none."""
-        with self._told():
+        """Read the bytes of a plain file; None if there is none."""
+        with self._refusing():
             return content_of(self.path, self.most, follow=False)
 
     def decoded(self, content: bytes) -> str:
-        """Its bytes as text of the form that it has."""
+        """Decode the text and check its form."""
         text, problem = self._plain(content), None
         if self.problem is not None and content.startswith(codecs.BOM_UTF8):
             problem = "line 1 begins with a byte order mark: save it as UTF-8 without one"
@@ -359,21 +361,21 @@ class TextFile:
         return text
 
     def _plain(self, content: bytes) -> str:
-        with self._told():
+        with self._refusing():
             text = self.read(content)
             if len(text) > MOST_LINE and max(map(len, text.splitlines())) > MOST_LINE:
                 raise FileUnusable(f"has a line of over {MOST_LINE} characters: break it up")
             return text
 
     def saved_at(self) -> float:
-        """Seconds since 1970 at which it was last saved; 0 where nobody knows."""
+        """Return the time of the last save in seconds since 1970; 0 if it is unknown."""
         try:
             return self.path.stat().st_mtime
         except OSError:
             return 0.0
 
     def replace(self, text: str, seen: bytes | None) -> bool:
-        """Replace it in one step, unless it is no longer what was `seen`: then False.
+        """Replace the file in one step. False, with the file unchanged, if it is no longer `seen`.
 
         An edit that was saved since is never overwritten.
         """
@@ -382,32 +384,32 @@ class TextFile:
 
     @contextmanager
     def prepared(self, text: str | None, seen: bytes | None) -> Iterator[Callable[[], bool]]:
-        """Replace it in two steps, the first of which notices a full disk; None: no file any more."""
+        """Replace the file in two steps, of which the first detects a full disk. `text` None deletes it."""
         folder, content = self.path.parent, None if text is None else text.encode()
         with ExitStack() as stack:
-            with self._told():
+            with self._refusing():
                 folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
                 block = prepared(self.path, content, seen, mode=self.mode)
                 place = stack.enter_context(block)
 
             def placed() -> bool:
-                with self._told():
+                with self._refusing():
                     return place()
 
             yield placed
 
     def drop_parts(self) -> None:
-        """Delete what a kill left of texts that were to take its place.
+        """Delete part files that a kill left.
 
-        Whoever is just about to place one is told that it cannot be written.
+        A writer that is just placing one gets an error.
         """
         with suppress(OSError):
             for part in self.path.parent.glob(f".{self.path.name}{PART}*"):
                 part.unlink(missing_ok=True)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _refusing(self) -> Iterator[None]:
         try:
             yield
         except FileUnusable as problem:
@@ -420,7 +422,7 @@ class TextFile:
 def locked(
     path: Path, flags: int = FOLDER, *, shared: bool = False, patience: float | None = 0.0
 ) -> Iterator[int]:
-    """Hold a lock on a file or folder for a block; its descriptor. Raises: as `take`; OSError."""
+    """Hold a lock on a file or folder for a block; yield its descriptor. Raises: as `take`; OSError."""
     opened = os.open(path, flags, 0o600)
     try:
         take(opened, shared=shared, patience=patience)
@@ -430,7 +432,7 @@ def locked(
 
 
 def take(opened: int, *, shared: bool = False, patience: float | None = 0.0) -> None:
-    """Lock what is open, as long as it is. `patience`: seconds; None waits as long as it takes.
+    """Lock an open file until it is closed. `patience`: seconds to wait; None waits without limit.
 
     Raises: BlockingIOError if another process holds it for longer.
     """
@@ -443,13 +445,13 @@ def take(opened: int, *, shared: bool = False, patience: float | None = 0.0) -> 
         except BlockingIOError:
             if not left:
                 raise
-        time.sleep(PAUSE)  # noqa: TID251  for other programs; never on the event loop
+        time.sleep(PAUSE)  # noqa: TID251  waits for another process; never on the event loop
     return None
 
 
 @asynccontextmanager
 async def entered(block: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """Enter and leave a block by a thread, since it may wait for a lock or a disk."""
+    """Enter and leave a block in a thread, since it may wait for a lock or a disk."""
     stack = ExitStack()
     try:
         yield await to_its_end(partial(stack.enter_context, block))
@@ -460,7 +462,7 @@ async def entered(block: AbstractContextManager[T]) -> AsyncIterator[T]:
 async def to_its_end(work: Callable[[], T]) -> T:
     """Run in a thread, and wait for its end even when cancelled.
 
-    A write left behind could replace the file after a later one has.
+    An unfinished write could otherwise replace the file after a later one.
     """
     running = asyncio.get_running_loop().run_in_executor(None, work)
     try:

@@ -1,12 +1,12 @@
-"""Jobs: owed work without tables of its own, each once by its key.
+"""Jobs: background work without tables of its own, each stored once by its key.
 
     waiting ─▶ running ─▶ done
-       ▲          ├─ put off, or failed: it waits again
+       ▲          ├─ postponed, or failed: it waits again
        ╰──────────╯
-                  ╰─▶ failed: three times in a row in the same way, or six times in whatever way
+                  ╰─▶ failed: three times in a row with the same error, or six times with any
 
-A job that failed so often stops its series, which is all jobs of its name and scope: what is
-wrong with one is wrong with the next. One that crashes is put off ever longer (M-095).
+A job that failed so often stops its series: all jobs of its name and scope, because the next would
+probably fail as well. A job that crashes the program is postponed ever longer (M-095).
 """
 
 import json
@@ -23,37 +23,16 @@ from wintermute.ids import NewId
 from wintermute.messages import Json
 
 MOST_FAILURES = 3
-"""In a row, in the same way."""
+"""Failures in a row with the same error."""
 MOST_OF_ANY = 6
-"""In a row, in whatever way."""
+"""Failures in a row with any error."""
 AGAIN = timedelta(minutes=1)
-"""After the first failure; four times as long after each one more."""
+"""The pause after the first failure; each further one makes it four times as long."""
 KEPT = timedelta(days=30)
 FORGET = "forget"
-"""Jobs that hold what they are to erase until they have."""
+"""The name of jobs that hold a text until it is erased everywhere."""
 NAMES_FACTS = "json_remove(args, '$.facts') = '{}'"
 LISTED = "(SELECT value FROM json_each(:ids))"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One piece. `scope`: whose it is; `progress`: where it goes on after a restart.
-
-    `failures`: how often in a row it failed; `attempts`: the last of them with `last_error`.
-    """
-
-    id: str
-    name: str
-    key: str
-    scope: str
-    args: Json
-    progress: Json
-    attempts: int
-    failures: int
-    crashes: int
-    last_error: str | None
-
-
 OWED = Kept(
     *("jobs", ("args", "progress", "last_error"), "rowid"), of=f"scope = '' OR scope IN {SCOPES}"
 )
@@ -62,7 +41,7 @@ FACTS_LEFT = (
     " WHERE value NOT IN (SELECT value FROM json_each(:texts)))"
 )
 ERASED_JOBS = (
-    # What is owed for several facts and tells none of them is owed for the others.
+    # A job for several facts without their texts stays for the facts that are not forgotten.
     replace(
         OWED,
         where=f"{NAMES_FACTS} AND state <> 'done'",
@@ -78,7 +57,28 @@ ERASED_JOBS = (
         OWED, where="state = 'done'", empties=("args = '{}'", "progress = '{}'", "last_error = ''")
     ),
 )
-"""What becomes of those that are found, in this order."""
+"""The changes of jobs that contain a forgotten text, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job. `scope`: its owner; `progress`: the point from which it goes on after a restart.
+
+    `failures`: failures in a row; `attempts`: those at the end of them with `last_error`.
+    """
+
+    id: str
+    name: str
+    key: str
+    scope: str
+    args: Json
+    progress: Json
+    attempts: int
+    failures: int
+    crashes: int
+    last_error: str | None
+
+
 _job = reader(Job)
 
 
@@ -98,7 +98,7 @@ class Jobs:
         args: Mapping[str, Any] | None = None,
         not_before: datetime | None = None,
     ) -> bool:
-        """Owe a job; False when there was one with this key, whatever became of it."""
+        """Store a job. False if there is or was one with this key."""
         values = {
             "id": self._new_id("job"),
             "name": name,
@@ -114,7 +114,7 @@ class Jobs:
     async def renew(
         self, tx: Transaction, name: str, key: str, args: Json, not_before: datetime | None = None
     ) -> None:
-        """The same is asked again: it waits no longer, and is done once more if it was done."""
+        """Ask again for a job: it no longer waits, and runs once more if it was done."""
         await tx.execute(
             "UPDATE jobs SET state = 'waiting', args = ?, not_before = ?, ended_at = NULL,"
             " progress = json_remove(progress, '$.pauses')"
@@ -123,24 +123,24 @@ class Jobs:
         )
 
     async def owe(self, tx: Transaction, name: str) -> None:
-        """Owe a job that does whatever there is to do, unless one waits already."""
+        """Enqueue a job that does all there is to do, unless one is waiting already."""
         if not await tx.exists("SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting'", (name,)):
             await self.enqueue(tx, name, self._new_id("owed"), "")
 
     async def known_by(self, tx: Transaction, name: str, key: str) -> Job:
-        """One that was enqueued."""
-        (found,) = await tx.rows("SELECT * FROM jobs WHERE name = ? AND key = ?", (name, key))
-        return _job(found)
+        """Return an existing job by its key."""
+        (row,) = await tx.rows("SELECT * FROM jobs WHERE name = ? AND key = ?", (name, key))
+        return _job(row)
 
     async def is_owed(self, tx: Transaction, name: str, scope: str) -> bool:
-        """Whether one of this series waits, or the series is stopped."""
+        """Return True if a job of this series waits, or the series is stopped."""
         return await tx.exists(
             "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'failed') AND scope = ?",
             (name, scope),
         )
 
     async def is_forgetting(self, source: Transaction | Database, scope: str = "") -> bool:
-        """Decide if something that people want forgotten, in one scope or any, is not gone yet."""
+        """Return True while a text that people want forgotten, in one scope or any, is not erased yet."""
         return await source.exists(
             "SELECT 1 FROM jobs WHERE name = :name AND state IN ('waiting', 'running') AND"
             " (:scope = '' OR :scope IN (SELECT value FROM json_each(args, '$.scopes')))",
@@ -148,11 +148,11 @@ class Jobs:
         )
 
     async def is_there(self, tx: Transaction, job_id: str) -> bool:
-        """Whether it was not forgotten."""
+        """Return True unless the job was forgotten."""
         return await tx.exists("SELECT 1 FROM jobs WHERE id = ?", (job_id,))
 
     async def begin(self, tx: Transaction, name: str, most: int) -> list[Job]:
-        """Begin what is ready, oldest first, of series that are not stopped."""
+        """Start ready jobs, oldest first, of series that are not stopped."""
         rows = await tx.rows(
             "UPDATE jobs SET state = 'running', waits_for = '' WHERE id IN (SELECT j.id FROM jobs j"
             " WHERE j.name = :name AND j.state = 'waiting'"
@@ -164,7 +164,7 @@ class Jobs:
         return [_job(row) for row in rows]
 
     async def next_due(self, tx: Transaction, name: str) -> datetime | None:
-        """When the next one's time comes."""
+        """Return when the next waiting job may start."""
         (due,) = await tx.scalars(
             "SELECT min(not_before) FROM jobs WHERE name = ? AND state = 'waiting'"
             " AND not_before > ?",
@@ -173,7 +173,7 @@ class Jobs:
         return moment(due) if due else None
 
     async def interrupted(self, tx: Transaction, name: str) -> list[Job]:
-        """What an earlier run left at work. What failed is tried anew: the reason may be gone."""
+        """Return the jobs that an earlier run left running. Failed ones wait again: the reason may be gone."""
         await tx.execute(
             "UPDATE jobs SET state = 'waiting', attempts = 0, failures = 0, not_before = NULL,"
             " ended_at = NULL WHERE name = ?"
@@ -188,20 +188,20 @@ class Jobs:
         return [_job(row) for row in rows]
 
     async def parked(self, tx: Transaction, ids: Sequence[str]) -> None:
-        """These are left at work in order: to find them so is no crash."""
+        """Note that these running jobs were suspended in an orderly way, which is no crash."""
         await tx.execute(
             f"UPDATE jobs SET crashes = crashes - 1 WHERE state = 'running' AND id IN {LISTED}",
             {"ids": json.dumps(ids)},
         )
 
     async def went_on(self, tx: Transaction, job_id: str, progress: Json) -> None:
-        """A step of it is done, in the transaction of that step."""
+        """Store the progress of a job, in the transaction of the step."""
         await tx.execute(
             "UPDATE jobs SET progress = ? WHERE id = ?", (json.dumps(progress), job_id)
         )
 
     async def add_to(self, tx: Transaction, job_id: str, name: str, number: int) -> None:
-        """Count on, in the transaction of a step, what the steps of a job have brought."""
+        """Add to a number in the progress of a job, in the transaction of the step."""
         await tx.execute(
             "UPDATE jobs SET progress = json_set(progress, '$.' || :name,"
             " coalesce(progress ->> ('$.' || :name), 0) + :number) WHERE id = :id",
@@ -209,9 +209,9 @@ class Jobs:
         )
 
     async def done(self, tx: Transaction, job_id: str) -> bool:
-        """It went well; False: it was forgotten meanwhile, and nothing may follow from it.
+        """End a job that succeeded. False if it was forgotten meanwhile: then its result must not be used.
 
-        What was done long ago goes, so that the table does not grow.
+        Jobs that ended long ago are deleted, so that the table does not grow.
         """
         now = self._clock.now()
         done = await tx.execute(
@@ -223,16 +223,17 @@ class Jobs:
         return done == 1
 
     async def put_off(self, tx: Transaction, job_id: str, until: datetime, why: str) -> None:
-        """It waits for what passes by itself; that is no failure. `why`: what that is, in words."""
+        """Postpone a job until a cause has passed; that is no failure. `why`: the cause, in words."""
         await tx.execute(
             "UPDATE jobs SET state = 'waiting', not_before = ?, waits_for = ? WHERE id = ?",
             (stamp(until), why, job_id),
         )
 
     async def failed(self, tx: Transaction, job: Job, error: str, *, persists: bool = False) -> str:
-        """It failed, and is tried again later; how often, in words, if that was once too often.
+        """Note a failure; the job is retried later. If the job stops now, return how often it
+        failed, in words.
 
-        One that `persists` goes on all the same.
+        A job that `persists` never stops.
         """
         attempts = job.attempts + 1 if job.last_error == error else 1
         failures = job.failures + 1
@@ -257,5 +258,5 @@ class Jobs:
         return "six times" if is_mixed else ""
 
     async def emptied(self, tx: Transaction, job_id: str) -> None:
-        """Nothing is kept of what it was to do."""
+        """Remove all texts from a job."""
         await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))

@@ -1,6 +1,6 @@
 """Markdown in, safe HTML out: the one renderer of all doors.
 
-HTML in a text shows as the text it is, and nothing is loaded from anywhere.
+HTML in a text is shown as text, and nothing is loaded from anywhere.
 """
 
 import html as entities
@@ -17,21 +17,21 @@ from markdown_it.token import Token
 from wintermute import text
 
 RENDERED_MOST = 12_000
-"""Characters. Answers are split before they are so long; the parser is quadratic in places."""
+"""Characters. Longer answers are split before, because the parser is quadratic in places."""
 NESTED_MOST = 30
 CELLS_MOST = 5_000
-"""Markdown fills short table rows up, so a few kilobytes can ask for a megabyte of cells."""
+"""Markdown pads short table rows, so a few kilobytes could become a megabyte of cells."""
 TAGS = frozenset(
     {"a", "blockquote", "br", "code", "del", "em", "hr", "li", "ol", "p", "pre", "s", "strong"}
     | {"h1", "h2", "h3", "h4", "h5", "h6", "table", "tbody", "td", "th", "thead", "tr", "ul"}
 )
 WIKI = "wiki"
-"""The scheme of a wiki link while the rest is cleaned, which drops addresses of our own pages."""
+"""The scheme of a wiki link during the cleaning, which drops addresses of our own pages."""
 LINK = re.compile(r"\[\[([^\[\]\n]+)\]\]")
 LINKED = re.compile(rf'<a href="{WIKI}:(\d{{1,9}})">')
 HEADING = re.compile(r"#{1,6}(?:\s|$)")
 BRACKETS_MOST = 1_000
-"""Each may begin a link, whose end is looked for."""
+"""The most brackets: the parser searches the end of a link after each."""
 SCHEMES = frozenset({"http", "https", "mailto", "matrix"})
 LANGUAGE = re.compile(r"language-[\w+#.-]{1,40}")
 INFO_MOST = 64
@@ -43,12 +43,12 @@ FENCE = re.compile(
 )
 ROOM = re.compile(r"@(?=room\b)", re.IGNORECASE)
 INERT = "@\u2060"
-"""@ and an invisible word joiner: no client or push rule finds "@room" in it, people still do."""
+"""@ and an invisible word joiner: no client or push rule finds "@room" in it, but people read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """An open code block: how far its first line is indented, its marks, its language."""
+    """An open code block: the indent of its first line, its marks, its language."""
 
     indent: int
     marks: str
@@ -56,19 +56,19 @@ class Fence:
 
     @property
     def opening(self) -> str:
-        """The line that opens it again in a message of its own."""
+        """The line that opens it again in another message."""
         info = self.info if len(self.info.encode()) <= INFO_MOST else ""
         return f"{self.marks}{info}\n"
 
     @property
     def closing(self) -> str:
-        """The line that closes it where it stands."""
+        """The line that closes it."""
         return "\n" + " " * self.indent + self.marks
 
 
 @dataclass(frozen=True, slots=True)
 class WikiTarget:
-    """A wiki link's address on this door, its text, and why it leads to no page yet."""
+    """A wiki link's address on this door, its text, and the reason if it has no page yet."""
 
     href: str
     shown: str
@@ -84,16 +84,16 @@ class WikiTarget:
 
 
 FindTarget = Callable[[str], WikiTarget | None]
-"""Finds the target of a wiki link by the text between its brackets; None: it stays text."""
+"""Returns the target of a wiki link for the text between its brackets; None: it stays text."""
 
 
 def html(markdown: str) -> str:
-    """Clean HTML. HTML in the Markdown shows as the text it is, an image as its description."""
+    """Return clean HTML. HTML in the Markdown is shown as text, an image as its description."""
     return "\n".join(blocks(markdown))
 
 
 def blocks(markdown: str, links: FindTarget | None = None) -> tuple[str, ...]:
-    """Clean HTML, one piece for each top-level block, so that a growing text changes few of them.
+    """Return clean HTML by top-level blocks, so that a growing text changes only few of them.
 
     `links` makes wiki links of `[[Title]]`; without it they are text.
     """
@@ -107,17 +107,17 @@ def sections(source: str) -> Iterator[str]:
     The parser is quadratic in places, so it gets one section at a time.
     """
     held, size = list[str](), 0
-    for piece in pieces(source) if len(source) > RENDERED_MOST else (source,):
-        size += len(piece) + 1
+    for section in pieces(source) if len(source) > RENDERED_MOST else (source,):
+        size += len(section) + 1
         if held and size > RENDERED_MOST:
             yield "\n".join(held)
-            held, size = [], len(piece) + 1
-        held.append(piece)
+            held, size = [], len(section) + 1
+        held.append(section)
     yield "\n".join(held)
 
 
 def pieces(source: str) -> Iterator[str]:
-    """The smallest sections of a text. A code block at the margin is one of its own."""
+    """Yield the smallest sections of a text. A code block at the margin is one of its own."""
     lines, begun, fence, is_gap, is_closed = source.split("\n"), 0, None, False, False
     for n, line in enumerate(lines):
         before, fence = fence, fence_after(line, fence)
@@ -132,8 +132,8 @@ def pieces(source: str) -> Iterator[str]:
 
 
 def rendered(source: str, links: FindTarget | None) -> list[str]:
-    """The clean HTML of a section by its top-level blocks, or the text itself where that costs too
-    much: seconds, or more than an event can hold.
+    """Return a section as clean HTML by its top-level blocks, or as literal text if rendering takes
+    seconds or gives more than an event can hold.
     """
     lines, opened = source.split("\n"), fence_after(source.partition("\n")[0], None)
     is_long, is_code = len(source) > RENDERED_MOST, opened is not None and not opened.indent
@@ -147,19 +147,19 @@ def rendered(source: str, links: FindTarget | None) -> list[str]:
     targets = linked(parser, links) if links else []
     tokens = parser.parse(text.with_math(source))
     if any(token.nesting == 1 and token.level >= NESTED_MOST - 1 for token in tokens):
-        return [literal(source)]  # the parser drops what is nested deeper
-    found, begun = list[str](), 0
+        return [literal(source)]  # the parser would drop deeper nesting
+    blocks_of_html, begun = list[str](), 0
     for n, token in enumerate(tokens, 1):
         if token.level == 0 and token.nesting <= 0:
             made = parser.renderer.render(tokens[begun:n], parser.options, {})
-            found.append(cleaned(made, targets))
+            blocks_of_html.append(cleaned(made, targets))
             begun = n
-    # Nothing left of a text: it was all link definitions, which HTML does not show.
-    return found or [literal(source)]
+    # An empty result: the text has only link definitions, which HTML does not show.
+    return blocks_of_html or [literal(source)]
 
 
 def linked(parser: MarkdownIt, links: FindTarget) -> list[WikiTarget]:
-    """Teach a parser wiki links; the targets that it meets, each by its place as its address.
+    """Teach a parser wiki links. Return their targets in order; a link's address is its position there.
 
     Code and other links come first, as Markdown has it.
     """
@@ -182,7 +182,7 @@ def linked(parser: MarkdownIt, links: FindTarget) -> list[WikiTarget]:
 
 
 def cleaned(made: str, targets: Sequence[WikiTarget]) -> str:
-    """HTML of known tags and schemes only, then with the addresses of its wiki links."""
+    """Keep known tags and schemes only, then insert the addresses of the wiki links."""
     safe = nh3.clean(
         made,
         tags=set(TAGS),
@@ -201,7 +201,7 @@ def cleaned(made: str, targets: Sequence[WikiTarget]) -> str:
 
 
 def literal(source: str) -> str:
-    """The text itself as HTML, marks and all."""
+    """Return the text itself as HTML, with all its marks."""
     shown = entities.escape(source.strip(), quote=False).replace("\n", "<br>\n")
     return without_room_mention(f"<p>{shown}</p>") if shown else ""
 
@@ -209,25 +209,25 @@ def literal(source: str) -> str:
 def described(
     renderer: Any, tokens: Sequence[Token], at: int, options: Any, environment: Any
 ) -> str:
-    """An image as text: nothing is loaded from anywhere because a model said so."""
+    """Render an image as text: a model must not make clients load anything."""
     image = tokens[at]
     words: str = renderer.renderInlineAsText(image.children or [], options, environment)
     return entities.escape(words or str(image.attrs.get("src", "")))
 
 
 def known_class(tag: str, attribute: str, value: str) -> str | None:
-    """Attribute values as they are, but of classes only a code block's language."""
+    """Keep attribute values, but of classes only the language of a code block."""
     return value if attribute != "class" or LANGUAGE.fullmatch(value) else None
 
 
 def without_room_mention(safe: str) -> str:
-    """HTML whose text does not call the whole room; tags (a link may hold `@room`) stay."""
+    """Defuse "@room" in the text of HTML; tags stay, as a link may contain it."""
     pieces = re.split(r"(<[^>]*>)", safe)
     return "".join(p if p.startswith("<") else ROOM.sub(INERT, p) for p in pieces)
 
 
 def fence_after(line: str, fence: Fence | None) -> Fence | None:
-    """The code block that is open after a line, given the one before it."""
+    """Return the code block that is open after a line, given the one before it."""
     found = FENCE.match(line)
     if not found:
         return fence

@@ -1,4 +1,4 @@
-"""The values that travel between doors, stores and the loop."""
+"""The values that doors, stores and the loop exchange."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,52 +7,50 @@ from typing import Any, Literal
 
 Origin = Literal["owner", "other", "timer", "system"]
 Size = Literal["full", "small"]
-"""How much a model can keep in mind: which of the two sets of texts it is asked with."""
+"""The size of a model. It decides which of the two sets of prompt texts is used."""
 InboxKind = Literal["message", "command", "event", "context"]
 Json = dict[str, Any]
 CUT = "cut"
-"""The end of an answer that its server, which else says so, did not call whole (F-045)."""
+"""The finish reason of an answer that its server, which usually marks the end, did not mark as whole (F-045)."""
 BROKEN_OFF = ("length", "content_filter", "refusal", CUT)
-"""Ends of answers that may have been cut off: none of their calls is carried out (F-019, F-071)."""
+"""Finish reasons of answers that may be incomplete: none of their calls is executed (F-019, F-071)."""
 ENDLESS = "eof"
-"""The end of an answer whose server has never said of one that it is whole (F-018)."""
+"""The finish reason for a server that never marks the end of an answer (F-018)."""
 SILENT = "silent"
-"""The end of an answer that came in part, and then no more of it (F-063)."""
+"""The finish reason of an answer that stopped arriving halfway (F-063)."""
 REFUSED = ("content_refused", "context_refused", "given_up")
-"""Ends of casts whose message goes to no provider again: in SQL as well, where this is a list."""
+"""Reasons of ended casts whose message is never sent to a provider again. SQL uses this list as well."""
 UNREADABLE = "unreadable_call"
-"""The tool that a mark calls which led to no call of any: there is none of that name (F-044)."""
+"""The tool name of a call that could not be read. No tool has this name (F-044)."""
 OPENED, CLOSED = "<context>\n", "\n</context>"
-"""The beginning and the end of what we tell with a message."""
+"""The marks around the context that is added to a message."""
 PERSON = "person:"
-"""How the scope of a person begins, followed by their id."""
+"""The prefix of a person's scope, before their Matrix id."""
 ROOM = "room:"
-"""How the scope of a room begins: it is called after the room in which it began, wherever it lives."""
+"""The prefix of a room's scope, before the id of its first room; a successor room keeps the scope."""
+FOLDER = "wiki:"
+"""The prefix of the room of a conversation that is a folder of files, before its path."""
 
 
 def mapping(value: object) -> Json:
-    """The value if it is a JSON object, else an empty one."""
+    """Return the value if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def json_in(text: str | bytes, otherwise: Any = None) -> Any:
-    """The value that a text says as JSON; `otherwise` where it says none, or one too deep."""
+    """Parse JSON; return `otherwise` if the text is none, or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return otherwise
 
 
-FOLDER = "wiki:"
-"""How the room of a conversation begins that is a folder of files, followed by its path."""
-
-
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """Something that reached a door and concerns one room.
+    """An event that reached a door and concerns one room.
 
-    `context` is what was said in a group without addressing the bot: shown, never answered.
-    `edits` is the event whose text this one replaces, `replies_to` the one it answers.
+    `context` was said in a group without addressing the bot: it is shown, never answered. `edits`
+    is the event whose text this one replaces, `replies_to` the one it answers.
     """
 
     event_id: str
@@ -74,7 +72,7 @@ class Incoming:
 class Quote:
     """An earlier message that another one replies to. Without a `body` it was deleted.
 
-    `sender`: "" for what we said ourselves. `sent_at`: None if it is from our own record.
+    `sender`: "" for the bot. `sent_at`: None if it comes from our own record.
     """
 
     sender: str
@@ -85,9 +83,9 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One gate call of an utterance. `arguments` is JSON text as the model wrote it.
+    """One tool call of an answer. `arguments` is JSON text as the model wrote it.
 
-    `via`: `tag` when it stood in the text, as markup (F-020).
+    `via`: `tag` if it was written as markup in the text (F-020).
     """
 
     id: str
@@ -98,7 +96,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the backend reported them, or our estimate where it reported none."""
+    """Tokens as the backend reported them, or our estimate."""
 
     tokens_in: int = 0
     tokens_out: int = 0
@@ -109,8 +107,8 @@ class Usage:
 class Request:
     """One question to a model: chat-completions messages and tool definitions.
 
-    `must_call`: text alone is no answer to it (F-022). `small`: what a small model is asked instead;
-    None: the same. `tainted`: text from outside is among them.
+    `must_call`: an answer without a call is useless (F-022). `small`: the question for a small
+    model; None: the same. `tainted`: it contains text from outside.
     """
 
     messages: tuple[Json, ...]
@@ -120,7 +118,7 @@ class Request:
     tainted: bool = False
 
     def of(self, size: Size) -> "Request":
-        """The question as a model of this size is asked it."""
+        """Return the question for a model of this size."""
         return self.small if self.small is not None and size == "small" else self
 
 
@@ -129,8 +127,8 @@ class Reply:
     """One usable answer of a model: text, calls, or both; perhaps neither, if it was broken off.
 
     `finish_reason` is `stop`, `tool_calls`, one of `BROKEN_OFF`, or a server's own word.
-    `waited_ms`: how much of `ms` passed before the first tokens of its attempts (F-017).
-    `kept`: fields of an answer with calls for its `sender` alone, see `llm.kept`.
+    `waited_ms`: the part of `ms` before the first tokens of its attempts (F-017). `kept`: fields of
+    an answer with calls that only its `sender` gets back, see `llm.kept`.
     """
 
     text: str
@@ -140,12 +138,12 @@ class Reply:
     backend: str
     model: str
     ms: int
-    """Wall time of the whole question in milliseconds, retries included."""
+    """The time of the whole question in milliseconds, retries included."""
     waited_ms: int = 0
     sender: str = ""
     kept: str = ""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model has said by itself that this is all; else it changes no store (A-11)."""
+        """True if the model marked the answer as finished; any other changes no store (A-11)."""
         return self.finish_reason not in (*BROKEN_OFF, ENDLESS)

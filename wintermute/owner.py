@@ -1,6 +1,6 @@
-"""Whose assistant this is, what belongs to the owner, and who acts with the owner's rights.
+"""The owner of the assistant, the owner's scope, and the rule of who acts with the owner's rights.
 
-The one place that says so: a second owner is a change here and of the key `matrix.owner`.
+No other place decides this: a second owner means a change here and of the key `matrix.owner`.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from wintermute.messages import PERSON, Origin
 
 
 def is_owner(origin: str) -> bool:
-    """Whether the owner asked, by a session that somebody vouches for (X-034)."""
+    """Return True if the owner asked, from a verified session (X-034)."""
     return origin == "owner"
 
 
@@ -21,27 +21,27 @@ class Owner:
 
     @property
     def scope(self) -> str:
-        """Theirs. What belongs to no one room stands there too: skills, notices, global tasks.
+        """The owner's scope. It also holds everything without a room: skills, notices, global tasks.
 
-        Its files lie in the data folder itself, and a chat at this machine is in it.
+        Its files lie in the data folder itself. A chat on this machine belongs to it.
         """
         return f"{PERSON}{self.user_id}"
 
     def origin_of(self, sender: str) -> Origin:
-        """As whom a person speaks here."""
+        """Return the origin of a message from this sender."""
         return "owner" if sender == self.user_id else "other"
 
     def owns(self, scope: str) -> bool:
-        """Whether a scope is the owner's."""
+        """Return True if a scope is the owner's."""
         return scope == self.scope
 
     def may(self, origin: Origin, scope: str) -> bool:
-        """Whether the owner asked, or it happens by itself in the owner's own chat.
+        """Return True if the owner asked, or the system started it in the owner's own chat.
 
-        What the system starts elsewhere has no more rights than whoever talks there.
+        What the system starts elsewhere has the rights of the people who talk there.
         """
         return is_owner(origin) or (origin != "other" and self.owns(scope))
 
     def is_unvouched(self, origin: Origin, scope: str) -> bool:
-        """Whether another asks in the owner's own chat: a session that nobody vouches for (X-034)."""
+        """Return True for an unverified session in the owner's own chat (X-034)."""
         return origin == "other" and self.owns(scope)

@@ -1,6 +1,6 @@
-"""The register: every tool and every job. A new one is a file of its own and a line here.
+"""The register of every tool and every job. A new one is a module of its own and a line here.
 
-What lower folders must know of stands there: names of tools in `prompt/tool_names.py`, embedders in
+Lower folders have registers of their own: names of tools in `prompt/tool_names.py`, embedders in
 `llm/embeddings.py`, kinds of items in `stores.py`, commands in `commands/chat.py`, steps of a night
 in `night/programme.py`.
 """
@@ -40,12 +40,12 @@ from wintermute.work.delegation import Delegation
 from wintermute.work.jobs import Function, JobDone, JobKind, JobPolicy, OweDue
 
 LONG = 6 * 3600.0
-"""Seconds for one piece of what is learnt: a slow machine, and many chunks."""
+"""Seconds for one learning job: a slow machine, and many chunks."""
 A_NIGHT = 12 * 3600.0
 
 
 def plain_tools(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
-    """All tools that need nothing but what is stored."""
+    """Return the tools that need only the stores."""
     roots = Roots(config.data_dir, config.tools.files.roots, stores.owner)
     view = MemoriesView(stores.memories, stores.places)
     return (
@@ -63,38 +63,38 @@ def plain_tools(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
 def tools_of(
     config: Config, stores: Stores, delegation: Delegation, nights: NightAnswers
 ) -> tuple[AnyTool, ...]:
-    """All tools there are. A small model may hand out work where the configuration asks for it."""
+    """Return all tools. A small model can delegate only if that is configured."""
     limits = config.sub_sessions
-    handing = (
+    delegating = (
         SpawnSubSession(delegation, config.timezone),
         CallAgent(delegation, for_small=limits.max_depth is not None),
         CallAgentBatch(delegation, limits.max_parallel, limits.max_batch),
     )
     return (
         *plain_tools(config, stores),
-        *(handing if config.levels else ()),
+        *(delegating if config.levels else ()),
         NightTool(nights, stores.casts, stores.database),
     )
 
 
 def jobs_of(own: DataFolder, tidying: Tidying, speaker: Speaker) -> list[JobKind]:
-    """All work that nobody waits for: its name, its words behind "I couldn't", and its function."""
+    """Return all types of background jobs: name, words for "I couldn't …", and function."""
     stores, texts, config, clock = own.stores, own.texts, own.config, own.clock
     models = UnaskedModels(own.models, Quiet(stores, own.models, config.dreaming, clock).until)
     reads, harvests = config.memory_harvest.enabled, Harvests(stores.database, clock)
     harvest = Harvest(stores, models, texts.harvest, config.memory_harvest, clock)
-    harvesting = (harvest.harvest, harvest.owe) if reads else (_nothing, harvests.turned_off)
+    harvesting = (harvest.harvest, harvest.owe) if reads else (_skipped, harvests.turned_off)
     work = Reconstruction(stores, models, texts.reconstruction, config.memory)
     merging = work.reconstruct, work.owe
     splitting = SplitLater(stores, models, texts.split).take_apart
     core = CoreUpdate(stores, models, texts.core_update).update
-    # Where nothing is harvested, nothing is derived again from what is left.
+    # Without harvests, forgetting derives no memories anew from the remaining messages.
     forgetting = partial(forget_owed, stores, harvests if reads else None, clock)
     embedding, scrubbing = partial(embed, stores, clock), partial(scrub, stores, clock)
     morning = Morning(stores, config.nights, speaker, clock)
     night = NightWatch(stores, tidying, morning, config.nights, clock)
     once, learns, stays = JobPolicy(), JobPolicy(max_seconds=LONG), JobPolicy(persists=True)
-    tidies = JobPolicy(max_seconds=A_NIGHT, persists=True)  # a phase that crashes is left out
+    tidies = JobPolicy(max_seconds=A_NIGHT, persists=True)  # the next one skips a crashed phase
 
     def kind(
         name: str, use: str, policy: JobPolicy, function: Function, owe: OweDue | None = None
@@ -114,5 +114,5 @@ def jobs_of(own: DataFolder, tidying: Tidying, speaker: Speaker) -> list[JobKind
     ]
 
 
-async def _nothing(_: Job) -> JobDone:
-    return JobDone()  # it was owed before it was turned off
+async def _skipped(_: Job) -> JobDone:
+    return JobDone()  # enqueued before harvests were turned off

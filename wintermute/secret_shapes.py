@@ -1,8 +1,8 @@
-"""Secrets in a text: keys, tokens, cards and passwords, known by their shape or by what they are called. Pure.
+"""Secrets in a text: keys, tokens, cards and passwords, found by their shape or their name. Pure.
 
-Text that is derived from talk stands in prompts, plain files and exports, and goes to whatever model
-answers. Each store that keeps such text asks here: facts are refused, elsewhere `[secret]` stands
-for the secret (M-083). `secret_shapes.toml` has the patterns, and the words of each language.
+Text from conversations gets into prompts, plain files and exports, and is sent to models. Each store
+of such text asks here: facts with a secret are refused, elsewhere `[secret]` replaces it (M-083).
+`secret_shapes.toml` has the patterns, and the words of each language.
 """
 
 # ruff: noqa: RUF001  marks of scripts that look like others
@@ -25,22 +25,24 @@ REFUSED = (
 TOKEN, CARD, SEED = "a key or a token", "the number of a card", "a seed phrase"
 PASSWORD = "a password"
 UNEVEN = 0.25
-"""Changes of the kind of sign, by sign, from which on a run of them is nothing that people write."""
+"""The share of changes between types of characters from which a run is no human word."""
 PIECE = 12
-"""Letters between two slashes that a path, or a position of chess, hardly has."""
+"""The longest run of letters between two slashes in a path or a chess position."""
 MOST_WIDE = 6
-"""Signs of a script without blanks; more of them are a sentence about a password."""
+"""The longest password in a script without blanks, in characters; more are a sentence."""
 UNSPACED = ("hi", "ja", "ko", "zh")
-"""Languages in which a word may go on where the next begins."""
-TOLD = frozenset({"lautet", "luidt", "brzmi", "zní"})
-"""Verbs between a password and itself that say nothing else."""
+"""Languages without blanks between words."""
+LINKING_VERBS = frozenset({"lautet", "luidt", "brzmi", "zní"})
+"""Verbs between the word "password" and the password."""
 OPENING = "\"'“«„`「『*_|"
 CLOSING = "\"'`*_|)»”“’」』.,:;?"
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The file as patterns. `gaps`: between a name and its value, the nearest first; the last for PINs."""
+    """The patterns of `secret_shapes.toml`. `gaps`: between a name and its value, the nearest
+    first; the last is for PINs.
+    """
 
     shapes: Mapping[str, re.Pattern[str]]
     of: Mapping[str, re.Pattern[str]]
@@ -74,20 +76,20 @@ def _table() -> _Table:
 
 
 def secret_kind(text: str) -> str | None:
-    """Name the kind of secret that a text gives away; None: nothing looks like one."""
+    """Return the kind of the first secret in a text; None if there is none."""
     return next((kind for _, _, kind in _spans(text)), None)
 
 
 def refuse_secret(text: str) -> None:
-    """Let nothing pass that gives a secret away. Raises: ToolFailed, with what to do instead."""
+    """Raise ToolFailed, with advice, if a text contains a secret."""
     if kind := secret_kind(text):
         raise ToolFailed(REFUSED.format(kind=kind))
 
 
 def without_secrets(text: str, theirs: str = "") -> str:
-    """The text with `[secret]` in the place of each secret, but for the secrets of `theirs`.
+    """Replace each secret with `[secret]`, except those that `theirs` has as well.
 
-    `theirs`: what was there before, in which a person may have written them by hand.
+    `theirs` is the earlier text, in which a person may have written them by hand.
     """
     known = {theirs[start:end] for start, end, _ in _spans(theirs)} if theirs else set()
     done, at = list[str](), 0
@@ -99,7 +101,7 @@ def without_secrets(text: str, theirs: str = "") -> str:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int, str]]:
-    """Find each secret, where it begins and ends, and its kind; the surest first."""
+    """Yield start, end and kind of each secret, the surest first."""
     table = _table()
     of = table.of
     for kind, shape in table.shapes.items():
@@ -122,7 +124,7 @@ def _spans(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _is_token(run: str, iban: re.Pattern[str]) -> bool:
-    """Tell if letters and digits follow each other as nobody would write them."""
+    """Return True if letters and digits are mixed as in no word."""
     run = run.strip("=/+")
     if len(run) < 20 or not re.search("[A-Za-z]", run) or not re.search(r"\d", run):
         return False
@@ -141,19 +143,19 @@ def _checks(iban: str) -> bool:
 
 
 def _is_card(number: str) -> bool:
-    """Tell if its last digit proves the others (Luhn)."""
+    """Return True if the last digit is the checksum of the others (Luhn)."""
     digits = re.sub(r"\D", "", number)
     doubled = (int(mark) * (1 + n % 2) for n, mark in enumerate(reversed(digits)))
     return len({*digits}) > 1 and sum(each // 10 + each % 10 for each in doubled) % 10 == 0
 
 
 def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
-    """Find each value that is called a password or a PIN: no word, or one that is meant as such."""
+    """Yield each value that is called a password or a PIN: no word, or a word that is marked as one."""
     of = table.of
     for name in of["password"].finditer(text):
         before = text[max(0, name.start() - 80) : name.start()]
         if (ends := of["end"].match(text, name.end())) and (said := of["is_the"].search(before)):
-            # A year before the name, or more on both of its sides, rather tell something else.
+            # A year before the name, or numbers on both sides of it, mean something else.
             more = bool(ends["more"]) + (said["is"] is None)
             dated = more and of["year"].fullmatch(said["value"])
             if more < 2 and not dated and _is_value(said["value"], table, hyphens=True):
@@ -168,7 +170,7 @@ def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
             joined = bool(of["joined"].match(text, then.end()))
             verb = then["is"].strip(" ,—–-").lower() if then.lastgroup == "is" else ""
             own = far or any(of["own"].findall(before[-40:]))
-            is_told = then.lastgroup == "mark" or verb in TOLD or (bool(verb) and own)
+            is_told = then.lastgroup == "mark" or verb in LINKING_VERBS or (bool(verb) and own)
             weak = (far < 2 and bool(is_told)) or (joined and then.lastgroup in ("mark", "is"))
             if span := _value(text, then, table, weak=weak):
                 yield span
@@ -176,7 +178,7 @@ def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
 
 
 def _cells(text: str, table: _Table) -> Iterator[tuple[int, int]]:
-    """Find each value in a table that stands below what is called a password, or beside it."""
+    """Yield each value in a table below or beside a cell that is called a password."""
     below, ruled = set[int](), False
     for line in re.finditer(r"^.*$", text, re.MULTILINE):
         cells = list(table.of["cell"].finditer(text, *line.span()))
@@ -190,7 +192,7 @@ def _cells(text: str, table: _Table) -> Iterator[tuple[int, int]]:
 
 
 def _codes(text: str, table: _Table) -> Iterator[tuple[int, int]]:
-    """Find each value of a code or a key: no word, and of one that opens or is somebody's."""
+    """Yield each value of a code or a key: no word, and of a lock or a person."""
     of = table.of
     for name in of["code"].finditer(text):
         before = text[max(0, name.start() - 40) : name.start()]
@@ -210,7 +212,7 @@ def _codes(text: str, table: _Table) -> Iterator[tuple[int, int]]:
 def _value(
     text: str, then: re.Match[str], table: _Table, *, weak: bool = False
 ) -> tuple[int, int] | None:
-    """Find the value, if what follows is one. `weak`: a single word may be one."""
+    """Find the value that follows. `weak`: a single word may be one."""
     at, of, about = then.end(), table.of, table.about
     if weak and (found := of["quoted"].match(text, at)):
         is_open = found["inside"].lower() in about or of["no_value"].fullmatch(found["inside"])
@@ -228,7 +230,7 @@ def _value(
 
 
 def _is_value(token: str, table: _Table, *, hyphens: bool = False) -> bool:
-    """Tell if it is no word, and neither counts nor measures anything. `hyphens`: joined words are one."""
+    """Return True if a token is no word, number or measure. `hyphens`: joined words count as one."""
     if token.lower() in table.about or table.of["no_value"].fullmatch(token):
         return False
     if hyphens and table.of["joined"].fullmatch(token):

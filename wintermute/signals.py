@@ -1,6 +1,7 @@
-"""What signals ask of the daemon, and what systemd is told of it.
+"""Signals to the daemon, and its notifications to systemd.
 
-To stop, or to go on as the configuration says now; ready, still getting on, reloading, stopping.
+SIGTERM and SIGINT stop it, SIGHUP reloads the configuration. systemd learns of the start, the end,
+a reload, and that the daemon is alive.
 """
 
 import asyncio
@@ -13,11 +14,14 @@ from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.errors import ConfigurationError
 
-PATIENCE = 1.0  # for a queue of the supervisor's that is full
+log = logging.getLogger(__name__)
+
+PATIENCE = 1.0  # seconds; the supervisor's queue may be full
+AT_WORK = "at work"
 
 
 class Supervisor:
-    """Speaks sd_notify's protocol; without a NOTIFY_SOCKET there is nobody to tell."""
+    """A client of systemd's sd_notify protocol; without NOTIFY_SOCKET it does nothing."""
 
     def __init__(self, environment: Mapping[str, str], clock: Clock) -> None:
         name = environment.get("NOTIFY_SOCKET", "")
@@ -28,24 +32,24 @@ class Supervisor:
         self._pulsed = float("-inf")
 
     def ready(self, status: str) -> None:
-        """The start, or a reload, is over."""
+        """Report that the start, or a reload, is complete."""
         self._tell("READY=1", _status(status))
 
     def status(self, text: str) -> None:
-        """One line for a person."""
+        """Report a status line for people."""
         self._tell(_status(text))
 
     def reloading(self) -> None:
-        """SIGHUP came; `ready` tells its end."""
-        since = time.monotonic_ns() // 1000  # not the Clock's: the supervisor's counts no sleep
+        """Report that SIGHUP came; `ready` ends the reload."""
+        since = time.monotonic_ns() // 1000  # systemd's clock does not count suspended time
         self._tell("RELOADING=1", f"MONOTONIC_USEC={since}", _status("reloads the configuration"))
 
     def stopping(self) -> None:
-        """SIGTERM came."""
+        """Report that SIGTERM came."""
         self._tell("STOPPING=1", _status("finishes what is being sent"))
 
     def pulse(self) -> None:
-        """Something came round that must: tell the watchdog, twice in its time at most."""
+        """Reset the watchdog, at most twice in its interval, from the loops that must not hang."""
         now = self._clock.monotonic()
         if self._pause is not None and now - self._pulsed >= self._pause:
             self._pulsed = now
@@ -59,7 +63,7 @@ class Supervisor:
                 door.settimeout(PATIENCE)
                 door.sendto("\n".join(lines).encode(errors="replace"), self._address)
         except OSError as error:
-            log.warning("supervisor not told line=%s reason=%s", lines[0], error)
+            log.warning("supervisor not notified line=%s reason=%s", lines[0], error)
 
 
 def _status(text: str) -> str:
@@ -67,9 +71,9 @@ def _status(text: str) -> str:
 
 
 class WatchedClock:
-    """The clock of a loop that sleeps only after a failure: trying again is getting on as well.
+    """The clock of a loop that sleeps only after a failure: a retry is a sign of life as well.
 
-    So the watchdog bites a loop that hangs, and never one that waits for a homeserver.
+    So the watchdog ends a loop that hangs, but never one that waits for a homeserver.
     """
 
     def __init__(self, clock: Clock, pulse: Callable[[], None]) -> None:
@@ -79,18 +83,13 @@ class WatchedClock:
         self.monotonic = clock.monotonic
 
     async def sleep(self, seconds: float) -> None:
-        """Wait before the next attempt."""
+        """Reset the watchdog and wait before the next attempt."""
         self._pulse()
         await self._sleep(seconds)
 
 
-log = logging.getLogger(__name__)
-
-AT_WORK = "at work"
-
-
 class Orders:
-    """What signals ask of us: to stop, or to go on as the configuration says now."""
+    """The orders that signals give: to stop, or to go on with the configuration as it is now."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class Orders:
         usable: Callable[[Config], object],
         supervisor: Supervisor,
     ) -> None:
-        """`usable` raises ConfigurationError for a configuration that nobody can work with."""
+        """`usable` raises ConfigurationError for a configuration that cannot work."""
         self._config = config
         self._next: Config | None = config
         self._proven: Config | None = None
@@ -110,54 +109,54 @@ class Orders:
         self._usable = usable
         self._supervisor = supervisor
         self.leaving = asyncio.Event()
-        """Set when whoever works with the present configuration has to end."""
+        """Set when the run with the present configuration has to end."""
 
     def stop(self) -> None:
-        """SIGTERM or SIGINT."""
+        """Stop, after SIGTERM or SIGINT."""
         self._stopped, self._next = True, None
         self._supervisor.stopping()
         self.leaving.set()
 
     def reload(self) -> None:
-        """SIGHUP. What is wrong with the file is told, and everything stays as it is."""
+        """Reload the configuration, after SIGHUP. If it has an error, that is reported and nothing changes."""
         if self._stopped:
             return
         self._supervisor.reloading()
         try:
-            self._next = self._fitting()
+            self._next = self._checked_config()
         except ConfigurationError as error:
             self._refuse(error)
-            if self._proven is not None:  # else the start is not over
+            if self._proven is not None:  # else the start is not complete
                 self._supervisor.ready(self._status)
         else:
             log.info("configuration read again")
             self._status = AT_WORK
             self.leaving.set()
 
-    def _fitting(self) -> Config:
+    def _checked_config(self) -> Config:
         config = self._reread()
         if config.data_dir != self._config.data_dir:
             raise ConfigurationError("data_dir: another folder needs a restart")
-        if _account(config) != _account(self._config):  # its keys are all we have of the old one
+        if _account(config) != _account(self._config):  # the stored keys belong to the old account
             raise ConfigurationError("matrix: another account or device needs a restart")
         self._usable(config)
         return config
 
     def next_config(self) -> Config | None:
-        """The configuration to work with from now on; None: end."""
+        """Return the configuration for the next run; None: end."""
         config, self._next = self._next, None
         self._config = config or self._config
         self.leaving.clear()
         return config
 
     def ready(self) -> None:
-        """The first sync with the present configuration is over."""
+        """Note that the first sync with the present configuration is complete."""
         self._proven = self._config
         self._waits_for = ""
         self._supervisor.ready(self._status)
 
     def outcome(self, problem: Exception | None) -> Exception | None:
-        """What has to end us. A new configuration that cannot start gives way to the last one."""
+        """Return the error that has to end the program. If a new configuration failed, go back to the old one."""
         if problem is None or self._stopped or self._proven in (None, self._config):
             return problem
         self._refuse(problem)
@@ -165,7 +164,7 @@ class Orders:
         return None
 
     def blocked(self, problem: Exception) -> None:
-        """Nothing can be written: go on with the same, later. Told once until we are at work again."""
+        """Note that nothing can be written: the same run begins again later. Logged once until it works again."""
         if self._stopped:
             return
         self._next = self._next or self._config

@@ -1,4 +1,4 @@
-"""All stores over one database in one value, which is handed down instead of lists of them."""
+"""All stores over one database in one frozen value, which is passed down as a whole."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -59,7 +59,7 @@ from wintermute.wiki.taking_back import page_items
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What is stored in one data folder."""
+    """The stores of one data folder."""
 
     database: Database
     data_dir: Path
@@ -104,7 +104,7 @@ class Stores:
 
     @property
     def retractions(self) -> Retractions:
-        """The store of what is to be taken away, over the same outbox."""
+        """The store of messages to be deleted, over the same outbox."""
         return Retractions(self.outbox, self.database)
 
     @classmethod
@@ -123,14 +123,14 @@ class Stores:
         wiki: Path | None = None,
         quiet: QuietHours | None = None,
     ) -> "Stores":
-        """The owner's days are those of `timezone`; without `memory` it is kept as a list."""
+        """Build all stores. `timezone` decides the owner's days; without `memory` memories are kept as a list."""
         memory, wiki = memory or Memory(), wiki or data_dir / WIKI
         places, health, jobs = Places(data_dir, owner), Health(database, clock), Jobs(clock, new_id)
         changes, decisions = ChangeSets(database, clock, new_id), Decisions(database, clock)
         placing = Placing(database, changes, _files(places, wiki), data_dir)
-        facts = Facts(database, changes, clock, new_id, _owed(memory, jobs), health)
+        facts = Facts(database, changes, clock, new_id, _enqueue_embedding(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
-        tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)
+        tasks, occurrences = _task_stores(database, changes, clock, new_id, owner, timezone)
         hours = partial((quiet or QuietHours()).until, zone=tasks.zone)
         outbox = Outbox(database, clock, new_id, redact, occurrences.delivered, hours)
         return cls(
@@ -154,7 +154,7 @@ class Stores:
             decisions=decisions,
             placing=placing,
             nights=Nights(database, clock),
-            **_edited_too(places, database, changes, placing),
+            **_file_stores(places, database, changes, placing),
             facts=facts,
             recalls=Recalls(database, clock),
             versions=Versions(database),
@@ -170,7 +170,7 @@ class Stores:
 
 
 def _loom(database: Database, clock: Clock, new_id: NewId, redact: Redaction) -> dict[str, Any]:
-    """The stores of what was said and done, by their names."""
+    """Build the stores of conversations and casts, by their names."""
     shared = (database, clock, new_id)
     return {
         "conversations": Conversations(*shared),
@@ -185,7 +185,7 @@ def _loom(database: Database, clock: Clock, new_id: NewId, redact: Redaction) ->
 
 @asynccontextmanager
 async def closing(stores: Stores) -> AsyncIterator[Stores]:
-    """In the end let go of what memory has started."""
+    """Close the embedder at the end of the block."""
     try:
         yield stores
     finally:
@@ -203,7 +203,9 @@ async def open_stores(
     redact: Redaction,
     starts: Callable[[], None] | None = None,
 ) -> AsyncIterator[tuple[Stores, Models]]:
-    """The stores of a configuration, with this wiki, and its models; `starts`: when an embedder does."""
+    """Open the stores of a configuration, with this wiki, and its models. `starts` is called when
+    an embedder starts.
+    """
     llm, memory, zone = with_model(config.llm, wiki.model), config.memory, config.timezone
     models = Models(llm, database, clock, new_id, zone, redact)
     stores = Stores.of(
@@ -219,14 +221,14 @@ async def open_stores(
 
 
 async def prepare(stores: Stores) -> None:
-    """At a start: what memories are found by is as they are, or soon will be.
+    """Bring the search indexes of memories up to date, at once or by a job.
 
-    Facts may have come, or another model or backend, while nobody was at work (M-022, M-077).
+    Facts, a model or a backend may have changed while no program ran (M-022, M-077).
     """
     places = stores.places
     for folder in {places.skills(), *(file.path.parent for file in places.files())}:
         await asyncio.to_thread(mend, folder)
-    with suppress(StoreBusy):  # then whoever places next finishes what a kill left
+    with suppress(StoreBusy):  # the next program that writes files finishes after the kill
         await stores.placing.finish()
     await stores.facts.words.prove(stores.database)
     if not stores.memories.ranked:
@@ -236,11 +238,11 @@ async def prepare(stores: Stores) -> None:
         await stores.jobs.owe(tx, OWED)
 
 
-def _owed(memory: Memory, jobs: Jobs) -> Owing | None:
+def _enqueue_embedding(memory: Memory, jobs: Jobs) -> Owing | None:
     return None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
 
 
-def _promised(
+def _task_stores(
     database: Database,
     changes: ChangeSets,
     clock: Clock,
@@ -252,10 +254,10 @@ def _promised(
     return tasks, Occurrences(database, clock, tasks.zone)
 
 
-def _edited_too(
+def _file_stores(
     places: Places, database: Database, changes: ChangeSets, placing: Placing
 ) -> dict[str, Any]:
-    """The stores of files that people write and we do too, by their names."""
+    """Build the stores of files that both people and the program write, by their names."""
     shared = (database, changes, placing)
     return {
         "core": Core(places, EditedFiles(database)),
@@ -265,7 +267,7 @@ def _edited_too(
 
 
 def _files(places: Places, wiki: Path) -> Mapping[ItemKind, FileItems]:
-    """The items that people write and we do too, each change with its way back."""
+    """Return the kinds of files that both people and the program write, with their undo."""
     return {
         "skill": skill_items(places.skills()),
         "core": core_items(places),
@@ -293,7 +295,7 @@ def _backend(
     decisions: Decisions,
     meaning: Meaning | None,
 ) -> MemoryBackend:
-    """The one that is configured (M-014)."""
+    """Return the configured backend (M-014)."""
     flat = FlatFile(database, facts, places, changes, decisions)
     search = Search(database, facts, meaning)
     if memory.backend == "flat_file":

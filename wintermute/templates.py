@@ -1,4 +1,4 @@
-"""Prompt files: the shipped ones, reading one, and filling its placeholders."""
+"""Prompt files: listing the shipped ones, reading one, and filling its placeholders."""
 
 import logging
 import re
@@ -12,27 +12,27 @@ log = logging.getLogger(__name__)
 
 MOST_BYTES = 1_000_000
 SMALL = ".small.txt"
-"""How the texts for small models are called."""
+"""The end of the names of prompt files for small models."""
 NOTHING_KEPT: Mapping[str, str] = {}
 RUNTIME = "runtime/default.md"
 CONSOLIDATION = "consolidation/default.md"
-"""What the wiki is told to a model with, and what makes its pages (W-020, W-061)."""
+"""The prompts that explain the wiki to a model, and that make its pages (W-020, W-061)."""
 DREAM_SKILLS = "DREAM_SKILL_PROMPT.txt"
 SPARED = (
     *(SMALL, RUNTIME, CONSOLIDATION, "consolidation/plan.md", "consolidation/page.md"),
     DREAM_SKILLS,
 )
-"""How the names of files end that folders from before they were shipped do not have."""
+"""Ends of file names that a data folder made by an older version lacks."""
 
 
 def shipped_folder() -> Path:
-    """Where the prompt files stand as we ship them."""
+    """Return the folder of the shipped prompt files."""
     packed = Path(__file__).parent / "shipped" / "prompts"
     return packed if packed.is_dir() else Path(__file__).parent.parent / "data" / "prompts"
 
 
 def shipped_prompts() -> dict[str, str]:
-    """The prompt files as we ship them, name to text, for `wintermute init`.
+    """Return the texts of the shipped prompt files by name, for `wintermute init`.
 
     A name is relative to the folder, with `/`: `runtime/default.md`.
     """
@@ -45,12 +45,11 @@ def shipped_prompts() -> dict[str, str]:
 
 
 def read_template(folder: Path, name: str) -> str:
-    """The text of a prompt file as it is now, so that an edit counts at once.
+    """Read a prompt file as it is now, so that an edit takes effect at once.
 
-    Where a text for small models, or of the wiki, is missing, it is the shipped one: folders from
-    before they were shipped have none.
+    If one of `SPARED` is missing, the shipped text is used: older data folders have none.
 
-    Raises: ConfigurationError when it is missing or empty; PromptUnreadable when it is not text.
+    Raises: ConfigurationError if it is missing or empty; PromptUnreadable if it is not text.
     """
     path = folder / name
     try:
@@ -73,16 +72,16 @@ def read_template(folder: Path, name: str) -> str:
 
 
 class Template:
-    """One prompt file, as it is whenever it is used; its last good text when it got lost."""
+    """One prompt file, read again at each use. If it becomes unusable, its last good text stays in use."""
 
     def __init__(self, folder: Path, name: str, kept: Mapping[str, str] = NOTHING_KEPT) -> None:
-        """`kept`: last good texts by name, for a file that is no text at the start (F-031).
+        """`kept`: last good texts by name, for a file that is unreadable at the start (F-031).
 
-        Raises: ConfigurationError when there is no first good text (P-066).
+        Raises: ConfigurationError if there is no first good text (P-066).
         """
         self._folder = folder
         self._name = name
-        self._told = ""
+        self._reported = ""
         try:
             self._text = read_template(folder, name)
         except PromptUnreadable:
@@ -91,34 +90,34 @@ class Template:
             self._text = kept[name]
 
     def text(self) -> str:
-        """The newest good text."""
+        """Return the newest good text."""
         try:
-            self._text, self._told = read_template(self._folder, self._name), ""
+            self._text, self._reported = read_template(self._folder, self._name), ""
         except ConfigurationError as error:
-            if self._told != str(error):
+            if self._reported != str(error):
                 log.error("prompt file unusable, last text stays in use reason=%s", error)  # noqa: TRY400
-                self._told = str(error)
+                self._reported = str(error)
         return self._text
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """The template with each `{name}` of `values` replaced, in one pass; other braces stay.
+    """Replace each `{name}` of `values` in one pass; other braces stay.
 
-    A value without its placeholder is appended, so that it reaches the model in any case;
-    labelled with its name when there are several values.
+    A value without a placeholder is appended, with its name if there are several values, so that
+    the model sees it in any case.
     """
     if not values:
         return template
-    found = set[str]()
+    used = set[str]()
 
     def value(match: re.Match[str]) -> str:
-        found.add(match[1])
+        used.add(match[1])
         return values[match[1]]
 
     names = "|".join(map(re.escape, values))
     text = re.sub(rf"\{{({names})\}}", value, template)
     for name in values:
-        if name not in found:
+        if name not in used:
             label = f"{name}:\n" if len(values) > 1 else ""
             text = f"{text.rstrip()}\n\n{label}{values[name]}"
     return text

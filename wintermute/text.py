@@ -1,4 +1,4 @@
-"""Small pure functions over text that comes from outside; texts that all doors share."""
+"""Small pure functions over text from outside, and texts that all doors share."""
 
 import re
 import socket
@@ -25,7 +25,7 @@ BIDI_CONTROLS = frozenset(
     "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 )
 NO_TEXT = BIDI_CONTROLS | {"\ufeff"}
-"""Also the mark of an encoding, which whoever reads a text does not take for a part of it."""
+"""Characters without text of their own; U+FEFF is also the mark of an encoding, which readers drop."""
 
 EMPTY_LISTS = {
     "tasks": "No tasks or reminders here. Try *remind me tomorrow at 9 to call Anna*.",
@@ -33,7 +33,7 @@ EMPTY_LISTS = {
     "sessions": "No work is running in the background here. Try *compare these three cafés, each on its own: …*.",
     "nights": "No night has run yet. `/dream` tidies my memories now.",
 }
-"""Answers of a chat to a command that lists, while there is nothing: how to fill it (U-013)."""
+"""The answer of a chat to a command whose list is empty, with a way to fill it (U-013)."""
 EMPTY_AT_SHELL = {
     "tasks": 'No tasks or reminders. Add one: wintermute task add "Call Anna" --at "tomorrow at 9"',
     "memories": 'No memories. Add one: wintermute memory add "Mia is allergic to nuts"',
@@ -42,11 +42,10 @@ EMPTY_AT_SHELL = {
     ' wintermute skill add report report.md --summary "How I write reports"',
     "pages": "No pages. Make some from a chat: wintermute wiki consolidate --conversation ROOM",
 }
-"""Lines of the shell for the same."""
+"""The same for the shell."""
 
 BLANKS = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0") | {*map(chr, range(0xFE00, 0xFE10))}
-"""Characters that are letters or marks, and show nothing."""
-
+"""Characters that are letters or marks but invisible."""
 
 NO_ANSWERS: tuple[tuple[type[BaseException], str], ...] = (
     (ssl.SSLCertVerificationError, "the certificate of {} cannot be trusted"),
@@ -57,20 +56,23 @@ NO_ANSWERS: tuple[tuple[type[BaseException], str], ...] = (
     (OSError, "nothing answers at {}"),
 )
 
+# Marks that format within a line, or begin a block at its start.
+MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
+
 
 def no_answer(address: str, error: BaseException | None) -> str:
-    """Words for a connection that failed, whichever library says so."""
-    chain, told = [error], f"{address}: {error or type(error).__name__}"
+    """Describe a failed connection in the same words for all libraries."""
+    chain, message = [error], f"{address}: {error or type(error).__name__}"
     while (error := error and (error.__cause__ or error.__context__)) is not None:
         chain.append(error)
     found = (text for kind, text in NO_ANSWERS if any(isinstance(each, kind) for each in chain))
-    return next((text.format(address) for text in found), told)
+    return next((text.format(address) for text in found), message)
 
 
 def clean(text: str) -> str:
-    """Text without control characters and lone surrogates; line ends become newlines.
+    """Remove control characters and lone surrogates; line ends become newlines.
 
-    Such characters are refused by JSON parsers, homeservers or terminals.
+    JSON parsers, homeservers or terminals refuse such characters.
     """
     unified = text.replace("\r\n", "\n").replace("\r", "\n")
     if unified.isprintable():
@@ -82,7 +84,7 @@ def clean(text: str) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Decide if nothing of a text can be seen: blanks, and characters without width (F-044)."""
+    """Return True if nothing of a text is visible: blanks, and characters without width (F-044)."""
     return all(
         mark in BLANKS or unicodedata.category(mark) in {"Cc", "Cf", "Zs", "Zl", "Zp"}
         for mark in text
@@ -90,12 +92,12 @@ def is_blank(text: str) -> bool:
 
 
 def harmless(text: str) -> str:
-    """Text for a terminal: nothing in it moves the cursor, hides or turns around what stands there."""
+    """Return text that is safe in a terminal: nothing moves the cursor, hides text or turns it around."""
     return "".join(mark for mark in clean(text) if mark not in NO_TEXT and mark != "\ufffd")
 
 
 def display_name(name: str, most: int = 40) -> str:
-    """A person's chosen name, safe in one line: no controls, no direction overrides, bounded."""
+    """Return a person's display name, safe in one line: no controls, no direction overrides, bounded."""
     visible = "".join(
         mark for mark in name if mark not in BIDI_CONTROLS and unicodedata.category(mark)[0] != "C"
     )
@@ -104,7 +106,7 @@ def display_name(name: str, most: int = 40) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text as one line: line ends become spaces, controls and direction overrides are dropped."""
+    """Return text as one line: line ends become spaces, controls and direction overrides are dropped."""
     if not text.isprintable():
         text = "".join(
             mark
@@ -115,9 +117,9 @@ def one_line(text: str) -> str:
 
 
 def with_math(markdown: str) -> str:
-    """Markdown in which the marks of LaTeX stand for themselves (F-052); a single `$` is money.
+    """Protect the marks of LaTeX in Markdown (F-052); a single `$` is money.
 
-    Code stays as it is, a line of it also where it is only indented.
+    Code stays unchanged, also a line that is only indented.
     """
     if not MATH_BEGINS.search(markdown):
         return markdown
@@ -127,21 +129,17 @@ def with_math(markdown: str) -> str:
 
 
 def untagged(text: str) -> str:
-    """Text in which our own tag names are no tags: `<event` becomes `&lt;event` (L-071)."""
+    """Escape our own tag names in a text: `<event` becomes `&lt;event` (L-071)."""
     return TAG.sub("&lt;", text)
 
 
-# What would format in the middle of a line, or make a block of it at its beginning.
-MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
-
-
 def plain(text: str) -> str:
-    """Text in which Markdown marks are only marks: facts and tasks are quoted, not formatted."""
+    """Escape Markdown: facts and tasks are quoted, not formatted."""
     return MARK.sub(r"\\\g<0>", text)
 
 
 def shortened(text: str, most: int) -> str:
-    """Text, or its beginning and end around a mark that says how much is missing (L-026)."""
+    """Return the text, or its beginning and end around a mark that says how much is missing (L-026)."""
     if len(text) <= most:
         return text
     head = most * 2 // 3
@@ -153,13 +151,13 @@ def shortened(text: str, most: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 turn`, `2 turns`, `3 memories`."""
+    """Return a number with its noun: `1 turn`, `2 turns`, `3 memories`."""
     many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
     return f"{number} {noun if number == 1 else many}"
 
 
 def span(time: timedelta) -> str:
-    """`45 seconds`, `37 minutes`, `3 hours`, `2 days`."""
+    """Return a time span in words: `45 seconds`, `37 minutes`, `3 hours`, `2 days`."""
     for unit in ("days", "hours", "minutes"):
         if time >= 2 * (size := timedelta(**{unit: 1})):
             return f"{round(time / size)} {unit}"

@@ -1,1 +1,1 @@
-"""The command line: one file per noun, each loaded only when it is called."""
+"""The command line: one module per noun, loaded only when it is called."""

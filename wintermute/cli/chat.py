@@ -36,7 +36,7 @@ def command(ctx: click.Context) -> None:
 
 
 async def _chat(config: Config) -> bool:
-    """Whether every line got its answer."""
+    """Chat until the input ends; True if every line got its answer."""
     keyboard = sys.stdin is not None and sys.stdin.isatty()
     answered = False
     with ungrouped(), unread():
@@ -60,5 +60,5 @@ def _warn(line: str) -> None:
 
 
 def _is_ours() -> bool:
-    """Whether the cursor is: while a line is typed, it is the prompt's."""
+    """Return True if we may draw: while a line is typed, stdout belongs to the prompt."""
     return sys.stdout is sys.__stdout__

@@ -1,4 +1,4 @@
-"""`wintermute check`: every part tried, none changed, each with what to do about it."""
+"""`wintermute check`: it tests every part, changes nothing, and says what to do."""
 
 import asyncio
 import dataclasses
@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.answering import answering, fixed_part
+from wintermute.answering import answering, fixed_request
 from wintermute.cli.opening import embedder_starts, open_with_gaps
 from wintermute.cli.options import CONFIG, redacted, reporting
 from wintermute.clock import CheckedClock, SystemClock, host_zone, zone_doubt
 from wintermute.config.lock import holder
 from wintermute.config.read import BACKENDS, environment
-from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
+from wintermute.config.schema import UNTOUCHED, Backend, Config, is_still_example
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import LONGEST_LOG, is_unmade, open_database, prove_free
 from wintermute.errors import (
@@ -60,45 +60,46 @@ from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.store import WikiStore
 from wintermute.work.data_folder import DataFolder
 
-
-def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None:
-    """Print the facts and leave with 1 when one of them says fail."""
-    known = [dataclasses.replace(fact, text=redacted(ctx, fact.text)) for fact in facts]
-    if as_json:
-        told = (dataclasses.asdict(fact).items() for fact in known)
-        given = [{name: value for name, value in fact if value is not None} for fact in told]
-        text = json.dumps(given, indent=2)
-    else:
-        text = "\n".join(f"{fact.state:<4}  {fact.name}: {fact.text}" for fact in known)
-    click.echo(text)
-    ctx.exit(1 if any(fact.state == "fail" for fact in known) else 0)
-
-
 MB = 1024 * 1024
 LOW = 500 * MB
 FULL = 50 * MB
-HELD = "a program that reads the database keeps it so long -> end it, or let it finish"
+HELD = "another program has been reading the database for a long time -> end it, or let it finish"
 SPELLS = "it writes its calls as text -> set llm.backends.{name}.calls_as_text: true"
 KEPT = (
-    "it writes its calls as text -> `run` and `chat` read them so once they begin anew after this;"
-    " set llm.backends.{name}.calls_as_text: true to say so for good"
+    "it writes its calls as text -> `run` and `chat` will read them after their next start;"
+    " set llm.backends.{name}.calls_as_text: true to fix that in the configuration"
 )
-"""The same where it is kept for them."""
+"""The same, if the database can store it."""
+
+
+def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None:
+    """Print the lines of a status. Exit with 1 if one of them is `fail`."""
+    redacted_lines = [dataclasses.replace(line, text=redacted(ctx, line.text)) for line in facts]
+    if as_json:
+        rows = (dataclasses.asdict(line).items() for line in redacted_lines)
+        given = [{name: value for name, value in line if value is not None} for line in rows]
+        text = json.dumps(given, indent=2)
+    else:
+        text = "\n".join(f"{line.state:<4}  {line.name}: {line.text}" for line in redacted_lines)
+    click.echo(text)
+    ctx.exit(1 if any(line.state == "fail" for line in redacted_lines) else 0)
 
 
 def data_folder(folder: Path) -> Finding:
-    """There, ours, and nobody else's."""
+    """Check that the folder is there, writable, and closed to others."""
     part = "data folder"
     if not folder.is_dir():
         return Finding(part, "fail", f"{folder} is no folder -> make it with `wintermute init DIR`")
     inside = chain([folder], folder.glob("*"), folder.glob("*/*"))
     closed = next((path for path in inside if not _is_ours(path)), None)
     if closed:
-        told = f"{closed} cannot be changed -> chown it to who runs Wintermute"
-        return Finding(part, "fail", told)
+        advice = f"{closed} cannot be changed -> chown it to the user who runs Wintermute"
+        return Finding(part, "fail", advice)
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
-        return Finding(part, "warn", f"others may look in (mode {mode:o}) -> chmod 700 {folder}")
+        return Finding(
+            part, "warn", f"other users can read it (mode {mode:o}) -> chmod 700 {folder}"
+        )
     return Finding(part, "ok", str(folder))
 
 
@@ -107,7 +108,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def disk(folder: Path) -> Finding:
-    """Room for the database to grow."""
+    """Check that the disk has room for the database to grow."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -116,13 +117,13 @@ def disk(folder: Path) -> Finding:
 
 
 def login_files(config: Config) -> list[Finding]:
-    """The files of our login that are lost, in words that say what to do (F-055)."""
+    """Report lost files of the login, with what to do (F-055)."""
     problems = file_problems(config.data_dir / "matrix", config.matrix.user_id)
     return [Finding("login files", "fail", each) for each in problems]
 
 
 async def database(path: Path) -> Finding:
-    """Whole, not from a newer version, not locked (F-008), its log no longer than it should be (F-068)."""
+    """Check that the database is whole, not too new, not locked (F-008), and its log short enough (F-068)."""
     if is_unmade(path):
         return Finding("database", "none", "not tried: the first start makes it")
     try:
@@ -140,9 +141,9 @@ async def database(path: Path) -> Finding:
 
 
 async def noticed(config: Config) -> list[Finding]:
-    """Report what only the daemon sees: a bridge that writes for somebody and that it does not
-    believe (F-005), a key store that it cannot write (F-007), keys of ours that the homeserver does
-    not serve (F-070), memories or prompts that fit no window (M-092, L-090), and nights.
+    """Report problems that only the daemon sees: a bridge that impersonates people (F-005), a key
+    store that cannot be written (F-007), own keys that the homeserver does not serve (F-070),
+    memories or prompts that fit no window (M-092, L-090), and nights.
     """
     path, zone = config.data_dir / "wintermute.db", ZoneInfo(config.timezone)
     if not path.exists():
@@ -154,7 +155,7 @@ async def noticed(config: Config) -> list[Finding]:
                 database, SystemClock(), config.dreaming, zone, config.data_dir
             )
     except WintermuteError:
-        return []  # told above
+        return []  # reported by `database`
     return [nights] * (nights.state != "ok") + [
         Finding(part.part, part.state, part.detail)
         for part in parts
@@ -165,7 +166,7 @@ async def noticed(config: Config) -> list[Finding]:
 
 
 def web_door(config: Config) -> list[Finding]:
-    """The pages: installed, and an address that is ours and free, unless a daemon has it (V-003)."""
+    """Check the web pages: installed, and an address that is ours and free or used by a daemon (V-003)."""
     web = config.web
     if not web.enabled:
         return []
@@ -184,7 +185,7 @@ def web_door(config: Config) -> list[Finding]:
 
 
 def templates(config: Config) -> Finding:
-    """Every prompt file that is needed, with something in it that can be understood."""
+    """Check that every needed prompt file has a valid text."""
     part, folder, language = "prompts", config.data_dir / "prompts", config.seed.language
     needed = [name for name in shipped_prompts() if not name.startswith("SEED_")]
     seeds = [f"SEED_{language}.txt"] if (folder / f"SEED_{language}.txt").exists() else []
@@ -230,7 +231,7 @@ def command(ctx: click.Context, as_json: bool, login: bool) -> None:
     config, missing = open_with_gaps(ctx, level="error")
     path = str(ctx.meta[CONFIG])
     problems = [f"{path}:{problem}" for problem in missing]
-    problems += [f"{path}: {UNTOUCHED}"] if is_untouched(config) else []
+    problems += [f"{path}: {UNTOUCHED}"] if is_still_example(config) else []
     facts = [Finding("config", "fail", problem) for problem in problems]
     facts = facts or [Finding("config", "ok", path)]
     lacking = {problem.key.removesuffix(".api_key") for problem in missing}
@@ -238,14 +239,14 @@ def command(ctx: click.Context, as_json: bool, login: bool) -> None:
 
 
 async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> list[Finding]:
-    """Every part but the models that are `lacking` a secret, by their keys."""
+    """Check all parts, except models that lack a secret; `lacking` has their keys."""
     seconds, roles = config.loop.max_seconds, dataclasses.astuple(config.llm.roles)
-    # What the clock on the wall says, so that a wrong zone is noticed.
+    # The local time, so that people notice a wrong zone.
     here = SystemClock().now().astimezone(ZoneInfo(config.timezone))
     time = f"{config.timezone}, where it is {here:%Y-%m-%d %H:%M}"
     doubt = zone_doubt(config.timezone, host_zone(environment()), here)
     path = config.data_dir / "wintermute.db"
-    fixed = await _fixed(config)
+    fixed = await _fixed_request(config)
     embeds = config.memory.embeddings.backend
     chatting = {n for n in config.llm.backends if n != embeds or any(n in each for each in roles)}
     models = [
@@ -272,10 +273,10 @@ async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> li
     ]
 
 
-async def _fixed(config: Config) -> Request | None:
-    """What every question has; None where something above says why not.
+async def _fixed_request(config: Config) -> Request | None:
+    """Return the fixed part of every question; None if another line says why there is none.
 
-    The stores that the tools want stand in a folder of their own, for nothing is written in ours.
+    The tools get stores in a temporary folder, so that nothing is written to the data folder.
     """
     clock, zone, redact = SystemClock(), config.timezone, Redaction(secret_values(config))
     try:
@@ -291,14 +292,14 @@ async def _fixed(config: Config) -> Request | None:
                 speaker, checked = TerminalSpeaker(Output(lambda: None)), CheckedClock(clock)
                 async with aclosing(Models(config.llm, opened, clock, new_id, zone)) as models:
                     own = DataFolder(config, stores, models, texts, checked, redact)
-                    fixed = await fixed_part(own, answering(own, speaker).toolbox)
+                    fixed = await fixed_request(own, answering(own, speaker).toolbox)
     except (WintermuteError, OSError):
         return None
     return dataclasses.replace(fixed, messages=tuple(redact.tree(fixed.messages, FRAME)))
 
 
 async def _memory(config: Config) -> Finding:
-    """What finds memories, asked once beside an empty database: nothing is written in ours."""
+    """Test the search in memories on an empty database, so that nothing is written to the data folder."""
     clock, zone = SystemClock(), config.timezone
     try:
         with TemporaryDirectory(prefix="wintermute-") as folder:
@@ -328,9 +329,9 @@ async def _model(
         answered = Finding(part, probed.state, probed.told)
         if backend.calls_as_text is None:
             kept = await _keep(path, backend, "text_tool_calls", probed.spells)
-            told = (KEPT if kept else SPELLS).format(name=name)
+            advice = (KEPT if kept else SPELLS).format(name=name)
             if probed.spells:
-                answered = Finding(part, "warn", f"{probed.told}; {told}")
+                answered = Finding(part, "warn", f"{probed.told}; {advice}")
         await _keep(path, backend, "thinks_aloud", probed.aloud)
     except ModelUnavailable as error:
         advice = f" -> see that it runs, and check base_url of {name} in config.yaml"
@@ -343,7 +344,7 @@ async def _model(
 async def _window(
     name: str, backend: Backend, fixed: Request | None, seconds: float, path: Path
 ) -> tuple[Finding, ...]:
-    """Whether the window is as large as we were told, and what it holds is as much as we need."""
+    """Check that the window is as large as configured, and large enough for the fixed part."""
     part, found = f"window of {name}", []
     if fixed is not None:
         try:
@@ -352,25 +353,24 @@ async def _window(
             found.append(Finding(part, took.state, took.text))
         except ModelError as error:
             found.append(Finding(part, "fail", str(error)))
-    if said := await server_window(backend):  # now that the question has loaded the model
+    if said := await server_window(backend):  # the question above has loaded the model
         beside = compared(name, backend, said)
         found.append(Finding(part, beside.state, beside.text))
     return tuple(found)
 
 
-# Both are kept for the daemon, where there is a database that is ours to write: else that is told
-# as its state, and one of before is upgraded by who starts with it.
+# The next two store their results for the daemon, if there is a writable database of this version.
 
 
 async def _counts(path: Path, backend: Backend, now: Counted) -> Counted:
-    """What a server counts, as it told just now; else as it did before."""
-    told, asked = now.measured(1) is not None, (backend.model, backend.base_url)
+    """Return the token counts of a server: as just measured, else as stored."""
+    is_measured, asked = now.measured(1) is not None, (backend.model, backend.base_url)
     if not path.exists():  # noqa: ASYNC240  one look, nothing else runs
         return now
     with suppress(WintermuteError):
         async with open_database(path, read_only=True) as database:
             before = await TokenCounts(database).known(*asked)
-        if not told or before == now:
+        if not is_measured or before == now:
             return before
         async with open_database(path) as database, database.transaction() as tx:
             await TokenCounts(database).found(tx, *asked, now)
@@ -378,7 +378,7 @@ async def _counts(path: Path, backend: Backend, now: Counted) -> Counted:
 
 
 async def _keep(path: Path, backend: Backend, habit: HabitColumn, has: bool | None) -> bool:
-    """Keep whether a model has a habit, if that was found; whether it is on record now."""
+    """Store a model's habit, if it is known. True if it is stored now."""
     asked = habit, backend.model, backend.base_url
     if has is None or not path.exists():  # noqa: ASYNC240  one look, nothing else runs
         return False

@@ -141,7 +141,7 @@ async def _replaced(stores: Stores, scope: str, text: str, seen: CorePage) -> No
 
 
 async def _checked(stores: Stores, scope: str) -> tuple[str | None, str]:
-    """What is wrong with the page, with the line, and what to say where nothing is."""
+    """Return the error of the page, with its line, and the text if there is none."""
     name = _name(stores, scope)
     try:
         page = await stores.core_pages.found(scope)

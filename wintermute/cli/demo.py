@@ -1,4 +1,4 @@
-"""`wintermute demo`: a conversation with nothing needed."""
+"""`wintermute demo`: a conversation without any setup."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ def command(ctx: click.Context, folder: Path | None, script: Path | None, practi
 
 
 def _config(ctx: click.Context) -> Config | None:
-    """The configuration, if one was named: the demo does not look for one."""
+    """Return the configuration if one was named: the demo does not look for one."""
     contexts = (ctx, ctx.find_root())
     sources = {context.get_parameter_source("config") for context in contexts}
     if sources <= {ParameterSource.DEFAULT, None}:
@@ -69,7 +69,7 @@ def _config(ctx: click.Context) -> Config | None:
         config = None
     else:
         config = open_config(ctx, level="error")
-    # The terminal is for the conversation; libraries warn of what mends itself.
+    # The terminal is for the conversation; warnings of libraries would disturb it.
     logging.getLogger().setLevel(logging.ERROR)
     return config
 

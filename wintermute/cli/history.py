@@ -1,4 +1,4 @@
-"""`history` and `undo`: the same for everything that can be changed."""
+"""`history` and `undo`, the same commands for everything that can be changed."""
 
 import click
 
@@ -20,7 +20,7 @@ CONFIRM = (
 
 
 def history_command(kind: ItemKind) -> click.Command:
-    """`history`: what was changed in the last 30 days, newest first."""
+    """Make the command `history`, which lists the changes of the last 30 days, newest first."""
 
     @click.command("history")
     @click.option("--count", default=20, show_default=True, help="How many change sets to show.")
@@ -39,7 +39,7 @@ def history_command(kind: ItemKind) -> click.Command:
 
 
 def undo_command(kind: ItemKind) -> click.Command:
-    """`undo`: take a change set back, as far as nothing was changed since."""
+    """Make the command `undo`, which undoes a change set as far as nothing has changed since."""
 
     @click.command("undo")
     @click.argument("batch", required=False)
@@ -87,7 +87,7 @@ async def _wanted(stores: Stores, kind: ItemKind, batch: str | None) -> ChangeSe
     if found is None:
         raise WintermuteError(missing)
     others = {change.kind for change in found.changes} - {kind}
-    if kind == "fact":  # the page of what is always known is memory too
+    if kind == "fact":  # the core page is memory too
         others -= {"core"}
     if len(others) == 1 and all(change.kind != kind for change in found.changes):
         raise WintermuteError(f"{found.id} changed a {others.pop()}: undo it there")
@@ -95,7 +95,7 @@ async def _wanted(stores: Stores, kind: ItemKind, batch: str | None) -> ChangeSe
 
 
 async def _take_hand_edits(stores: Stores, kind: ItemKind) -> None:
-    """Let edits of the memories files count first: the newest change may be one of them."""
+    """Take in edits of the memories files first: the newest change may be one of them."""
     if kind == "fact":
         for scope in await stores.facts.scopes():
             await stores.memories.text(scope)

@@ -1,4 +1,4 @@
-"""`wintermute init`: the folder a daemon starts from. Nothing that exists is changed."""
+"""`wintermute init`: makes the folder that a daemon starts from. It changes no existing file."""
 
 import json
 import os
@@ -68,18 +68,18 @@ def command(folder: Path, as_json: bool, no_input: bool, **options: str | Path |
             talk.undo()
         if isinstance(error, OSError):
             advice = "make room" if error.errno in NO_ROOM else "choose a folder of your own"
-            told = f"cannot write {error.filename or folder}: {error.strerror}: {advice}"
-            raise WintermuteError(told) from error
+            message = f"cannot write {error.filename or folder}: {error.strerror}: {advice}"
+            raise WintermuteError(message) from error
         raise
     if as_json:
         paths = [str(path) for path, new in made.items() if new]
         click.echo(json.dumps({"made": paths}, indent=2))
     else:
-        click.echo("\n".join(_told(folder, talk, made)))
+        click.echo("\n".join(_summary(folder, talk, made)))
 
 
 def _text(given: str | Path) -> str:
-    """An answer, or the secret that a file holds."""
+    """Return an answer, or the secret in a file."""
     try:
         return given if isinstance(given, str) else given.read_text("utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -87,7 +87,7 @@ def _text(given: str | Path) -> str:
 
 
 def _refuse_used(folder: Path) -> None:
-    """Refuse what could not be completed, before anybody types. Raises: ConfigurationError."""
+    """Refuse a folder that cannot be completed, before anybody types. Raises: ConfigurationError."""
     data = folder / "data"
     near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     problem = "" if near.is_dir() and os.access(near, os.W_OK | os.X_OK) else f"write to {near}"
@@ -101,8 +101,8 @@ def _refuse_used(folder: Path) -> None:
         raise ConfigurationError(f"init cannot {problem}: move it aside, or use another folder")
 
 
-def _told(folder: Path, talk: Interview, made: dict[Path, bool]) -> Iterator[str]:
-    """At most ten lines, the last ones what to do next."""
+def _summary(folder: Path, talk: Interview, made: dict[Path, bool]) -> Iterator[str]:
+    """Return at most ten lines, ending with what to do next."""
     config, first = folder / "config.yaml", first_backend(Machine.here())
     is_new = made.pop(config)
     yield f"{'made' if is_new else 'kept'}  {config}"
@@ -128,7 +128,7 @@ def _told(folder: Path, talk: Interview, made: dict[Path, bool]) -> Iterator[str
 
 
 def _make(folder: Path, talk: Interview) -> Iterator[tuple[Path, bool]]:
-    """Make a new installation; each of its paths, and whether it was made now."""
+    """Make a new installation; yield each of its paths, and True if it was made now."""
     folder.mkdir(parents=True, exist_ok=True)
     data, config = folder / "data", folder / "config.yaml"
     known = first_backend(Machine.here()).chosen
@@ -158,7 +158,7 @@ def _make(folder: Path, talk: Interview) -> Iterator[tuple[Path, bool]]:
 
 
 def _undo(paths: list[Path]) -> None:
-    """Remove what was made before something failed."""
+    """Remove new files after a failure."""
     for path in reversed(paths):
         with suppress(OSError):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -171,7 +171,7 @@ def _folder(path: Path) -> bool:
 
 
 def _write(path: Path, text: str) -> bool:
-    """Make the file, readable by its owner only; False when something has its name already."""
+    """Write the file, readable by its owner only. False if the name is taken."""
     try:
         write_new(path, text.encode())
     except FileExistsError:

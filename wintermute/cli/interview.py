@@ -1,4 +1,4 @@
-"""The questions of `wintermute init`: a table, each with a function that tries the answer."""
+"""The questions of `wintermute init`: a table, each with a function that tests the answer."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ client's device and ends within hours."""
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """A block that Ctrl-C does not break off: it counts when the block has ended."""
+    """Ignore Ctrl-C during a block; it takes effect at its end."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     try:
         yield
@@ -62,10 +62,10 @@ def uninterrupted() -> Iterator[None]:
 
 
 class Interview:
-    """Answers as they are given: YAML values by key, secrets by the name of their file, the login."""
+    """The answers so far: YAML values by key, secrets by the name of their file, the login."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """`given`: answers by the names of their questions, from the command line."""
+        """`given` are answers from the command line, by the names of their questions."""
         self.chosen: dict[str, str] = {}
         self.files: dict[str, str] = {}
         self.backend = "local"
@@ -80,7 +80,7 @@ class Interview:
         self._redact = Redaction(())
 
     def take(self) -> None:
-        """Choose what was given, and try nothing. Raises: ConfigurationError."""
+        """Take the given answers without a test. Raises: ConfigurationError."""
         given = self._given
         if known := PROVIDERS.get(given.get("base_url", "")):
             self.backend, given["base_url"] = given["base_url"], known.base_url
@@ -96,21 +96,21 @@ class Interview:
                 self._keep(KEYS[name], answer)
 
     def ask_all(self) -> None:
-        """Ask everything and try each answer. Raises: click.Abort."""
+        """Ask all questions and test each answer. Raises: click.Abort."""
         for each in ENDINGS:
             signal.signal(each, signal.default_int_handler)
         at = 0
         while at < len(QUESTIONS):
-            at += self._asked(*QUESTIONS[at])
+            at += self._ask(*QUESTIONS[at])
 
     def undo(self) -> None:
-        """Log out a device that was made here."""
+        """Log out the device that was made here."""
         if self.session is not None and self._by_password:
             asyncio.run(end_login(self._matrix, self.session))
             click.echo("The bot's new device was logged out again.", err=True)
 
-    def _asked(self, name: str, text: str, attempt: Callable[..., str], back: int) -> int:
-        """Ask once; by how many questions to go on, or back."""
+    def _ask(self, name: str, text: str, attempt: Callable[..., str], back: int) -> int:
+        """Ask one question. Return by how many questions to go on or back."""
         is_secret, usual = name in SECRETS, self._offered.get(name, "")
         if name == "api_key" and not self._needs_key:
             return 1
@@ -123,7 +123,7 @@ class Interview:
             )
             if not answer or len(answer) > LONGEST or not answer.isprintable():
                 raise ConfigurationError(NEEDED)
-            if is_secret and answer not in self._matrix.user_id:  # a name is shown in any case
+            if is_secret and answer not in self._matrix.user_id:  # a user name is no secret
                 self._redact.hide(answer)
             said, step = attempt(self, answer if is_secret else answer.strip()), 1
         except (WintermuteError, UnicodeDecodeError) as error:
@@ -141,13 +141,13 @@ class Interview:
         self.chosen[key] = f"{{file: {file}}}"
 
     def _doubt(self, answer: str, problem: str) -> None:
-        """Refuse an answer that may still be right; the second time it counts."""
+        """Refuse an answer that may be right; given a second time it is accepted."""
         if answer != self._doubted:
             self._doubted = answer
             raise ConfigurationError(f"{problem} (give the same answer again to use it anyway)")
 
     def homeserver(self, answer: str) -> str:
-        """Find it, and learn if it takes passwords."""
+        """Find the homeserver, and whether it accepts passwords."""
         address = asyncio.run(find(replace(self._matrix, homeserver=answer)))
         self._matrix = replace(self._matrix, homeserver=address)
         self._by_password = asyncio.run(takes_passwords(self._matrix))
@@ -155,13 +155,13 @@ class Interview:
         return f"{address} answers.{'' if self._by_password else NO_PASSWORD}"
 
     def account(self, answer: str) -> str:
-        """Take it if it is a Matrix id: the login tries it."""
-        self._offered["user_id"] = user = self._spelled("user_id", answer)
+        """Accept any Matrix id: the login tests it."""
+        self._offered["user_id"] = user = self._as_matrix_id("user_id", answer)
         self._matrix = replace(self._matrix, user_id=user if ":" in user else user[1:])
         return ""
 
-    def _spelled(self, question: str, answer: str, server: str = "") -> str:
-        """A Matrix id as people type it; one with capital letters is doubted, and offered without."""
+    def _as_matrix_id(self, question: str, answer: str, server: str = "") -> str:
+        """Return a Matrix id as typed; one with capital letters is doubted, and offered in small ones."""
         user = f"@{answer.removeprefix('@')}"
         if not re.fullmatch(f"{NAME}({SERVER})?", user):
             raise ConfigurationError(f"{answer!r} {SHAPES[question][1]}")
@@ -172,7 +172,7 @@ class Interview:
         return user
 
     def secret(self, answer: str) -> str:
-        """Log in, and stay so: `run` goes on with this device."""
+        """Log in; `run` will use this device."""
         key, matrix = TOKEN, replace(self._matrix, access_token=Secret(answer))
         if self._by_password:
             key, matrix = KEYS["password"], replace(self._matrix, password=Secret(answer))
@@ -184,10 +184,10 @@ class Interview:
         return f"Logged in as {self.session.user_id}, device {self.session.device_id}."
 
     def owner(self, answer: str) -> str:
-        """See that this account exists, where the homeserver tells."""
+        """Check that this account exists, if the homeserver tells."""
         assert self.session is not None
         server = self.session.user_id.partition(":")[2]
-        user = self._spelled("owner", answer, f":{server}")
+        user = self._as_matrix_id("owner", answer, f":{server}")
         if user == self.session.user_id:
             raise ConfigurationError("that is the bot: write your own account")
         known = asyncio.run(exists(self._matrix, self.session.access_token, user))
@@ -201,11 +201,11 @@ class Interview:
         return f"{user} exists." if known else f"{user} was not checked."
 
     def provider(self, answer: str) -> str:
-        """Ask it for its models, unless it wants a key for that."""
+        """Ask the provider for its models, unless that needs a key."""
         known = PROVIDERS.get(answer.lower())
         address = answer if "://" in answer else f"http://{answer}"
         if address != answer and not asyncio.run(is_private(Backend(base_url=address, model=""))):
-            address = f"https://{answer}"  # a key must not go there in clear
+            address = f"https://{answer}"  # a key must not be sent without TLS
         self.backend = answer.lower() if known else "local"
         self._provider = known or Provider(address)
         if not re.fullmatch(URL, self._provider.base_url):
@@ -223,7 +223,7 @@ class Interview:
             raise ConfigurationError(f"{error}{how}") from error
 
     def key(self, answer: str) -> str:
-        """Ask for the models with it."""
+        """Ask for the models with this key."""
         said, self._needs_key = self._listed(answer), False
         self._hide(KEYS["api_key"], answer)
         return said
@@ -240,7 +240,7 @@ class Interview:
         return f"{address} has {counted(len(models), 'model')}: {shown}"
 
     def model(self, answer: str) -> str:
-        """Have it call a tool. A server may list models to anybody, and want its key only now."""
+        """Let the model call a tool. Some servers list models without a key, and need it only now."""
         found = matches(answer, self._models)
         if len(found) != 1:
             those = ", ".join((found or self._models)[:SHOWN])
@@ -273,7 +273,7 @@ class Interview:
 
 
 async def running() -> str:
-    """A provider that answers on this machine; "" without one."""
+    """Return a provider that runs on this machine; "" without one."""
     for name, each in PROVIDERS.items():
         if each.start:
             with suppress(ModelError, TimeoutError):
@@ -292,4 +292,4 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Interview, str], str], int], ...] = (
     ("api_key", "Its API key (it does not show)", Interview.key, 1),
     ("model", "Model", Interview.model, 1),
 )
-"""Name, text, trial, and how many questions to go back when the answer is refused."""
+"""For each question its name, text, test, and how many questions a refused answer goes back."""

@@ -1,7 +1,6 @@
-"""`wintermute loom`: what was said and done, also beside a running daemon.
+"""`wintermute loom`: the record of conversations, also beside a running daemon.
 
-The story of a branch is told cast by cast. Exports that may be given away have something else in
-the place of secrets, people and texts.
+A branch is shown cast by cast. An export that may be given away replaces secrets, people and texts.
 """
 
 import json
@@ -35,11 +34,13 @@ TEXTS = frozenset(
     {"intent", "utterance", "result", "args", "arguments", "summary", "text", "content"}
     | {"block", "intent_block"}
 )
-"""Keys below which people and models speak."""
+"""The keys under which people's and models' words are stored."""
+MOST_SAID = 4000
+MOST_RESULT = 300
 
 
 def changed(value: Any, change: Callable[[str], str]) -> Any:
-    """JSON with every text in it changed, keys as well."""
+    """Change every text in a JSON value, keys as well."""
     match value:
         case str():
             return change(value)
@@ -52,7 +53,7 @@ def changed(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def mask_texts(value: Any) -> Any:
-    """JSON in which each text that somebody said is only as long as it was (L-088)."""
+    """Replace each text of a person or model by one of the same length (L-088)."""
     match value:
         case list() | tuple():
             return [mask_texts(item) for item in value]
@@ -65,11 +66,11 @@ def mask_texts(value: Any) -> Any:
 def _without_texts(key: str, value: Any) -> Any:
     if key in TEXTS:
         return changed(_listed(value), lambda text: f"[{len(text)} characters]")
-    return value if key == "tools" else mask_texts(value)  # those are ours
+    return value if key == "tools" else mask_texts(value)  # these texts are ours
 
 
 def _listed(value: Any) -> Any:
-    """Names of arguments may be anything a model wrote: only the values count."""
+    """Change the names of arguments too: a model may write anything there."""
     if isinstance(value, dict):
         return [_listed(item) for item in value.values()]
     return [_listed(item) for item in value] if isinstance(value, list) else value
@@ -78,10 +79,10 @@ def _listed(value: Any) -> Any:
 def mask_people(
     value: Any, people: Iterable[tuple[str, str]], rooms: Iterable[str], known: Mapping[str, str]
 ) -> Any:
-    """JSON with the same word for the same person or room everywhere (L-088).
+    """Replace each person and room by the same word everywhere (L-088).
 
-    `people` are ids and display names, `rooms` ids; others that look like one are found. `known`
-    has the words for ids that have a meaning of their own.
+    `people` are ids and display names, `rooms` ids; other ids are found by their form. `known` has
+    the words for ids with a meaning of their own.
     """
     text = json.dumps(value, ensure_ascii=False)
     named = dict(known)
@@ -102,12 +103,12 @@ def _next(noun: str, named: Mapping[str, str]) -> str:
 
 
 def _looks(name: str) -> tuple[str, str]:
-    """A display name, and as an intent shows it (see `conversation.casting.intent`)."""
+    """Return the forms of a display name: as it is, and as an intent quotes it (`conversation.casting.intent`)."""
     return name.strip(), " ".join(name.translate(str.maketrans("", "", "@:()<>")).split())
 
 
 def _replacing(ids: Mapping[str, str], names: Mapping[str, str]) -> Callable[[str], str]:
-    """Puts words for ids and for names that stand alone, longest first."""
+    """Return a function that replaces ids, and names that stand alone, longest first."""
     words = {**{name.casefold(): word for name, word in names.items()}, **ids}
     longest = sorted(map(re.escape, ids), key=len, reverse=True)
     alone = sorted(map(re.escape, names), key=len, reverse=True)
@@ -116,12 +117,8 @@ def _replacing(ids: Mapping[str, str], names: Mapping[str, str]) -> Callable[[st
     return partial(pattern.sub, lambda match: words.get(match[0]) or words[match[0].casefold()])
 
 
-MOST_SAID = 4000
-MOST_RESULT = 300
-
-
 def branch_line(branch: Json) -> str:
-    """One branch in a list."""
+    """Return one line for a branch."""
     where = branch["room_id"] or f"below {branch['parent_turn'] or branch['parent_cast'] or '-'}"
     counts = (counted(branch[what], what[:-1]) for what in ("casts", "turns", "tokens"))
     state = "running" if branch["running"] else "-"
@@ -130,7 +127,7 @@ def branch_line(branch: Json) -> str:
 
 
 def story_lines(story: Json) -> list[str]:
-    """A branch with what was said and done in it; what came before its fork is only named."""
+    """Return the casts of a branch as lines; of the time before its fork only the branch's id."""
     branch = story["branch"]
     casts = [cast for cast in story["casts"] if cast["branch_id"] == branch["id"]]
     folds: dict[str, list[Json]] = {}
@@ -217,14 +214,14 @@ def _time(stamp: str) -> str:
 
 
 def _block(text: str, begin: str) -> Iterator[str]:
-    """Text of several lines, none of which can pass for a line of ours."""
+    """Yield a text of several lines so that none looks like a line of ours."""
     first, *others = [harmless(line) for line in shortened(text, MOST_SAID).splitlines()] or [""]
     yield begin + first
     margin = " " * len(begin)
     yield from (f"{margin}| {line}" for line in others)
 
 
-# `replay` needs the whole program, which the others need not load.
+# Loaded on demand: `replay` needs the whole program.
 @click.group("loom", cls=LazyGroup, lazy={"replay": "wintermute.cli.replay"})
 def command() -> None:
     """Read, export, fork and replay the record of all conversations.
@@ -332,7 +329,7 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
     """
 
     async def work(stores: Stores, _: Config) -> tuple[Spot, str]:
-        async with stores.database.transaction() as tx:  # nobody comes in meanwhile
+        async with stores.database.transaction() as tx:  # nobody can join in between
             spot = _forkable(await LoomReader(stores.database).spot(turn))
             branch = await stores.conversations.branch(
                 tx, spot.conversation_id, "fork", forked_from=turn
@@ -340,11 +337,11 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
         return spot, branch
 
     spot, branch = with_stores(ctx, work)
-    told = {"branch": branch, "forked_from": turn, "room": spot.room_id, "left": spot.branch_id}
+    values = {"branch": branch, "forked_from": turn, "room": spot.room_id, "left": spot.branch_id}
     where = spot.room_id or spot.conversation_id
     _tell(
         ctx,
-        told,
+        values,
         f"{branch} goes on from {turn}; {spot.branch_id} stays as it is.",
         f"The next message in {where} goes on there, with everything up to this turn.",
         as_json=as_json,
@@ -354,7 +351,9 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
 def _forkable(spot: Spot) -> Spot:
     if spot.parent_turn is not None or spot.room_id is None:
         asked = f": fork {spot.parent_turn}, which asked for it" if spot.parent_turn else ""
-        raise WintermuteError(f"{spot.turn_id} is in work nobody talks to{asked}")
+        raise WintermuteError(
+            f"{spot.turn_id} belongs to background work, which has no chat{asked}"
+        )
     if spot.scope != spot.scope_now:
         raise WintermuteError(
             f"{spot.turn_id} belongs to {spot.scope}, and now {spot.scope_now} is in"
@@ -373,7 +372,7 @@ def _story(ctx: click.Context, branch: str) -> Json:
 
 
 async def _bundled(branch: str, stores: Stores, config: Config) -> Json:
-    """The story of a branch with all that it refers to; under `known` the people in it."""
+    """Return a branch with everything it refers to; under `known` the people in it."""
     reading = LoomReader(stores.database)
     story = await reading.story(await reading.find(branch))
     turns = [turn for cast in story["casts"] for turn in cast["turns"]]
@@ -403,6 +402,6 @@ def _write(ctx: click.Context, path: Path, texts: list[str]) -> None:
         raise WintermuteError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _tell(ctx: click.Context, values: Any, *told: str, as_json: bool) -> None:
-    """As `tell`, with JSON that cannot do anything to a terminal."""
-    say(ctx, *([json.dumps(values, indent=2)] if as_json else told))
+def _tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
+    """Print JSON, in which nothing can steer a terminal, or lines."""
+    say(ctx, *([json.dumps(values, indent=2)] if as_json else lines))

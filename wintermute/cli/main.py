@@ -1,4 +1,4 @@
-"""The entry of the command line. Imports nothing heavy: `--help` has to be quick."""
+"""The entry of the command line. It imports nothing heavy: `--help` has to be quick."""
 
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,11 @@ VERBS = {
     "loom": "Read, export, fork and replay the record of all conversations.",
     "matrix": "Verify the bot, trust people, log out, and replace keys.",
 }
-"""Each stands in the module of its name; the line is repeated here so that help loads none."""
+"""Command names and help lines. They repeat those of the modules, so that help loads none."""
 
 
 class Program(LazyGroup):
-    """All commands, and what becomes of an expected failure."""
+    """The group of all commands; it reports expected failures."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[GIVEN] = tuple(args)
@@ -56,7 +56,7 @@ class Program(LazyGroup):
 @click.version_option(__version__, message="wintermute %(version)s")
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, readable=False),  # told in our own words
+    type=click.Path(path_type=Path, readable=False),  # we report that ourselves
     default=Path("config.yaml"),
     envvar="WINTERMUTE_CONFIG",
     metavar="PATH",
@@ -72,5 +72,5 @@ def cli(ctx: click.Context, config: Path) -> None:
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its code."""
     cli(prog_name="wintermute")

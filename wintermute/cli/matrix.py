@@ -1,4 +1,4 @@
-"""`wintermute matrix`: the bot's login, its keys and identity, and whom it trusts.
+"""`wintermute matrix`: the bot's login, its keys and identity, and the people it trusts.
 
 `verify` and `trust` work beside a running daemon; for the others it must be stopped.
 """
@@ -110,7 +110,7 @@ def verify(ctx: click.Context, as_json: bool, only_show: bool) -> None:
     say(ctx, WAITING)
 
     async def at_work(store: VerificationStore) -> Row | None:
-        """Look at those of the daemon that runs now: no other has their secrets any more."""
+        """Return the verification of the daemon that runs now; the secrets of others are lost."""
         since = started(config.data_dir)
         return await store.comparison(since) if since else None
 
@@ -132,14 +132,14 @@ def verify(ctx: click.Context, as_json: bool, only_show: bool) -> None:
 def _looked_for(
     config: Config, look: Callable[[VerificationStore], Awaitable[T | None]]
 ) -> T | None:
-    """Look until there is something, for as long as a verification lasts. Ctrl-C ends it."""
+    """Poll until there is a result, for as long as a verification lasts. Ctrl-C ends it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     async def found() -> T | None:
         clock = SystemClock()
         until = clock.monotonic() + LASTS.total_seconds()
         async with open_database(config.data_dir / "wintermute.db") as database:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # it can close what it has opened
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # so that it can close its files
             while not (one := await look(VerificationStore(database, clock))):
                 if clock.monotonic() > until:
                     return None

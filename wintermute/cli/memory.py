@@ -1,4 +1,4 @@
-"""`wintermute memory`: what is remembered, also beside a running daemon."""
+"""`wintermute memory`: memories, also beside a running daemon."""
 
 import json
 import sys
@@ -58,7 +58,7 @@ from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import EMPTY_AT_SHELL
 
-SAID: dict[AddOutcome, str] = {
+OUTCOMES: dict[AddOutcome, str] = {
     "stored": "stored",
     "known": "known already",
     "raised": "known already, now as said by the person",
@@ -140,7 +140,7 @@ def _tell_split(
     *,
     as_json: bool,
 ) -> None:
-    """Take a long text apart, and say what is remembered of it, and what is not."""
+    """Split a long text, and print the memories stored and those left out."""
     text = "\n".join(file.read(4 * MOST_TEXT + 1).decode("utf-8-sig", "replace").splitlines())
     if len(text) > MOST_TEXT:
         raise WintermuteError(
@@ -176,7 +176,7 @@ def _tell_split(
         where = "a part of the text" if line is None else f"line {line}: the paragraph"
         click.echo(f"{where} is {REFUSED.format(kind=kind)}", err=True)
     tell(ctx, report.values, *report.lines, as_json=as_json)
-    if refused and ctx.info_name == "add":  # an import leaves it out and counts it (M-098)
+    if refused and ctx.info_name == "add":  # an import skips and counts it (M-098)
         ctx.exit(1)
 
 
@@ -191,7 +191,7 @@ async def _added(
         fact, outcome = await stores.facts.add(tx, reason, text, source, scope=place, until=end)
     await stores.memories.text(place)
     values = {"outcome": outcome, "id": fact.id, "text": fact.text, "source": fact.source}
-    return Report(values, [f"{SAID[outcome]}  {fact.id}  {fact.text}"])
+    return Report(values, [f"{OUTCOMES[outcome]}  {fact.id}  {fact.text}"])
 
 
 @command.command("show")
@@ -350,8 +350,8 @@ def reconstruct(ctx: click.Context, as_json: bool) -> None:
                 done += BatchTally(failed=1)
             await stores.memories.text(waiting.scope)
         async with stores.database.transaction() as tx:
-            owed = [await stores.jobs.is_owed(tx, CORE, queue.scope) for queue in queues]
-        return done, any(owed)
+            pending = [await stores.jobs.is_owed(tx, CORE, queue.scope) for queue in queues]
+        return done, any(pending)
 
     done, core_waits = with_models(ctx, work)
     said = [
@@ -370,7 +370,7 @@ command.add_command(history_command("fact"))
 
 
 def _is_export(path: Path) -> bool:
-    """Whether nothing is lost with it: an earlier export, an empty file, or none."""
+    """Return True if the file may be replaced: an earlier export, an empty file, or none."""
     if not path.is_file():
         return True  # none, a pipe or a device
     try:
@@ -382,7 +382,7 @@ def _is_export(path: Path) -> bool:
 
 
 async def _chosen(stores: Stores, scope: str | None, everyone: bool) -> list[str]:
-    """The scopes that are meant, with what was edited by hand in their files."""
+    """Return the chosen scopes, after taking in edits of their files."""
     one = await scope_of(stores, scope)
     chosen = await stores.facts.scopes() if everyone else [one]
     for name in chosen:
@@ -391,6 +391,6 @@ async def _chosen(stores: Stores, scope: str | None, everyone: bool) -> list[str
 
 
 def progress(lines: int) -> None:
-    """How far an import is, on one line of a terminal."""
+    """Show the progress of an import on one line of a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r{lines:,} lines", err=True, nl=False)

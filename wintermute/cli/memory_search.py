@@ -1,4 +1,4 @@
-"""`wintermute memory search`, `latest`, `stats` and `why`: what is found, and where it is from."""
+"""`wintermute memory search`, `latest`, `stats` and `why`: matches, and the sources of memories."""
 
 import json
 import sys
@@ -12,7 +12,14 @@ import click
 from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, with_stores
 from wintermute.cli.options import reporting, say, tell
 from wintermute.clock import stamp
-from wintermute.commands.memories import Learnt, Provenance, Said, day, fact_line, provenance
+from wintermute.commands.memories import (
+    MemorySource,
+    Provenance,
+    QuotedMessage,
+    day,
+    fact_line,
+    provenance,
+)
 from wintermute.commands.tasks import brief
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
@@ -27,13 +34,13 @@ from wintermute.text import EMPTY_AT_SHELL, counted
 whose = scope_option("A person or room, as in person:@ann:example.org; default: the owner.")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 START_SECONDS = 15.0
-"""That a command waits for the embedder, which in a daemon is there when somebody writes."""
+"""Seconds that a command waits for the embedder; a daemon keeps it running."""
 DAY = 10
-"""Characters of a date without a time."""
+"""The length of a date without a time."""
 
 
 def moment_option(name: str, text: str) -> Callable[[Verb], Verb]:
-    """A day such as 2026-05-04, or a time in ISO 8601, as it was written."""
+    """Add an option for a day such as 2026-05-04, or a time in ISO 8601; the value stays text."""
 
     def checked(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
         if value is None or moment_of(value, ZoneInfo("UTC")) is not None:
@@ -74,10 +81,10 @@ def search(
         if stores.meaning is not None and (query or batch):
             await stores.meaning.ready(START_SECONDS)
         if query is not None or batch is not None:
-            await _tell_owed(stores, place)
+            await _warn_of_missing_embeddings(stores, place)
         if batch is not None:
             return await _answer_all(ctx, stores, batch, place, most, then)
-        hits = await _found(stores, place, query, most, then)
+        hits = await _matches(stores, place, query, most, then)
         values = {"hits": [_hit_values(hit) for hit in hits]}
         lines = [
             f"{fact_line(hit.fact, stores.tasks.zone)}{f' ({BESIDE})' if hit.beside else ''}"
@@ -90,25 +97,25 @@ def search(
 
 
 async def _none(stores: Stores, scope: str) -> str:
-    """Say that nothing fits, or how to add a first memory (U-013)."""
+    """Return that nothing matches, or how to add a first memory (U-013)."""
     return "Nothing fits." if await stores.facts.count(scope) else EMPTY_AT_SHELL["memories"]
 
 
-async def _tell_owed(stores: Stores, scope: str) -> None:
-    """Say on stderr what cannot be found by its meaning yet: nobody may be at work to make it so."""
-    owed = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
-    if owed:
+async def _warn_of_missing_embeddings(stores: Stores, scope: str) -> None:
+    """Warn on stderr of memories without an embedding: no daemon may be running to make it."""
+    missing = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
+    if missing:
         click.echo(
-            f"{counted(owed, 'embedding')} missing, so only words find these memories:"
+            f"{counted(missing, 'embedding')} missing, so only words find these memories:"
             " `wintermute memory rebuild-index` makes them now",
             err=True,
         )
 
 
-async def _found(
+async def _matches(
     stores: Stores, scope: str, query: str | None, most: int, when: datetime | None
 ) -> list[Hit]:
-    """Facts and how well they fit; the newest fit nothing."""
+    """Return matching facts with scores; the newest facts have none."""
     if query is not None:
         return await stores.memories.search(scope, Query(query), most, when)
     await stores.memories.text(scope)
@@ -123,15 +130,15 @@ async def _answer_all(
     most: int,
     when: datetime | None,
 ) -> bool:
-    """Answer the lines of a file as they come; whether all of them were questions."""
+    """Answer the lines of a file one by one. False if one of them was no question."""
     bad: list[int] = []
 
-    def told(number: int, problem: str) -> None:
+    def report(number: int, problem: str) -> None:
         bad[:] = [number]
         bad_line(number, problem)
 
     moves = await stores.known.moves()
-    for asked in questions(lines_of_file(batch), scope, told):
+    for asked in questions(lines_of_file(batch), scope, report):
         hits = await stores.memories.search(
             moves.named(asked.scope), Query(asked.text, asked.before), most, when
         )
@@ -140,7 +147,7 @@ async def _answer_all(
 
 
 def bad_line(number: int, problem: str) -> None:
-    """Tell on stderr what is wrong with a line of a file."""
+    """Report on stderr the error in a line of a file."""
     click.echo(f"line {number}: {problem}", err=True)
 
 
@@ -196,9 +203,9 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
     async def work(stores: Stores, config: Config) -> Report:
         await stores.facts.lapse()
-        owed = await stores.meaning.owed() if stores.meaning else {}
+        missing = await stores.meaning.owed() if stores.meaning else {}
         found = await stores.facts.tallies()
-        tallies = [_tally_values(stores, each, owed.get(each.scope, 0)) for each in found]
+        tallies = [_tally_values(stores, each, missing.get(each.scope, 0)) for each in found]
         values = {"backend": config.memory.backend, "scopes": tallies}
         return Report(values, _stats_lines(config.memory.backend, tallies))
 
@@ -255,7 +262,7 @@ async def rebuild_index(stores: Stores) -> Report:
 
 
 async def _vectors_made(meaning: Meaning) -> int:
-    """Make what is owed, with a bar on stderr where somebody looks."""
+    """Make missing embeddings, with a progress bar on stderr at a terminal."""
     owed = sum((await meaning.owed()).values())
     with click.progressbar(length=owed, label="vectors", file=sys.stderr) as bar:
         return await meaning.rebuild(lambda made: bar.update(made - bar.pos))
@@ -291,25 +298,25 @@ def _why_lines(fact: Fact, found: Provenance, zone: ZoneInfo) -> Iterator[str]:
         yield from _learnt_lines(each, zone)
     yield from (f"it replaced: {fact_line(other, zone)}" for other in found.replaced)
     yield from (f"it was replaced by: {fact_line(other, zone)}" for other in found.replaced_by)
-    yield from (f"brought to: {_said_line(said, zone)}" for said in found.brought_to)
+    yield from (f"brought to: {_message_line(said, zone)}" for said in found.brought_to)
 
 
-def _learnt_lines(learnt: Learnt, zone: ZoneInfo) -> Iterator[str]:
+def _learnt_lines(learnt: MemorySource, zone: ZoneInfo) -> Iterator[str]:
     if learnt.message is None:
         yield f"from {learnt.origin}"
         return
     yield f"from {learnt.link or learnt.origin}:"
-    yield from (f"    {_said_line(said, zone)}" for said in learnt.before)
-    yield f"  > {_said_line(learnt.message, zone)}"
-    yield from (f"    {_said_line(said, zone)}" for said in learnt.after)
+    yield from (f"    {_message_line(said, zone)}" for said in learnt.before)
+    yield f"  > {_message_line(learnt.message, zone)}"
+    yield from (f"    {_message_line(said, zone)}" for said in learnt.after)
 
 
-def _said_line(said: Said, zone: ZoneInfo) -> str:
+def _message_line(said: QuotedMessage, zone: ZoneInfo) -> str:
     return f"{day(said.at, zone)} {said.who}: {brief(said.text) or '[not kept any more]'}"
 
 
 def fact_values(fact: Fact) -> Json:
-    """All that a memory is, for a program."""
+    """Return all fields of a memory, for a program."""
     return {
         "id": fact.id,
         "text": fact.text,
@@ -326,12 +333,12 @@ def fact_values(fact: Fact) -> Json:
 
 
 async def fact_of_id(stores: Stores, fact_id: str) -> Fact:
-    """The memory with an id as `list` shows it. Raises: WintermuteError."""
+    """Return the memory with an id as `list` shows it. Raises: WintermuteError."""
     return (await facts_of_ids(stores, [fact_id]))[0]
 
 
 async def facts_of_ids(stores: Stores, ids: Sequence[str]) -> list[Fact]:
-    """The memories with these ids, each once. Raises: WintermuteError, naming those that are not."""
+    """Return the memories with these ids, each once. Raises: WintermuteError that names unknown ids."""
     names = dict.fromkeys(name.strip().removeprefix("#") for name in ids)
     found = [(fact_id, await stores.facts.get(fact_id)) for fact_id in names]
     missing = [fact_id for fact_id, fact in found if fact is None]

@@ -1,4 +1,4 @@
-"""`wintermute night`: what is tidied while nobody watches. Help is as quick as that of the program itself."""
+"""`wintermute night`: tidying at night. Its help is as quick as that of the program itself."""
 
 import click
 
@@ -12,7 +12,7 @@ VERBS = {
     "refuse": ("night_report", "Answer no to a question of a night."),
     "undo": ("night_report", "Undo a night, or one item of it; later changes stay."),
 }
-"""By verb the module it stands in, and its line, which is repeated here so that help loads none."""
+"""The module of each command and its help line, which is repeated here so that help loads none."""
 
 
 @click.group(

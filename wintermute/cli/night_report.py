@@ -1,4 +1,4 @@
-"""`wintermute night list`, `report`, `apply` and `undo`: what nights did, answered and taken back."""
+"""`wintermute night list`, `report`, `apply` and `undo`: what nights changed, asked and undid."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -28,19 +28,19 @@ from wintermute.text import EMPTY_AT_SHELL, counted, one_line
 from wintermute.work.data_folder import DataFolder
 
 DRY = "dry-run"
-"""What a night is called that is only tried."""
-OLD = f"what it did is longer ago than {KEPT.days} days, and not listed any more"
+"""The id of a night that changes nothing."""
+OLD = f"its changes are older than {KEPT.days} days and no longer listed"
 
 
 def tidying_of(stores: Stores, config: Config, models: Models) -> Tidying:
-    """What works at nights, with nobody to talk to."""
+    """Build the nightly pipeline without a chat."""
     clock = CheckedClock(SystemClock())
     texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
     return tidying(DataFolder(config, stores, models, texts, clock))
 
 
 def phase_lines(night: Night) -> list[str]:
-    """Each phase with how it went, and counts before and after (M-054)."""
+    """Return a line for each phase: its outcome, and counts before and after (M-054)."""
     lines = [
         f"{tally.name:<16}  {tally.status:<6}  {tally.before} -> {tally.after}"
         f"{f'  {tally.scope}' if tally.scope else ''}"
@@ -51,7 +51,7 @@ def phase_lines(night: Night) -> list[str]:
 
 
 def report_lines(night: Night, items: Sequence[Decision]) -> Iterator[str]:
-    """What was done and is asked, item by item, and what it cost."""
+    """Yield the changes and questions of a night, item by item, and its cost."""
     for item in items:
         yield f"{item.id}  {item.state:<8}  {item_text(item)}"
     asked = sum(item.state == "open" for item in items)
@@ -66,14 +66,14 @@ def report_lines(night: Night, items: Sequence[Decision]) -> Iterator[str]:
 
 
 def night_line(night: Night, items: Sequence[Decision]) -> str:
-    """A night in a list."""
+    """Return one line for a night."""
     counts = [
         (state, sum(item.state == state for item in items)) for state in ("done", "open", "undone")
     ]
-    told = ", ".join(f"{count} {state}" for state, count in counts if count)
-    told = told or (OLD if is_old(night, SystemClock().now()) else "no change")
+    counts_text = ", ".join(f"{count} {state}" for state, count in counts if count)
+    counts_text = counts_text or (OLD if is_old(night, SystemClock().now()) else "no change")
     broken = f", {counted(len(failed(night)), 'phase')} failed" if failed(night) else ""
-    return f"{night.id:<12}  {night.date}  {night.why:<8}  {night.state:<7}  {told}{broken}"
+    return f"{night.id:<12}  {night.date}  {night.why:<8}  {night.state:<7}  {counts_text}{broken}"
 
 
 @click.command("list")
@@ -200,7 +200,7 @@ def refuse(ctx: click.Context, as_json: bool, item: str) -> None:
 
 
 def _answered(answered: Answered) -> Decision:
-    """Raises: WintermuteError where it was no question any more."""
+    """Return the answered item. Raises: WintermuteError if it was no longer open."""
     if answered.problem:
         raise WintermuteError(f"{answered.item.id}: {answered.problem}")
     return answered.item

@@ -55,7 +55,7 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
                 left = await finish_left(stores, tidied, progress=progress)
                 async with stores.database.transaction() as tx:
                     night = await stores.nights.begin(tx, day, "command", whose, phase)
-                assert night is not None  # only those that come by themselves are once a day
+                assert night is not None  # only the scheduled ones are limited to one a day
                 night = await tidied.tidy(night, progress)
         return [
             (each, await stores.decisions.listed(stores.database, each.id))
@@ -75,7 +75,7 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
 def _watched(
     ctx: click.Context, scopes: Sequence[str], phases: Sequence[str]
 ) -> Iterator[Progress]:
-    """Whoever sits at a terminal sees what is at work, and how far it is."""
+    """Show the present phase and the progress at a terminal."""
     if not sys.stderr.isatty():
         yield unwatched
         return
@@ -84,13 +84,13 @@ def _watched(
         length=len(steps), label="night", file=sys.stderr, item_show_func=_shown, show_eta=False
     ) as bar:
 
-        def told(scope: str, phase: str) -> None:
+        def show(scope: str, phase: str) -> None:
             at = steps.index((scope, phase)) if (scope, phase) in steps else bar.pos
             bar.current_item = redacted(ctx, f"{phase} {scope}".rstrip())
             bar.make_step(max(0, at - bar.pos))
             bar.render_progress()
 
-        yield told
+        yield show
         bar.update(len(steps) - bar.pos, "")
 
 

@@ -1,6 +1,6 @@
-"""What commands begin with: configuration, logs that cannot show its secrets, and the stores.
+"""The start of a command: configuration, logs without its secrets, and the stores.
 
-With a running daemon or without. Logs are for the person at 3 a.m.: one line per event.
+It works with a running daemon or without. Logs are for the person at 3 a.m.: one line per event.
 """
 
 import asyncio
@@ -34,15 +34,17 @@ from wintermute.matrix.signing import secret_seeds
 from wintermute.memory.exchange import SCOPE
 from wintermute.stores import Stores, open_stores
 
+log = logging.getLogger(__name__)
+
 FORMAT = "%(levelname)s %(message)s part=%(name)s"
 DATABASE = "wintermute.db"
 PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
-
-log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class LogFormatter(logging.Formatter):
-    """Formats a record; everything that leaves goes through `redact`, tracebacks as well."""
+    """Formats a record; everything, tracebacks as well, passes through `redact`."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
@@ -54,7 +56,7 @@ class LogFormatter(logging.Formatter):
         self._journal = journal
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        """One line, whatever line ends a message brings along."""
+        """Return one line, whatever line ends a message has."""
         return "\\n".join(super().formatMessage(record).splitlines())
 
     def format(self, record: logging.LogRecord) -> str:
@@ -68,10 +70,10 @@ class LogFormatter(logging.Formatter):
 def configure_logging(
     level: str, redact: Callable[[str], str], environment: Mapping[str, str]
 ) -> None:
-    """Our own lines from `level` on, other libraries' from warnings on.
+    """Log our own lines from `level` on, other libraries' from warnings on.
 
-    Libraries log what they send and receive at lower levels: messages, keys, SQL. What nio warns
-    of, keys that are missing, is told by ourselves, and once.
+    At lower levels libraries log everything they send and receive: messages, keys, SQL. Nio's
+    warnings of missing keys are left out, because we report those ourselves, once.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter(redact, journal="JOURNAL_STREAM" in environment))
@@ -79,9 +81,7 @@ def configure_logging(
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("nio").setLevel(logging.ERROR)
-    logging.getLogger("uvicorn").setLevel(
-        logging.ERROR
-    )  # strangers could fill the log with garbage
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # strangers could fill the log
     logging.getLogger("wintermute").setLevel(level.upper())
     sys.excepthook = _crashed
 
@@ -89,14 +89,14 @@ def configure_logging(
 def _crashed(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """A bug: told through the log, so that its traceback shows no secret either."""
+    """Log a bug, so that its traceback shows no secret either."""
     log.critical("crashed error=%s", kind.__name__, exc_info=(kind, error, traceback))
 
 
 def open_config(
     ctx: click.Context, *, level: str | None = "warning", spared: str | None = None
 ) -> Config:
-    """The configuration this command was given. Logs at `level`; None: as the file says.
+    """Open the command's configuration and log at `level`; None: as configured.
 
     Secrets of the section `spared` may be missing.
     """
@@ -108,7 +108,7 @@ def open_config(
 
 
 def open_with_gaps(ctx: click.Context, *, level: str | None) -> tuple[Config, tuple[Problem, ...]]:
-    """The same, and which secrets it has not."""
+    """Open the configuration, and return the secrets it lacks."""
     config, missing = read_with_gaps(ctx.meta[CONFIG], environment())
     redact = Redaction((*secret_values(config), *_kept_login(config.data_dir / "matrix")))
     ctx.meta[REDACT] = redact
@@ -117,17 +117,13 @@ def open_with_gaps(ctx: click.Context, *, level: str | None) -> tuple[Config, tu
 
 
 def _kept_login(folder: Path) -> tuple[str, ...]:
-    """The secrets of an earlier login. Whoever needs that login tells when it cannot be read."""
+    """Return the secrets of an earlier login. If it is unreadable, the commands that need it report that."""
     try:
         session = load(folder)
     except (ConfigurationError, OSError):
         session = None
     login = (session.access_token, session.pickle_key) if session else ()
     return (*login, *secret_seeds(folder), *secret_mark_key(folder))
-
-
-Result = TypeVar("Result")
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[Result]]) -> Result:
@@ -141,7 +137,7 @@ def with_models(
     wiki: Callable[[Config], WikiSettings] = daemon_wiki,
     level: str = "warning",
 ) -> Result:
-    """The same, with the models as well. `wiki`: which one is meant, and who works on it."""
+    """Open the models as well. `wiki`: its settings, and the model that works on it."""
     config = open_config(ctx, level=level, spared="matrix")
 
     async def opened() -> Result:
@@ -152,7 +148,7 @@ def with_models(
 
 
 def embedder_starts() -> None:
-    """Say at a terminal why a command takes longer: a daemon's embedder would be running already."""
+    """Say at a terminal that the embedder is starting; a daemon's would be running already."""
     if sys.stderr.isatty():
         click.echo("Starting the embedding model. This takes a few seconds.", err=True)
 
@@ -161,9 +157,9 @@ def embedder_starts() -> None:
 async def opened_stores(
     config: Config, settings: WikiSettings
 ) -> AsyncIterator[tuple[Stores, Models]]:
-    """The stores of a configuration, with this wiki, and the models.
+    """Open the stores of a configuration, with this wiki, and the models.
 
-    Raises: ConfigurationError when the data folder is not there.
+    Raises: ConfigurationError if the data folder is missing.
     """
     folder, redact = config.data_dir, Redaction(secret_values(config))
     if not folder.is_dir():
@@ -179,14 +175,14 @@ async def opened_stores(
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a command found or did: values for a program, lines for a person."""
+    """The result of a command: values for a program, lines for a person."""
 
     values: Any
     lines: Iterable[str]
 
 
 def on_stores(work: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
-    """A command that works on open stores, and says as lines or as JSON what came of it."""
+    """Make a command of a function on open stores; it prints its Report as lines or as JSON."""
 
     @reporting
     @wraps(work)
@@ -198,7 +194,7 @@ def on_stores(work: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
 
 
 def scope_option(text: str, *also: str) -> Callable[[Command], Command]:
-    """`--scope`, checked for how it is written; what it names need not exist yet."""
+    """Add the option `--scope`. Its form is checked; the scope need not exist yet."""
 
     def checked(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
         if value is None or value in also or SCOPE.fullmatch(value):
@@ -209,8 +205,8 @@ def scope_option(text: str, *also: str) -> Callable[[Command], Command]:
 
 
 async def scope_of(stores: Stores, named: str | None) -> str:
-    """The scope that somebody means; None: the owner's.
+    """Return the named scope; None: the owner's.
 
-    A room's may be called by any room it has lived in (F-013).
+    A room's may be named by any room it has lived in (F-013).
     """
     return (await stores.known.moves()).named(named or stores.owner.scope)

@@ -1,4 +1,4 @@
-"""The options that commands share, and where they leave what they were given."""
+"""The options that commands share, and the output of commands."""
 
 import json
 import os
@@ -19,17 +19,16 @@ from wintermute.errors import ConfigurationError, WintermuteError
 CONFIG = "wintermute.config"
 REDACT = "wintermute.redact"
 GIVEN = "wintermute.given"
-"""Keys of click's `Context.meta`: the path of the configuration, what hides its secrets, all words."""
-
+"""Keys of click's `Context.meta`: the path of the configuration, its redaction, all words given."""
 
 STEERING = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Characters that move a cursor, end a line, or reverse the text there."""
-
+"""Characters that move a cursor, end a line, or reverse its text."""
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Python's sign for a byte of a command line that is no text."""
+"""Python's mark for a byte of a command line that is not valid text."""
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _remember(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
@@ -39,25 +38,24 @@ def _remember(ctx: click.Context, _: click.Parameter, value: Path | None) -> Non
 
 config_option = click.option(
     "--config",
-    type=click.Path(path_type=Path, readable=False),  # told in our own words
+    type=click.Path(path_type=Path, readable=False),  # we report that ourselves
     metavar="PATH",
     expose_value=False,
     callback=_remember,
     help="Configuration file.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that takes --config and --json, and gets click's context and `as_json`."""
+    """Make a command with --config and --json; it gets click's context and `as_json`."""
     return config_option(json_option(click.pass_context(command)))
 
 
 class LazyGroup(click.Group):
-    """Commands, some in modules that are loaded when they are called.
+    """A group whose commands are in modules that are loaded when they are called.
 
-    `lazy`: where each of those is: a module, or `module:name`. `lines`: what is said of all commands
-    in the help of the group, so that it loads none of them.
+    `lazy`: the place of each command: a module, or `module:name`. `lines`: their help lines, so
+    that the help of the group loads no module.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as unknown:  # click compares with what is loaded
+        except click.NoSuchCommand as unknown:  # click would suggest loaded commands only
             name, known = unknown.command_name, self.list_commands(ctx)
             raise click.NoSuchCommand(name, possibilities=known, ctx=ctx) from None
 
@@ -100,20 +98,20 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def unread() -> Iterator[None]:
-    """A block that ends quietly when whoever read our output is gone, as after `| head -1`."""
+    """End the block quietly if the reader of our output is gone, as after `| head -1`."""
     try:
         yield
     except* BrokenPipeError:
-        # Python writes what is left over at its end; nobody wants it.
+        # Python would write its buffer at the end, to a closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def write_whole(file: str, content: bytes) -> None:
-    """Write a file in one go, `-` is stdout; what stood there goes only when all of this is there.
+    """Write a file in one step; `-` is stdout. The old content goes only when all of the new is there.
 
-    click.File would put an empty file in the place of the old one when a command fails.
+    click.File would empty the old file even if the command fails.
 
-    Raises: WintermuteError when it cannot be written.
+    Raises: WintermuteError if it cannot be written.
     """
     try:
         with click.open_file(file, "wb", atomic=True) as out:
@@ -123,9 +121,9 @@ def write_whole(file: str, content: bytes) -> None:
 
 
 def refuse_broken(words: Iterable[str]) -> None:
-    """Refuse words whose bytes are no text, as a terminal of another encoding sends (F-050).
+    """Refuse words with invalid bytes, as from a terminal with another encoding (F-050).
 
-    A file may be called so. Raises: ConfigurationError.
+    A file may have such a name. Raises: ConfigurationError.
     """
     for word in words:
         if SURROGATE.search(word) and not lexists(word):
@@ -135,18 +133,18 @@ def refuse_broken(words: Iterable[str]) -> None:
 
 
 def redacted(ctx: click.Context, text: str) -> str:
-    """Text without the secrets of the configuration and the login, as far as they were read."""
+    """Remove the secrets of the configuration and the login from a text, as far as they were read."""
     redact: Callable[[str], str] = ctx.meta.get(REDACT, str)
     return redact(text)
 
 
 def visible(text: str) -> str:
-    """Text for a terminal with such marks as `\\u001b`: the same within JSON (W-081)."""
+    r"""Show control characters as marks such as `\u001b`, which mean the same within JSON (W-081)."""
     return STEERING.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text.replace("\r\n", "\n"))
 
 
 def say(ctx: click.Context, *lines: str) -> None:
-    """Print lines without the secrets of the configuration, and nothing that steers a terminal."""
+    """Print lines without secrets and without characters that steer a terminal."""
     for line in lines:
         click.echo(visible(redacted(ctx, line)))
 
@@ -158,9 +156,9 @@ def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Give JSON for a moment as `stamp` has it, for a value by its fields, and for a set in order.
+    """Convert a moment, a dataclass or a set to JSON.
 
-    Help would take longer with what those modules load.
+    The imports are avoided here, because help would be slower.
     """
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="microseconds")

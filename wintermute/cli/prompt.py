@@ -1,4 +1,4 @@
-"""`wintermute prompt`: what the model would read with the next message, part by part."""
+"""`wintermute prompt`: the prompt of the next message, part by part."""
 
 import json
 from collections.abc import Iterator
@@ -35,12 +35,12 @@ from wintermute.stores import Stores
 from wintermute.text import counted, harmless
 from wintermute.tools.night_tool import NIGHT
 
-NEWEST = 200  # branches that are looked at for the owner's
+NEWEST = 200  # branches searched for the owner's
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """A part by its heading; `where` it stands. `tokens` are our estimate."""
+    """A part of the prompt: its place `where`, its heading `name`, and its estimated tokens."""
 
     where: str
     name: str
@@ -50,9 +50,9 @@ class PromptPart:
 
 @dataclass(frozen=True, slots=True)
 class WholePrompt:
-    """All that a request would have. `window`: tokens that it may have.
+    """All parts of a request. `window`: the tokens that it may have.
 
-    `cut`: what would be left out of it to fit there, in a line each.
+    `cut`: the parts that would be left out to fit, in a line each.
     """
 
     branch: str | None
@@ -65,7 +65,7 @@ class WholePrompt:
 
     @property
     def tokens(self) -> int:
-        """Of all parts together."""
+        """The tokens of all parts."""
         return sum(part.tokens for part in self.parts)
 
 
@@ -115,7 +115,7 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     parts = [
         *_parts("system", pieces(system)),
         *_tools(offered),
-        *_said(past, looks),
+        *_messages(past, looks),
         *_parts("told before", parts_of(retold(before)) if layout == "append" else ()),
         *_parts("next message", parts_of(news)),
     ]
@@ -131,7 +131,7 @@ async def _of_nights(stores: Stores, scope: str) -> tuple[Described, ...]:
 
 
 def _cut(models: Models, whole: Request) -> Iterator[str]:
-    """What would be left out of a request, if no summary of what is old is made before."""
+    """Yield the parts that would be left out of a request, if old messages are not summed up before."""
     most, asked = models.window("base"), whole
     while models.tokens("base", asked) > most and (less := smaller(asked.messages, kept=1)):
         asked = replace(asked, messages=less)
@@ -142,7 +142,7 @@ def _cut(models: Models, whole: Request) -> Iterator[str]:
 
 
 async def _branch(reader: LoomReader, config: Config, room: str | None) -> tuple[str | None, str]:
-    """The branch that is meant, and whose memory it has; None: nobody has said anything yet."""
+    """Return the branch that is asked for and its scope; None: there are no messages yet."""
     if room is not None:
         found = await reader.branch(await reader.find(room))
         return found["id"], found["scope"]
@@ -159,13 +159,13 @@ def _tools(tools: tuple[Json, ...]) -> Iterator[PromptPart]:
 
 
 def _parts(where: str, named: tuple[tuple[str, str], ...]) -> Iterator[PromptPart]:
-    for name, piece in named:
-        text = piece.removeprefix(DIVIDER)
+    for name, part in named:
+        text = part.removeprefix(DIVIDER)
         yield PromptPart(where, name or "-", estimate(text), text)
 
 
-def _said(past: BranchView, looks: Looks) -> Iterator[PromptPart]:
-    """What was said, without its words: they are in `wintermute loom show`."""
+def _messages(past: BranchView, looks: Looks) -> Iterator[PromptPart]:
+    """Yield the messages without their words; `wintermute loom show` prints them."""
     said = messages("" if looks.layout == "system" else None, past, looks)
     if past.fold is not None and looks.layout == "append":
         text = f"# {SUMMARY}\n{marked(past.fold)}"

@@ -1,4 +1,4 @@
-"""`wintermute run`."""
+"""`wintermute run`: the daemon."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import click
 from wintermute.cli.opening import configure_logging, open_config
 from wintermute.cli.options import CONFIG, REDACT, config_option
 from wintermute.config.read import environment
-from wintermute.config.schema import UNTOUCHED, Config, is_untouched
+from wintermute.config.schema import UNTOUCHED, Config, is_still_example
 from wintermute.daemon import Externals, run_daemon
 from wintermute.errors import ConfigurationError
 
@@ -33,9 +33,9 @@ def command(ctx: click.Context, *, take_over: bool) -> None:
     hides: list[Callable[[str], str]] = [externals.logs]
 
     def opened() -> Config:
-        """What the file says now. What was a secret before is hidden from the logs as well."""
+        """Read the configuration as it is now. Secrets of earlier ones stay hidden in the logs."""
         config = open_config(ctx, level=None)
-        if is_untouched(config):
+        if is_still_example(config):
             raise ConfigurationError(f"{ctx.meta[CONFIG]}: {UNTOUCHED}")
         hides.append(ctx.meta[REDACT])
         ctx.meta[REDACT] = redact

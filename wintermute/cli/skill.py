@@ -34,7 +34,7 @@ async def list_(stores: Stores) -> Report:
     """
     skills = await stores.skills.listed()
     problems = await asyncio.to_thread(unusable_skills, stores.places)
-    values = [*skills, *({"name": name, "problem": told} for name, told in problems.items())]
+    values = [*skills, *({"name": name, "problem": text} for name, text in problems.items())]
     lines = [f"{each.name.removesuffix(IN_FOLDER)}: {each.summary}" for each in skills]
     return Report(values, [*lines, *problems.values()] or [EMPTY_AT_SHELL["skills"]])
 

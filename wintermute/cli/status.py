@@ -1,4 +1,4 @@
-"""`wintermute status`: what the database says, also beside a running daemon."""
+"""`wintermute status`: the state of all parts, also beside a running daemon."""
 
 import asyncio
 from contextlib import aclosing
@@ -51,12 +51,12 @@ def command(ctx: click.Context, in_full: bool, as_json: bool) -> None:
 
 
 async def _facts(config: Config) -> list[Finding]:
-    """What nobody could store, then what the daemon did."""
+    """Return the lines about this machine, then those from the database."""
     path = config.data_dir / "wintermute.db"
     async with open_database(path, read_only=True) as opened:
         stored = await gather(opened, SystemClock(), config.timezone, config.llm.budget)
         stored = with_memory(stored, await _memory(config, opened))
-        asked = await _asked(opened)
+        asked = await _questions(opened)
         nights = await night_finding(
             opened, SystemClock(), config.dreaming, ZoneInfo(config.timezone), config.data_dir
         )
@@ -71,17 +71,15 @@ async def _facts(config: Config) -> list[Finding]:
     return [*here, *stored, wiki, nights, *unusable_files(places, config.data_dir / "prompts")]
 
 
-async def _asked(database: Database) -> list[Finding]:
-    """Tell of memories whose lines went from their file all at once (M-090)."""
+async def _questions(database: Database) -> list[Finding]:
+    """Report memories whose lines disappeared from their file all at once (M-090)."""
     waiting = await Decisions(database, SystemClock()).waiting(None, LINES)
-    told = (
-        "memories stay although their lines went all at once -> `/night` asks whether they may go"
-    )
-    return [Finding("memories file", "warn", f"{len(waiting)} times {told}")] * bool(waiting)
+    problem = "memories kept although their lines were removed all at once -> `/night` asks if they may go"
+    return [Finding("memories file", "warn", f"{len(waiting)} times {problem}")] * bool(waiting)
 
 
 async def _memory(config: Config, database: Database) -> Finding:
-    """What stands in the database, whatever can be asked."""
+    """Return the state of the memory search."""
     clock, zone = SystemClock(), config.timezone
     async with aclosing(Models(config.llm, database, clock, new_id, zone)) as models:
         try:

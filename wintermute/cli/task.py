@@ -1,7 +1,7 @@
-"""`wintermute task`: what is to be done, also beside a running daemon.
+"""`wintermute task`: tasks, also beside a running daemon.
 
-Tasks are shown as lines for a person or as JSON for a program; all verbs that say when a task is
-due take the same options.
+Tasks are shown as lines for a person or as JSON for a program; all commands with a due time take
+the same options.
 """
 
 import json
@@ -29,14 +29,17 @@ from wintermute.tasks.schedules import KINDS, MODES, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 from wintermute.text import EMPTY_AT_SHELL, counted, harmless
 
-TOLD = 3
-"""How many due times a change is answered with."""
+SHOWN_AFTER_CHANGE = 3
+"""The number of due times shown after a change."""
 UNFINISHED = {"claimed": "under way", "missed": "not done the last time"}
+CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
+STATUSES = ("active", "paused", "completed", "deleted", "all")
+SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task as it is seen now. `last`: its newest occurrence."""
+    """A task at a moment. `last`: its newest occurrence."""
 
     task: Task
     last: Occurrence | None
@@ -44,7 +47,7 @@ class TaskView:
     zone: ZoneInfo
 
     def coming(self, count: int) -> tuple[datetime, ...]:
-        """The next due times: by its schedule, after what is overdue or was put off."""
+        """Return the next due times by the schedule, after an overdue or snoozed one."""
         task = self.task
         if task.status != "active":
             return ()
@@ -56,24 +59,24 @@ class TaskView:
         return found
 
     def due_text(self, due: datetime) -> str:
-        """A due time as a person reads it."""
+        """Return a due time for a person."""
         return in_words(due, self.zone) + (" (overdue)" if self.now - due > LATE else "")
 
     def remark(self) -> str:
-        """What is to be known about its due times."""
+        """Return a remark about surprising due times."""
         schedule, coming = self.task.plan.schedule, self.coming(1)
         return schedule.remark(coming[0], self.zone) if schedule and coming else ""
 
     def row(self) -> str:
-        """One line of a list: also when it is due next, and what did not happen in time."""
+        """Return one line of a list, with the next due time and missed ones."""
         task = self.task
         due = [f"due {in_words(task.next_due, self.zone)}"] if task.next_due else []
         return "  ".join([task_line(task), *due, *self._misses(), task.scope])
 
     def changed(self) -> Iterator[str]:
-        """What a change is answered with: the task, and when it is due from now on."""
+        """Yield the answer to a change: the task, and its next due times."""
         yield task_line(self.task)
-        coming = self.coming(TOLD)
+        coming = self.coming(SHOWN_AFTER_CHANGE)
         yield from (f"  due {self.due_text(due)}" for due in coming)
         if remark := self.remark():
             yield f"  {remark}"
@@ -81,7 +84,7 @@ class TaskView:
             yield f"  {self.nothing()}"
 
     def nothing(self) -> str:
-        """Why it has no due time."""
+        """Return why the task has no due time."""
         task = self.task
         if task.status != "active":
             return f"{task.id} is {task.status}: it is not due."
@@ -93,7 +96,7 @@ class TaskView:
         )
 
     def full(self, occurrences: Sequence[Occurrence]) -> Iterator[str]:
-        """Everything about the task, line by line."""
+        """Yield everything about the task, line by line."""
         due = self.task.next_due
         shown = {
             **self.json(),
@@ -115,7 +118,7 @@ class TaskView:
             yield "  " + "  ".join([in_words(each.due_at, self.zone), each.state, *late, *said])
 
     def json(self) -> Json:
-        """The fields that every command shows."""
+        """Return the fields that every command shows."""
         task, plan = self.task, self.task.plan
         return {
             "id": task.id,
@@ -138,15 +141,19 @@ class TaskView:
         }
 
     def changed_json(self) -> Json:
-        """The fields, with the next due times and what is to be known about them."""
-        return {**self.json(), "next": self.coming_json(TOLD), "remark": self.remark()}
+        """Return the fields with the next due times and a remark."""
+        return {
+            **self.json(),
+            "next": self.coming_json(SHOWN_AFTER_CHANGE),
+            "remark": self.remark(),
+        }
 
     def coming_json(self, count: int) -> list[Json]:
-        """The next due times."""
+        """Return the next due times as JSON."""
         return [{"due": due, "local": in_words(due, self.zone)} for due in self.coming(count)]
 
     def _misses(self) -> Iterator[str]:
-        """What did not happen, or not in time: it is to be seen where tasks are listed."""
+        """Yield the missed and late occurrences, which every list shows."""
         task, last = self.task, self.last
         if task.held:
             yield HELD
@@ -161,23 +168,20 @@ class TaskView:
 
 
 def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
-    """What came of a due time."""
+    """Return the outcome of a due time as JSON."""
     names = ("due_at", "state", "missed", "ended_at", "result")
     return {name: getattr(occurrence, name) for name in names}
 
 
-CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
-
-
 def schedule_options(command: Command) -> Callable[..., Any]:
-    """Give the command an option for each part of a `request`."""
+    """Add an option to the command for each part of a `request`."""
     parts = fields(PlanRequest)
 
     @wraps(command)
     def packed(*args: Any, **given: Any) -> Any:
         said = {part.name: given.pop(part.name) for part in parts}
         for name in ("schedule_type", "at", "day_of_week", "rrule"):
-            if said[name] is not None and not said[name].strip():  # a variable that is not set
+            if said[name] is not None and not said[name].strip():  # as from an unset shell variable
                 raise click.UsageError(f"--{name.replace('_', '-')} is empty")
         request = PlanRequest.of(said)
         return command(*args, request=request, **given)
@@ -190,11 +194,7 @@ def schedule_options(command: Command) -> Callable[..., Any]:
     return packed
 
 
-STATUSES = ("active", "paused", "completed", "deleted", "all")
-SHOWN = 10
-
-
-# `export` needs a library, which the others need not load.
+# Loaded on demand: `export` needs a library.
 @click.group("task", cls=LazyGroup, lazy={"export": "wintermute.cli.task_export"})
 def command() -> None:
     """Show and change tasks and reminders.
@@ -219,7 +219,7 @@ async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
     Example: wintermute task list --status all
     """
     named = await scope_of(stores, scope) if scope else None
-    seen = await _seen(stores, await stores.tasks.listed(named, status))
+    seen = await _view(stores, await stores.tasks.listed(named, status))
     nothing = dict.fromkeys(("active", "all"), EMPTY_AT_SHELL["tasks"])
     lines = [each.row() for each in seen] or [nothing.get(status, f"No task is {status}.")]
     return Report([each.json() for each in seen], lines)
@@ -233,7 +233,7 @@ async def show(stores: Stores, task_id: str) -> Report:
 
     Example: wintermute task show task_ab12cd34
     """
-    [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
+    [seen] = await _view(stores, [await stores.tasks.get(task_id, None)])
     occurrences = await stores.occurrences.of_task(seen.task.id, SHOWN)
     values = {**seen.changed_json(), "occurrences": [*map(occurrence_json, occurrences)]}
     return Report(values, seen.full(occurrences))
@@ -250,7 +250,7 @@ async def next_(stores: Stores, task_id: str, count: int) -> Report:
 
     Example: wintermute task next task_ab12cd34 --count 5
     """
-    [seen] = await _seen(stores, [await stores.tasks.get(task_id, None)])
+    [seen] = await _view(stores, [await stores.tasks.get(task_id, None)])
     lines = [seen.due_text(due) for due in seen.coming(count)] or [seen.nothing()]
     return Report(seen.coming_json(count), lines)
 
@@ -317,7 +317,7 @@ async def complete(stores: Stores, task_id: str, reason: str) -> Report:
 def _simple(
     verb: str, act: Callable[[Tasks, Transaction, Target], Awaitable[Task]], text: str
 ) -> None:
-    """A verb that needs nothing but the id."""
+    """Make a command that needs nothing but the id."""
 
     @click.argument("task_id", metavar="ID")
     @on_stores
@@ -342,11 +342,11 @@ def _why(stores: Stores) -> Reason:
 
 
 async def _changed(stores: Stores, task: Task) -> Report:
-    [seen] = await _seen(stores, [task])
+    [seen] = await _view(stores, [task])
     return Report(seen.changed_json(), seen.changed())
 
 
-async def _seen(stores: Stores, tasks: Sequence[Task]) -> list[TaskView]:
+async def _view(stores: Stores, tasks: Sequence[Task]) -> list[TaskView]:
     last = await stores.occurrences.last([task.id for task in tasks])
     now, zone = SystemClock().now(), stores.tasks.zone
     return [TaskView(task, last.get(task.id), now, zone) for task in tasks]

@@ -102,7 +102,7 @@ def _config(ctx: click.Context, host: str | None, port: int | None) -> Config:
 
 
 async def _beside(config: Config) -> None:
-    """Have the daemon let somebody in."""
+    """Ask the running daemon for a login address."""
     clock = SystemClock()
     async with open_database(config.data_dir / "wintermute.db") as database:
         door = DoorStore(database, clock)
@@ -137,7 +137,7 @@ def _warn(line: str) -> None:
 
 
 def _leaving() -> asyncio.Event:
-    """Give an event that SIGTERM and Ctrl-C set."""
+    """Return an event that SIGTERM and Ctrl-C set."""
     leaving, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leaving.set)

@@ -1,4 +1,4 @@
-"""`wintermute wiki`: pages that link to each other. Help is as quick as that of the program itself."""
+"""`wintermute wiki`: linked pages. Its help is as quick as that of the program itself."""
 
 import click
 
@@ -23,7 +23,7 @@ VERBS = {
     "web": ("web", "Read and edit the pages in the browser."),
     "undo": ("wiki_pages", "Undo a job, or a save in the browser; later edits stay."),
 }
-"""By verb the module it stands in, and its line, which is repeated here so that help loads none."""
+"""The module of each command and its help line, which is repeated here so that help loads none."""
 
 
 @click.group(

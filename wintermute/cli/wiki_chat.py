@@ -73,7 +73,7 @@ def generate(
 
 
 def _answer(ctx: click.Context, settings: WikiSettings, folder: ConversationFolder) -> str:
-    """What the model answers to the last message. Raises: WintermuteError."""
+    """Return the model's answer to the last message. Raises: WintermuteError."""
 
     async def work(stores: Stores, config: Config, models: Models) -> str:
         prompts = config.data_dir / "prompts"

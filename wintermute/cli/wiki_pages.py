@@ -1,4 +1,4 @@
-"""`wintermute wiki consolidate` and `undo`: conversations become pages, and there is a way back."""
+"""`wintermute wiki consolidate` and `undo`: turning conversations into pages, and undoing that."""
 
 import asyncio
 import os
@@ -36,32 +36,31 @@ from wintermute.wiki.page_jobs import WikiJob, read_job
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.taking_back import TakenBack, take_back
 
-ONLY_BUILTIN = "what was said in a chat is made into pages by the agent builtin only"
+ONLY_BUILTIN = "only the agent builtin can make pages from a chat"
 NO_CONVERSATION = "there is no conversation {named}: name a folder of messages"
 AGAIN = (
     "Wintermute does not read that conversation again by itself: `wintermute wiki consolidate"
     " --conversation {raw}` does"
 )
 UNCHANGED = "no page was changed"
-NO_RECORD = "changes of this store are on no record: `wintermute wiki undo JOB` takes jobs back"
+NO_RECORD = "changes of this store are not recorded: `wintermute wiki undo JOB` undoes a job"
 NOTHING_NEW = "There is nothing new since the last time."
 
-
 Need = Literal["whole", "sound", "none"]
-"""Complete; free of mistakes, if there is one; or whatever it is."""
+"""The configuration a command needs: complete; without mistakes, if there is one; or any."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
-    """Which store is meant, and what there is beside it. `config`: None for a store alone."""
+class _Target:
+    """A store and its configuration; None for a store alone."""
 
     settings: WikiSettings
     config: Config | None
     redact: Redaction
 
     @classmethod
-    def meant(cls, ctx: click.Context, store: Path | None, *, need: Need) -> "_Home":
-        """`need`: of the configuration. Raises: ConfigurationError; StoreMissing."""
+    def of(cls, ctx: click.Context, store: Path | None, *, need: Need) -> "_Target":
+        """Find the store of a command. `need`: its configuration. Raises: ConfigurationError; StoreMissing."""
         settings = settings_of(ctx, store)
         if not WikiStore(settings.store).exists:
             raise StoreMissing(missing(settings.store))
@@ -75,7 +74,7 @@ class _Home:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a database knows what becomes of this store: it is that of the configuration."""
+        """True if the database records jobs on this store: it is the configured one."""
         return (
             self.config is not None
             and (self.config.data_dir / DATABASE).exists()
@@ -86,7 +85,7 @@ class _Home:
     async def opened(
         self, *, models: bool
     ) -> AsyncIterator[tuple[Consolidations | None, Models | None]]:
-        """What is recorded, where this store is; and the models, where they are wanted."""
+        """Open the record of this store, if there is one, and the models, if they are needed."""
         if self.config is None or not (models or self.is_recorded):
             yield None, None
             return
@@ -96,10 +95,10 @@ class _Home:
 
 
 def _config(ctx: click.Context, need: Need) -> Config | None:
-    """The configuration, if there is one.
+    """Read the configuration, if there is one.
 
-    Where a program is to work, one that cannot be read is told: what it would record, and which
-    secrets it would hide from the program, nobody knows (W-057).
+    An unreadable one is an error if a program is to run: its secrets could not be hidden from the
+    program (W-057).
     """
     try:
         return open_with_gaps(ctx, level="warning")[0]
@@ -141,14 +140,14 @@ def consolidate(
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
-    home = _Home.meant(ctx, store, need="whole" if agent == BUILTIN else "sound")
+    target = _Target.of(ctx, store, need="whole" if agent == BUILTIN else "sound")
     zone = local_now(ctx).tzinfo
 
     async def work() -> WikiJob | Preview | None:
-        async with home.opened(models=agent == BUILTIN) as (kept, models):
-            at_work = _at_work(home, kept, models, zone)
+        async with target.opened(models=agent == BUILTIN) as (kept, models):
+            at_work = _consolidation(target, kept, models, zone)
             at_work.agent(agent)
-            material = _material(home, kept, conversation, agent)
+            material = _material(target, kept, conversation, agent)
             _progress(f"{agent} is at work")
             if dry_run:
                 return await at_work.preview(material, agent)
@@ -161,22 +160,22 @@ def consolidate(
         _tell_job(ctx, done, as_json=as_json)
 
 
-def _at_work(
-    home: _Home, kept: Consolidations | None, models: Models | None, zone: tzinfo | None
+def _consolidation(
+    target: _Target, kept: Consolidations | None, models: Models | None, zone: tzinfo | None
 ) -> Consolidation:
-    agents = _agents(home, kept, models)
-    return Consolidation(home.wiki, agents, SystemClock(), zone, kept, home.redact)
+    agents = _agents(target, kept, models)
+    return Consolidation(target.wiki, agents, SystemClock(), zone, kept, target.redact)
 
 
 def _agents(
-    home: _Home, kept: Consolidations | None, models: Models | None
+    target: _Target, kept: Consolidations | None, models: Models | None
 ) -> Mapping[str, PageAgent]:
-    """Who can be asked: the one that is built in where there are `models`."""
-    settings, config = home.settings, home.config
+    """Return the agents by name; the built-in one needs `models`."""
+    settings, config = target.settings, target.config
     prompt = settings.consolidation_prompt
     instructions = Template(prompt.parent, prompt.name)
     secrets = secret_values(config) if config else ()
-    given = program_environment(environment(), secrets, home.redact)
+    given = program_environment(environment(), secrets, target.redact)
     agents: dict[str, PageAgent] = {
         name: ProgramAgent(name, command, instructions, given)
         for name, command in settings.agent_cmds.items()
@@ -191,14 +190,14 @@ def _agents(
 
 
 def _progress(step: str) -> None:
-    """What is done now, for whoever waits at a terminal."""
+    """Show the present step at a terminal."""
     if sys.stderr.isatty():
         click.echo(f"{harmless(step)} …", err=True)
 
 
-def _material(home: _Home, kept: Consolidations | None, named: str, agent: str) -> RawMaterial:
-    """A folder, or else a chat. Raises: WintermuteError."""
-    wiki = home.wiki
+def _material(target: _Target, kept: Consolidations | None, named: str, agent: str) -> RawMaterial:
+    """Return a conversation folder, or else a chat, as source. Raises: WintermuteError."""
+    wiki = target.wiki
     if os.path.lexists(wiki.root / named) or os.path.lexists(named):
         return FolderTalk(wiki.root, conversation_of(wiki, named), kept)
     if kept is None:
@@ -226,8 +225,8 @@ def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
     values["proposed"] = [page.change.path for page in done.verdict.proposed]
     tell(ctx, values, *harmless(done.diff).splitlines(), as_json=as_json)
     for page in done.verdict.proposed:
-        told = f"{page.change.path} would wait for you: {page.reason}"
-        click.echo(redacted(ctx, harmless(told)), err=True)
+        line = f"{page.change.path} would wait for you: {page.reason}"
+        click.echo(redacted(ctx, harmless(line)), err=True)
     if done.refused and not as_json:
         raise WintermuteError(f"nothing of this would be changed: {done.refused}")
     ctx.exit(1 if done.refused else 0)
@@ -244,17 +243,17 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
 
     Example: wintermute wiki undo 20260504-101500
     """
-    home = _Home.meant(ctx, store, need="none")
+    target = _Target.of(ctx, store, need="none")
     now = local_now(ctx)
     if job and job.startswith("set_"):
-        if not home.is_recorded:
+        if not target.is_recorded:
             raise WintermuteError(NO_RECORD)
         ctx.invoke(undo_command("page"), batch=job, as_json=as_json)
 
     async def work() -> TakenBack:
-        async with home.opened(models=False) as (kept, _):
+        async with target.opened(models=False) as (kept, _):
             recording = kept.taking_back if kept else None
-            return await take_back(home.wiki.files, job, now, recording)
+            return await take_back(target.wiki.files, job, now, recording)
 
     done = asyncio.run(work())
     gone = [change.path for change in done.changes if change.after is None]
@@ -262,12 +261,12 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
     values = {"job": done.job.name, "undoes": done.job.undoes, "back": back, "gone": gone}
     lines = [f"{path} is back" for path in back] + [f"{path} is gone" for path in gone]
     lines += [f"{path} was changed since: that stays" for path in done.kept]
-    lines += _what_to_do_again(home.wiki, done.job.undoes or "")
+    lines += _how_to_repeat(target.wiki, done.job.undoes or "")
     tell(ctx, values | {"kept": list(done.kept)}, *lines, as_json=as_json)
 
 
-def _what_to_do_again(wiki: WikiStore, name: str) -> list[str]:
-    """A chat is read once: what makes pages of that part of it anew."""
+def _how_to_repeat(wiki: WikiStore, name: str) -> list[str]:
+    """Return how to repeat a job: a chat is read only once, but a raw copy of that part exists."""
     job = read_job(wiki.files, name)
     if job is None or not job.raw_copy or "/" in job.conversation:
         return []

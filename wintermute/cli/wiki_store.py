@@ -1,4 +1,4 @@
-"""What `wintermute wiki` does with a store alone: no model, no database, no complete configuration."""
+"""The commands of `wintermute wiki` that need a store alone: no model, database or full configuration."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ from wintermute.wiki.pages import MOST_BYTES, read_page, text_of
 from wintermute.wiki.store import LISTED, OLD_INDEX, WikiStore
 
 WikiFound = tuple[Any, Iterable[str]]
-"""Values for a program, lines for a person."""
+"""The result of a command: values for a program, lines for a person."""
 
 OUT_OF_PLACE = (
     "outside of semantic/ and episodic/, so found by their titles but neither searched nor checked"
@@ -53,9 +53,9 @@ raw_option = click.option(
 
 
 def settings_of(ctx: click.Context, store: Path | None) -> WikiSettings:
-    """What is meant by a command that was given this store, or none.
+    """Return the wiki settings of a command with this `--store`, or none.
 
-    A configuration that cannot be read matters only where it alone would tell (W-056).
+    An unreadable configuration is an error only if nothing else names the store (W-056).
     """
     here = _here()
     try:
@@ -79,7 +79,7 @@ def _config(ctx: click.Context) -> Config:
 
 
 def local_now(ctx: click.Context) -> datetime:
-    """Now, in the configured time zone, or else in that of the machine."""
+    """Return the time in the configured zone, or else in the machine's."""
     now = SystemClock().now()
     try:
         return now.astimezone(ZoneInfo(_config(ctx).timezone))
@@ -88,7 +88,7 @@ def local_now(ctx: click.Context) -> datetime:
 
 
 def on_pages(work: Callable[..., WikiFound]) -> Callable[..., None]:
-    """A command that looks at a store while nobody writes, and says what it found."""
+    """Make a command that reads a store under its lock, and prints the result."""
 
     @store_option
     @reporting
@@ -102,7 +102,7 @@ def on_pages(work: Callable[..., WikiFound]) -> Callable[..., None]:
     return run
 
 
-def _found(wiki: WikiStore, title: str, *, raw: bool = False) -> str:
+def _page_path(wiki: WikiStore, title: str, *, raw: bool = False) -> str:
     found = wiki.resolve(title, raw=raw)
     if isinstance(found, Unresolved):
         raise WintermuteError(str(found))
@@ -120,7 +120,7 @@ def _content(wiki: WikiStore, path: str) -> bytes:
 
 
 def conversation_of(wiki: WikiStore, named: str) -> ConversationFolder:
-    """One of the store, by its path there, or any folder with nothing but message files (W-038).
+    """Find a conversation by its path in the store, or any folder of message files (W-038).
 
     Raises: WintermuteError.
     """
@@ -144,7 +144,7 @@ def conversation_of(wiki: WikiStore, named: str) -> ConversationFolder:
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # not permitted, a ring of links, NUL
+    except (OSError, RuntimeError, ValueError) as error:  # not permitted, a cycle of links, NUL
         raise WintermuteError(f"{legible(str(path))} is no folder that can be entered") from error
 
 
@@ -201,7 +201,7 @@ def read(ctx: click.Context, store: Path | None, title: str, raw: bool, as_json:
     """
     wiki = WikiStore(settings_of(ctx, store).store)
     with wiki.files.reading():
-        path = _found(wiki, title, raw=raw)
+        path = _page_path(wiki, title, raw=raw)
         content = _content(wiki, path)
     if as_json:
         tell(ctx, {"path": path, "text": _decoded(path, content)}, as_json=True)
@@ -229,7 +229,7 @@ def resolve(wiki: WikiStore, title: str, raw: bool) -> WikiFound:
 
     Example: wintermute wiki resolve semantic/Garden
     """
-    path = _found(wiki, title, raw=raw)
+    path = _page_path(wiki, title, raw=raw)
     return {"path": path}, [path]
 
 
@@ -241,7 +241,7 @@ def backlinks(wiki: WikiStore, title: str) -> WikiFound:
 
     Example: wintermute wiki backlinks "Garden"
     """
-    found = wiki.graph().backlinks(_found(wiki, title))
+    found = wiki.graph().backlinks(_page_path(wiki, title))
     return found, map(shown, found)
 
 
@@ -286,7 +286,7 @@ def tokens(wiki: WikiStore, title: str) -> WikiFound:
 
     Example: wintermute wiki tokens semantic/Garden.md
     """
-    path = _found(wiki, title)
+    path = _page_path(wiki, title)
     page = read_page(_content(wiki, path))
     if page.unusable:
         raise WintermuteError(f"{path} {page.unusable}")
@@ -347,7 +347,7 @@ def add_message(
 
 
 def message_of(content: bytes) -> str:
-    """A message that was given. Raises: click.UsageError for a blank one; WintermuteError."""
+    """Return the given message. Raises: click.UsageError for a blank one; WintermuteError."""
     if len(content) > MOST_BYTES:
         raise WintermuteError(f"the message has over {MOST_BYTES:,} bytes: shorten it")
     try:

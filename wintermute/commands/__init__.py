@@ -1,1 +1,1 @@
-"""Lines that start with `/`: the same at every door, and none needs a model."""
+"""Commands: messages that begin with `/`. They are the same at every door and need no model."""

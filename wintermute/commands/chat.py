@@ -1,7 +1,4 @@
-"""The commands of a chat. None of them needs a model.
-
-Sub-sessions as lines for a person.
-"""
+"""The commands of a chat. None of them needs a model."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,11 +9,11 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import FORGETTING, Undone
 from wintermute.clock import Clock
-from wintermute.commands.forgetting import YES, Forgetting, after_word, named_in, offered
+from wintermute.commands.forgetting import YES, ForgetCommand, after_word, named_in, offered
 from wintermute.commands.memories import Remembered
-from wintermute.commands.models import ModelVerbs
-from wintermute.commands.night import NightVerbs
-from wintermute.commands.tasks import Reminding, TaskVerbs, back_words, bounded
+from wintermute.commands.models import ModelCommands
+from wintermute.commands.night import NightCommands
+from wintermute.commands.tasks import RemindCommand, TaskCommands, bounded, describe_undo
 from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.asking import Folding
 from wintermute.conversation.casting import Branching
@@ -55,7 +52,7 @@ HELP = {
     "/usage": "show the tokens and cost of this chat; the owner also sees those of all chats",
     "/help": "show this list, or explain one command | /help remind",
 }
-"""Each command: a line of what it does, then lines to type."""
+"""The help of each command: what it does, then lines to type."""
 NAMES = {name: text.split(" | ")[0] for name, text in HELP.items()}
 TO_SAY = (
     "Remind me tomorrow at 9 to call Anna.",
@@ -65,7 +62,7 @@ TO_SAY = (
 WELCOME = "Write to me as you would to a person, for example:\n{}\n\nOr type a command:\n{}"
 UNKNOWN = "I do not know `{}`.{} `/help` lists all commands."
 ALIKE = 0.7
-"""The least likeness, from 0 to 1, of a word to the command that it nearly is."""
+"""The least similarity, from 0 to 1, of an unknown word to the command that it may mean."""
 
 WHY_ALONE = (
     "`/why` explains an answer: write it alone for my last one, or in reply to another."
@@ -73,7 +70,7 @@ WHY_ALONE = (
 )
 UNDONE_HERE: tuple[ItemKind, ...] = ("fact", "task")
 UNDO_CONFIRM = (
-    "I ask first, for this change is old, large or not yours. `/undo yes` would do this:\n{}"
+    "I ask first, because this change is old, large or not yours. `/undo yes` would do this:\n{}"
 )
 NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
 NO_CHANGE = "I know no change `{}` in this chat from the last 30 days."
@@ -82,7 +79,7 @@ NO_DETAILS = "I show you details only in a direct chat: ask me there."
 
 
 def session_line(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
-    """Say what a sub-session is to deliver, and how far it is."""
+    """Describe a sub-session: its objective and its progress."""
     named = f"{plain(node.name)}: " if node.name else ""
     objective = plain(one_line(node.objective)[:OBJECTIVE_CHARACTERS])
     return f"`{node.id}` {named}{objective} ({_how_far(node, needs, zone)})"
@@ -102,10 +99,10 @@ def _how_far(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> s
 
 
 class Verifier(Protocol):
-    """What can prove to a person whom they talk to."""
+    """Verifies the bot's device with a person."""
 
     async def ask(self, tx: Transaction, row: Waiting) -> str:
-        """Begin with whoever gave the command, once the transaction is done; what to tell them."""
+        """Begin with the sender of the command, once the transaction is done. Return the text for them."""
         ...
 
 
@@ -120,8 +117,8 @@ class ChatCommands:
         clock: Clock,
         ceilings: BudgetSettings,
         verifier: Verifier | None,
-        nights: NightVerbs,
-        models: ModelVerbs,
+        nights: NightCommands,
+        models: ModelCommands,
     ) -> None:
         self._stores = stores
         self._nights = nights
@@ -132,13 +129,13 @@ class ChatCommands:
         self._ceilings = ceilings
         self._verifier = verifier
         self._remembered = Remembered(stores)
-        self._forgetting = Forgetting(stores)
-        self._agreed: dict[str, str] = {}  # the change set that an `/undo` was found to mean
+        self._forgetting = ForgetCommand(stores)
+        self._agreed: dict[str, str] = {}  # the change set that an `/undo` means, by its event
         self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,
-            "/tasks": TaskVerbs(stores, clock).answer,
-            "/remind": Reminding(stores.tasks, clock).answer,
+            "/tasks": TaskCommands(stores, clock).answer,
+            "/remind": RemindCommand(stores.tasks, clock).answer,
             "/forget": self._forgetting.answer,
             "/undo": self._undo,
             "/dream": nights.dream,
@@ -150,7 +147,7 @@ class ChatCommands:
         }
 
     async def prepare(self, row: Waiting) -> str | None:
-        """What looks into memories, or folds: both take transactions of their own."""
+        """Answer the commands that open transactions of their own; None: `answer` does it."""
         if row.word == "/compact":
             return await self._compact(row)
         if row.word == "/memory":
@@ -182,37 +179,37 @@ class ChatCommands:
         return f"Summed up: {before} before, {self._folding.measured(folded)} now."
 
     async def answer(self, tx: Transaction, row: Waiting) -> str:
-        """Do what the line asks, within the transaction that stores the answer."""
+        """Carry out a command in the transaction that stores its answer."""
         scope = await self._scope(row)
         if row.edits is not None:
-            return await self._again(tx, row, scope)
+            return await self._reworded(tx, row, scope)
         known = self._answers.get(row.word)
         if known is None:
             return _unknown(row.word)
         return await known(tx, row, scope)
 
-    async def _again(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        """Take back what the earlier wordings did, and do what the new one says; or none of it (F-049)."""
+    async def _reworded(self, tx: Transaction, row: Waiting, scope: str) -> str:
+        """Undo the effect of earlier wordings and carry out the new one; or do neither (F-049)."""
         changes, events = self._stores.changes, await self._stores.inbox.versions(str(row.edits))
         named = await changes.asked_by(tx, {*events} - {row.event_id})
-        sets = [one for each in named if (one := await changes.get(each)) and not one.undone]
-        barred = self._stores.owner.is_unvouched(row.origin, scope)
-        barred = barred or await self._stores.jobs.is_forgetting(tx)
-        if sets and (barred or any([await self._is_used(tx, each) for each in sets])):
+        sets = [one for name in named if (one := await changes.get(name)) and not one.undone]
+        refused = self._stores.owner.is_unvouched(row.origin, scope)
+        refused = refused or await self._stores.jobs.is_forgetting(tx)
+        if sets and (refused or any([await self._is_used(tx, change_set) for change_set in sets])):
             return REWORDED
 
         async def done() -> bool:
             return not sets or bool(await changes.asked_by(tx, [row.event_id]))
 
         async with tx.kept_if(done):
-            for each in sets:
-                await self._stores.undo.within(tx, each)
+            for change_set in sets:
+                await self._stores.undo.within(tx, change_set)
             answer = await self._answers[row.word](tx, row, scope)
             said = TAKEN_BACK if await done() else FIRST_STAYS
         return f"{said}\n\n{answer}" if sets else answer
 
     async def _is_used(self, tx: Transaction, one: ChangeSet) -> bool:
-        """Decide if the effect of a change set was used, or changed again."""
+        """Return True if the effect of a change set was used, or changed again."""
         steps = await self._stores.changes.steps(
             tx, {(each.kind, each.item) for each in one.changes}
         )
@@ -228,7 +225,7 @@ class ChatCommands:
         return "A new conversation: I no longer see the earlier messages."
 
     async def _verify(self, tx: Transaction, row: Waiting, _scope: str) -> str:
-        if self._verifier is None or not is_matrix(row.room_id):  # a proof is for Matrix
+        if self._verifier is None or not is_matrix(row.room_id):  # only Matrix has it
             return "There is nothing to verify here: `/verify` is for Matrix rooms."
         return await self._verifier.ask(tx, row)
 
@@ -244,13 +241,13 @@ class ChatCommands:
         if await self._stores.jobs.is_forgetting(tx):
             return f"{FORGETTING.capitalize()}."
         undone = await self._stores.undo.within(tx, wanted)
-        return back_words(undone)
+        return describe_undo(undone)
 
     async def _undo_files(self, row: Waiting, scope: str) -> str | None:
-        """Ask first, or take back what changed a file as well, which no transaction holds (M-091)."""
-        if done := await self._stores.changes.by_key(row.event_id):  # we were killed after it
-            return back_words(Undone(done.id, done.changes))
-        await self._stores.memories.text(scope)  # with what was edited by hand
+        """Ask first, or undo a change of files, which no transaction covers (M-091)."""
+        if done := await self._stores.changes.by_key(row.event_id):  # a kill came after the undo
+            return describe_undo(Undone(done.id, done.changes))
+        await self._stores.memories.text(scope)  # takes in edits by hand first
         async with self._stores.database.transaction() as tx:
             wanted = await self._wanted(tx, row, scope)
             _, question = await offered(self._stores, tx, row) or (row, "")
@@ -263,19 +260,19 @@ class ChatCommands:
         if (named := named_in(row.body).lower()) in ("", YES):
             by = row.sender if scope.startswith(ROOM) else None
             asked = await self._stores.undo.to_confirm(wanted, by)
-            shown = UNDO_CONFIRM.format(back_words(asked)) if asked else ""
+            shown = UNDO_CONFIRM.format(describe_undo(asked)) if asked else ""
             if named and question != shown:
                 return NOTHING_TO_CONFIRM
             if shown and not named:
                 return shown
         if not self._stores.undo.touches_files(wanted):
-            if row.edits is None:  # else its earlier wording is undone first
+            if row.edits is None:  # else the earlier wording is undone first
                 self._agreed[row.event_id] = wanted.id
             return None
-        return back_words(await undo(self._stores, wanted, key=row.event_id))
+        return describe_undo(await undo(self._stores, wanted, key=row.event_id))
 
     async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
-        """The change set that is named, if it is of this scope; else the last one that was asked for."""
+        """Return the named change set if it is of this scope; else the last one that somebody asked for."""
         changes, named = self._stores.changes, named_in(row.body)
         named = self._agreed.pop(row.event_id, named)  # newer ones may have come since
         if not named or (named.lower() == YES and await offered(self._stores, tx, row)):
@@ -288,27 +285,27 @@ class ChatCommands:
         lines = [
             f"- {session_line(node, await store.needs(tx, node.id), zone)}"
             for node in await store.open_in(tx, row.conversation_id)
-            if node.scope == scope  # who came in since must not see what was asked for (M-010)
+            if node.scope == scope  # people who joined later must not see it (M-010)
         ]
         return bounded(lines) or EMPTY_LISTS["sessions"]
 
     async def _status(self, _tx: Transaction, row: Waiting, scope: str) -> str:
         stores, zone = self._stores, self._stores.tasks.zone.key
-        found = await gather(stores.database, self._clock, zone, self._ceilings)
-        facts = with_memory(found, await stores.memory_status.finding())
-        facts += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
-        facts += (await asyncio.to_thread(wiki_finding, stores.wiki, stores.tasks.zone),)
-        facts += (await self._nights.finding(),)
-        asked = is_owner(row.origin)
+        lines = await gather(stores.database, self._clock, zone, self._ceilings)
+        lines = with_memory(lines, await stores.memory_status.finding())
+        lines += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
+        lines += (await asyncio.to_thread(wiki_finding, stores.wiki, stores.tasks.zone),)
+        lines += (await self._nights.finding(),)
+        by_owner = is_owner(row.origin)
         if named_in(row.body).lower() != ALL:
-            facts = not_well(facts)
-        if not facts:
+            lines = not_well(lines)
+        if not lines:
             return WELL.format("`/status all`")
-        if not (asked and stores.owner.owns(scope)):
-            # Details may name other people's rooms, and are nobody else's business.
-            brief = "\n".join(f"- **{fact.name}**: {fact.state}" for fact in facts)
-            return f"{brief}\n\n{NO_DETAILS}" if asked else brief
-        return "\n".join(f"- **{fact.name}** ({fact.state}): {fact.text}" for fact in facts)
+        if not (by_owner and stores.owner.owns(scope)):
+            # Details may name rooms of other people.
+            brief = "\n".join(f"- **{line.name}**: {line.state}" for line in lines)
+            return f"{brief}\n\n{NO_DETAILS}" if by_owner else brief
+        return "\n".join(f"- **{line.name}** ({line.state}): {line.text}" for line in lines)
 
     async def _help(self, _tx: Transaction, row: Waiting, _scope: str) -> str:
         word = after_word(row.body).strip().strip("`").lower()

@@ -1,4 +1,4 @@
-"""`/forget` for people: what has the words is shown, and goes for good after one yes (M-084)."""
+"""`/forget` for people: it lists all that has the words, and erases it for good after one yes (M-084)."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,13 +14,13 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
 from wintermute.stores import Stores
-from wintermute.tasks.due import in_short
+from wintermute.tasks.due import relative_time
 from wintermute.text import counted, plain
 
 YES = "yes"
 CONFIRMS = re.compile(r"yes(?: \d+)?", re.IGNORECASE)
 UNCOUNTED = 50
-"""So many things are erased by a yes that does not say how many."""
+"""From this many things on, the yes must name their number."""
 EXAMPLES = 3
 
 FORGET_WHAT = "`/forget WORDS` lists everything with these words and asks you once."
@@ -51,10 +51,10 @@ NOTHING_LIKE_IT = "I remember nothing with these words."
 
 
 async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waiting, str] | None:
-    """The question that this line says yes to, and what we said; None: it confirms nothing.
+    """Return the question that this line says yes to, and our answer to it; None: it confirms nothing.
 
-    The last command of the same person here has to offer this very line, nothing was said since,
-    and the question was sent before the line was.
+    Our answer to the last command of the same person must offer exactly this line, nothing may have
+    been said since, and the answer must have been sent before the line.
     """
     line = " ".join(row.body.lower().split())
     before = await stores.inbox.command_before(tx, row)
@@ -67,18 +67,19 @@ async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waitin
     return before, shown
 
 
-class Forgetting:
-    """Answers `/forget`, for those who are in a room now. What was shown is what is confirmed."""
+class ForgetCommand:
+    """Answers `/forget`. A yes erases exactly what was shown."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._shown: dict[tuple[str, str], tuple[str, Worded]] = {}  # by the chat and the person
-        self._agreed: dict[str, tuple[str, Worded]] = {}  # by the yes that is being answered
+        self._shown: dict[tuple[str, str], tuple[str, Worded]] = {}  # by conversation and sender
+        self._agreed: dict[str, tuple[str, Worded]] = {}  # by the event of the yes
 
     async def asked(self, row: Waiting, scope: str, said: str) -> str | None:
         """Answer the words after `/forget`; None: an id or a yes, which `answer` carries out.
 
-        Only things with all of the words go; `/memory WORDS` names memories alike in meaning.
+        Only texts with all of the words are listed; `/memory WORDS` finds memories with a similar
+        meaning.
         """
         if not AllWords(said).words:
             return FORGET_WHAT
@@ -90,56 +91,56 @@ class Forgetting:
             return None
         if " " not in said and named_in(row.body).startswith("fact_"):
             return NO_MEMORY.format(plain(named_in(row.body)[:60]))
-        await self._stores.memories.text(scope)  # with what was edited by hand
+        await self._stores.memories.text(scope)  # takes in edits by hand first
         found = await worded(self._stores, row, scope, said, row.seq)
-        count, stays = found.count(), _stays(found)
+        count, left = found.count(), _left_to_people(found)
         if count:
             self._shown[row.conversation_id, row.sender] = row.event_id, found
             lines = "\n".join(_lines(found))
             number = f"{YES} {count}" if count > UNCOUNTED else YES
             here = IN_THE_ROOM if found.messages and is_matrix(row.room_id) else ""
             several = ONE_OF_THEM.format(found.facts[0].id) if len(found.facts) > 1 else ""
-            return CONFIRM.format(lines, here + stays, number) + several
-        if stays:
-            return NOTHING_HERE.format(stays).strip()
+            return CONFIRM.format(lines, here + left, number) + several
+        if left:
+            return NOTHING_HERE.format(left).strip()
         return NOTHING_LIKE_IT
 
     async def _confirmed(self, row: Waiting, scope: str) -> str | None:
-        """Look once more, before the transaction that answers; None: it is still what was shown."""
+        """Search again, before the transaction that answers; None: the list is still the same."""
         async with self._stores.database.transaction() as tx:
             question = await offered(self._stores, tx, row)
             last = await self._stores.inbox.command_before(tx, row)
             said = await self._stores.outbox.answer_to(tx, last.event_id) if last else ""
             busy = await self._stores.jobs.is_forgetting(tx, scope)
             missing = await self._missing(tx, row)
-        if question is None:  # the same yes again is told the same, until that is done
+        if question is None:  # a repeated yes gets the same answer until all is erased
             if last is None or said not in (FORGETTING, FORGETTING_HERE):
                 return missing
-            when = in_short(last.sent_at, row.sent_at, self._stores.tasks.zone)
+            when = relative_time(last.sent_at, row.sent_at, self._stores.tasks.zone)
             return said if busy else FORGOTTEN_SINCE.format(when)
         before, shown = question
         said = after_word(before.body)
         found = await worded(self._stores, row, scope, said, before.seq)
         event_id, listed = self._shown.pop((row.conversation_id, row.sender), ("", None))
         if listed is not None and event_id == before.event_id and found.has_all_of(listed):
-            found = replace(found, facts=listed.facts, older=listed.older)  # others stay
+            found = replace(found, facts=listed.facts, older=listed.older)  # new ones stay
         elif not {*_lines(found, answers=False)} <= {*shown.split("\n")}:
             return CHANGED_SINCE
         self._agreed[row.event_id] = said, found
         return None
 
     async def _missing(self, tx: Transaction, row: Waiting) -> str:
-        """Say why a yes confirms nothing, and which command to repeat."""
+        """Return why a yes confirms nothing, and which command to repeat."""
         outbox, line = self._stores.outbox, " ".join(row.body.lower().split())
         asked = await self._stores.inbox.command_before(tx, row, f"{row.word} ")
         shown = await outbox.answer_to(tx, asked.event_id) if asked else ""
         if asked is None or asked.direct != row.direct or f"`{line}`" not in shown:
-            return NOT_ASKED  # whom others have joined since is not told what was asked for
+            return NOT_ASKED  # if others have joined, the words must not be repeated
         why = INTERRUPTED if await outbox.answer_to(tx, asked.event_id, row.sent_at) else TOO_EARLY
         return why.format(brief(after_word(asked.body)).replace("`", ""))
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        """Owe it, within the transaction that stores the answer."""
+        """Enqueue the forgetting, within the transaction that stores the answer."""
         by = row.sender if scope.startswith(ROOM) else None
         whose = by, None if by else row.conversation_id
         said, found = self._agreed.pop(row.event_id, ("", None))
@@ -155,7 +156,7 @@ class Forgetting:
 
 
 def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
-    """List the things that go, a line for each kind, with some examples."""
+    """Yield a line for each kind of thing that would be erased, with some examples."""
     facts = [f"{plain(brief(fact.text))} (`{fact.id}`)" for fact in found.facts]
     kinds: tuple[tuple[int, str, str, list[str]], ...] = (
         (len(facts), "memory", "", facts),
@@ -175,8 +176,8 @@ def _quotes(texts: Iterable[str]) -> list[str]:
     return [f"“{plain(brief(text))}”" for text in [*texts][: EXAMPLES + 1]]
 
 
-def _stays(found: Worded) -> str:
-    """Name the things with the words that people have to change or delete themselves."""
+def _left_to_people(found: Worded) -> str:
+    """Name the things with these words that people have to change or delete themselves."""
     others = OF_OTHERS.format(counted(found.others, "message")) if found.others else ""
     return others + (FOR_YOU.format(", ".join(map(told_of, found.stays))) if found.stays else "")
 

@@ -1,4 +1,4 @@
-"""Memories for people: what there is, what fits words, where one comes from, and what an answer had."""
+"""Memories for people: listing and searching them, their sources, and the memories behind an answer."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ from wintermute.tasks.due import MONTHS
 from wintermute.text import EMPTY_LISTS, display_name, one_line, plain, shortened
 
 AROUND = 2
-"""Messages before and after the one that something was learnt from."""
-LATELY = 10
-"""Messages that a memory was brought to."""
+"""Messages shown before and after the source of a memory."""
+MOST_USES = 10
+"""The latest messages for whose answers a memory was used."""
 ASSISTANT = "assistant"
 MOST_MESSAGES = 8
-"""Of those a memory came from."""
+"""The most source messages of one memory that are shown."""
 QUOTED = 100
 CAME = {
     EXPLICIT: "on request",
     "harvest": "picked up",
     "dreaming_merge": "merged from several",
 }
-"""How a memory came to be, in words for people, by its source."""
+"""People's words for the source of a memory."""
 
 CORE_WORD = "core"
 NO_CORE = "I have nothing here that I always keep in mind."
@@ -56,7 +56,7 @@ IN_VIEW = "**Already known in this conversation**"
 
 
 def _page_line(line: str) -> str:
-    """A line of core.md as it is shown in a chat: its headers and bullets are ours, its words data."""
+    """Return a line of core.md for a chat: headers and bullets become Markdown, the text is escaped."""
     if line.rstrip() in HEADERS:
         return f"**{line[2:].rstrip()}**"
     mark = ITEM.match(line)
@@ -64,12 +64,12 @@ def _page_line(line: str) -> str:
 
 
 def day(moment: datetime, zone: ZoneInfo) -> str:
-    """A moment as the day of the person."""
+    """Return the day of a moment in the person's time zone."""
     return f"{moment.astimezone(zone):%Y-%m-%d}"
 
 
 def until(fact: Fact, zone: ZoneInfo) -> str:
-    """`until May 2026`, or that it was taken out; "" while it is remembered and true."""
+    """Return `until May 2026` or `removed since`; "" for a memory that is remembered and true."""
     if fact.retired_at is not None:
         return "removed since"
     if fact.valid_to is None:
@@ -79,29 +79,29 @@ def until(fact: Fact, zone: ZoneInfo) -> str:
 
 
 def by_itself(fact: Fact) -> str:
-    """That nobody asked for it to be remembered; "": somebody did."""
+    """Return a note if nobody asked to remember it; "" if somebody did."""
     return "" if fact.source == EXPLICIT else "picked up"
 
 
 def fact_line(fact: Fact, zone: ZoneInfo) -> str:
-    """Id, day, source and text, and that it is not remembered or true for ever."""
-    told = f"{fact.id}  {day(fact.created_at, zone)}  {fact.source}  {fact.text}"
+    """Return id, day, source and text of a memory, and a note if it is removed or no longer true."""
+    line = f"{fact.id}  {day(fact.created_at, zone)}  {fact.source}  {fact.text}"
     note = until(fact, zone)
-    return f"{told}  ({note})" if note else told
+    return f"{line}  ({note})" if note else line
 
 
 def link(row: Waiting) -> str:
-    """The address of a message for people; "" where it was not in a Matrix room."""
+    """Return the matrix.to address of a message; "" outside Matrix."""
     if not (row.event_id.startswith("$") and is_matrix(row.room_id)):
         return ""
-    names = (row.room_id, row.edits or row.event_id)  # an edit is shown in place of its message
+    names = (row.room_id, row.edits or row.event_id)  # clients show an edit in place of its message
     room, event = (quote(name, safe="!$:") for name in names)
     return f"https://matrix.to/#/{room}/{event}"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One thing that was said. `text` "": it is not kept any more."""
+class QuotedMessage:
+    """A message or answer. `text` is "" if it is no longer stored."""
 
     at: datetime
     who: str
@@ -109,35 +109,35 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """Where a memory comes from: the name of the origin, and the message, if it was one."""
+class MemorySource:
+    """A source of a memory: the name of the origin, and the message, if it was one."""
 
     origin: str
-    message: Said | None = None
+    message: QuotedMessage | None = None
     link: str = ""
-    before: tuple[Said, ...] = ()
-    after: tuple[Said, ...] = ()
+    before: tuple[QuotedMessage, ...] = ()
+    after: tuple[QuotedMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """All that is known of where a memory is from, what became of it and what it was used for."""
+    """The sources, related versions and uses of a memory."""
 
-    learnt: tuple[Learnt, ...]
+    learnt: tuple[MemorySource, ...]
     replaced: tuple[Fact, ...]
     replaced_by: tuple[Fact, ...]
-    brought_to: tuple[Said, ...]
+    brought_to: tuple[QuotedMessage, ...]
 
 
 async def provenance(stores: Stores, fact: Fact) -> Provenance:
-    """Why a memory is there, for whoever owns this machine: messages of any room are told."""
+    """Return the history of a memory for the person at this machine: it quotes messages of any room."""
     async with stores.database.transaction() as tx:
-        # Each belongs to a message that is named, too.
+        # The message of each edit is among the origins, too.
         edits = await stores.edits.wordings(tx, fact.origins)
         learnt = [await _learnt(stores, tx, each) for each in fact.origins if each not in edits]
         brought = [
             await _message_of(stores, tx, cast_id)
-            for cast_id in await stores.recalls.given_to(fact.id, LATELY)
+            for cast_id in await stores.recalls.given_to(fact.id, MOST_USES)
         ]
     replaced, replaced_by = await stores.facts.kin(fact)
     return Provenance(
@@ -145,59 +145,59 @@ async def provenance(stores: Stores, fact: Fact) -> Provenance:
     )
 
 
-async def _learnt(stores: Stores, tx: Transaction, origin: str) -> Learnt:
+async def _learnt(stores: Stores, tx: Transaction, origin: str) -> MemorySource:
     row = await stores.inbox.find(tx, origin)
     if row is None:
-        return Learnt(origin)
+        return MemorySource(origin)
     before, after = await stores.inbox.around(row, AROUND)
-    answers = await stores.outbox.answers_to([each.event_id for each in (*before, row, *after)])
+    answers = await stores.outbox.answers_to([one.event_id for one in (*before, row, *after)])
     newest = await stores.inbox.newest_version(tx, origin) or row
-    told = tuple(_with_answers((row,), answers))[1:]
-    return Learnt(
+    answer = tuple(_with_answers((row,), answers))[1:]
+    return MemorySource(
         origin,
-        _said(row, newest.body),
+        _quoted(row, newest.body),
         link(row),
         tuple(_with_answers(before, answers)),
-        (*told, *_with_answers(after, answers)),
+        (*answer, *_with_answers(after, answers)),
     )
 
 
-def _with_answers(rows: Iterable[Waiting], answers: dict[str, str]) -> Iterable[Said]:
+def _with_answers(rows: Iterable[Waiting], answers: dict[str, str]) -> Iterable[QuotedMessage]:
     for row in rows:
-        yield _said(row, row.body)
+        yield _quoted(row, row.body)
         if answer := answers.get(row.event_id):
-            yield Said(row.sent_at, ASSISTANT, answer)
+            yield QuotedMessage(row.sent_at, ASSISTANT, answer)
 
 
-def _said(row: Waiting, body: str) -> Said:
-    return Said(row.sent_at, row.sender_name or row.sender, body)
+def _quoted(row: Waiting, body: str) -> QuotedMessage:
+    return QuotedMessage(row.sent_at, row.sender_name or row.sender, body)
 
 
-async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> Said | None:
+async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> QuotedMessage | None:
     event_id = (await stores.casts.get(cast_id)).event_id
     row = await stores.inbox.find(tx, event_id) if event_id else None
-    return _said(row, row.body) if row else None
+    return _quoted(row, row.body) if row else None
 
 
 class Remembered:
-    """Answers `/memory` and `/why`, for those who are in a room now."""
+    """Answers `/memory` and `/why`."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
     async def listed(self, scope: str, words: str) -> str:
-        """All memories of a scope, newest first; or those that fit the words, best first.
+        """List the memories of a scope, newest first; with words, the best matches first.
 
-        What is no longer true comes after the others, with until when it was (M-074).
-        Raises: MemoryUnavailable.
+        Memories that are no longer true follow the others, with their end (M-074). Raises:
+        MemoryUnavailable.
         """
         if words.strip().lower() == CORE_WORD:
             return await self._core(scope)
         facts, memories = self._stores.facts, self._stores.memories
-        await memories.text(scope)  # with what was edited by hand
+        await memories.text(scope)  # takes in edits by hand first
         if not words:
             found = await facts.latest(scope, 1, MOST_LINES)
-            return await self._awake(scope, found)
+            return await self._newest(scope, found)
         asked = Query(words)
         hits = await memories.search(scope, asked, MOST_LINES)
         hits += await memories.past(scope, asked, MOST_LINES - len(hits))
@@ -206,16 +206,16 @@ class Remembered:
             return bounded(self._lines([hit.fact for hit in hits], beside))
         return NOTHING_LIKE_IT if await facts.count(scope) else NOTHING_YET
 
-    async def _awake(self, scope: str, newest: Sequence[Fact]) -> str:
-        """These, and how many others there are, also at rest (M-060)."""
-        awake = await awake_count(self._stores.database, scope)
-        resting = await self._stores.facts.count(scope) - awake
-        told = [bounded(self._lines(newest), awake)] if newest else []
-        told += [AT_REST.format(n=resting)] if resting else []
-        return "\n\n".join(told) or NOTHING_YET
+    async def _newest(self, scope: str, newest: Sequence[Fact]) -> str:
+        """Show these memories, and the number of all others, also of archived ones (M-060)."""
+        active_count = await awake_count(self._stores.database, scope)
+        archived = await self._stores.facts.count(scope) - active_count
+        parts = [bounded(self._lines(newest), active_count)] if newest else []
+        parts += [AT_REST.format(n=archived)] if archived else []
+        return "\n\n".join(parts) or NOTHING_YET
 
     async def _core(self, scope: str) -> str:
-        """The page that is in every prompt here, and what was not changed on it without a person."""
+        """Show the core page that is in every prompt here, and changes that wait for a person."""
         text = await self._stores.core.text(scope)
         wishes = await self._stores.decisions.waiting(scope, "core")
         page = "\n".join(map(_page_line, text.split("\n"))).strip() if bullets(text) else NO_CORE
@@ -230,15 +230,15 @@ class Remembered:
         return lines
 
     async def why(self, row: Waiting, scope: str) -> str:
-        """Which memories an answer had: the one that is replied to, or else the last one here.
+        """Show the memories behind an answer: the one that is replied to, else the last one here.
 
-        Only those of the scope: whoever is in the room may see them.
+        Only memories of this scope: everybody in the room may see them.
         """
         if not self._stores.memories.ranked:
             part = await self._stores.health.part(self._stores.places.shown_memories(scope))
             return SOME_OF_THEM.format(part.detail) if part and part.detail else ALL_OF_THEM
         async with self._stores.database.transaction() as tx:
-            cast_id, problem = await self._meant(tx, row, scope)
+            cast_id, problem = await self._answer_asked_about(tx, row, scope)
         if cast_id is None:
             return problem
         before = await self._stores.casts.told_before(cast_id)
@@ -253,11 +253,13 @@ class Remembered:
             (BROUGHT, await self._sources(brought, row.sender)),
             (IN_VIEW, await self._sources(in_view, row.sender)),
         ]
-        told = [f"{heading}\n{bounded(lines)}" for heading, lines in parts if lines]
-        return "\n\n".join(told) or NONE_FITTED
+        sections = [f"{heading}\n{bounded(lines)}" for heading, lines in parts if lines]
+        return "\n\n".join(sections) or NONE_FITTED
 
-    async def _meant(self, tx: Transaction, row: Waiting, scope: str) -> tuple[str | None, str]:
-        """The cast of the answer that is meant; or why there is none to speak of."""
+    async def _answer_asked_about(
+        self, tx: Transaction, row: Waiting, scope: str
+    ) -> tuple[str | None, str]:
+        """Return the cast of the answer that is asked about; or a text that says why there is none."""
         outbox = self._stores.outbox
         if row.replies_to is None:
             return await outbox.last_answer(tx, row.conversation_id, scope), NO_ANSWER
@@ -278,21 +280,22 @@ class Remembered:
         return lines
 
     async def _messages(self, fact: Fact, asker: str) -> list[str]:
-        """Those it came from: who said each, when, and where that is, or what it was.
+        """Return the source messages of a memory: who wrote each, when, and its address or its text.
 
-        All of them were said in the scope of the memory, so whoever sees that may see them.
+        All of them were written in the scope of the memory, so everybody who may see the memory may
+        see them.
         """
         inbox = self._stores.inbox
         async with self._stores.database.transaction() as tx:
             found = [await inbox.find(tx, origin) for origin in fact.origins]
             rows = {row.edits or row.event_id: row for row in found if row and row.body}
-            said = {
+            texts = {
                 name: (await inbox.newest_version(tx, name) or row).body
                 for name, row in rows.items()
             }
-        told = [self._message(row, said[name], asker) for name, row in rows.items()]
-        more = len(told) - MOST_MESSAGES
-        return told[:MOST_MESSAGES] + ([f"and {more} messages more"] if more > 0 else [])
+        lines = [self._message(row, texts[name], asker) for name, row in rows.items()]
+        more = len(lines) - MOST_MESSAGES
+        return lines[:MOST_MESSAGES] + ([f"and {more} messages more"] if more > 0 else [])
 
     def _message(self, row: Waiting, said: str, asker: str) -> str:
         who = "you" if row.sender == asker else plain(display_name(row.sender_name) or row.sender)

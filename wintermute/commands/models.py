@@ -30,11 +30,11 @@ GONE_SINCE = " (no longer configured)"
 NOTHING_USED = "- no model calls"
 FOR_OWNER = "I show the use of all chats only in a direct chat: ask me there."
 Judge = Callable[[str], Awaitable[Judgement]]
-"""Decides if a message fits into a backend's window beside instructions and tools (L-090)."""
+"""Returns how a message fits into a backend's window beside instructions and tools (L-090)."""
 
 
-class ModelVerbs:
-    """Answers `/model` and `/usage`, for those who are in a room now."""
+class ModelCommands:
+    """Answers `/model` and `/usage`."""
 
     def __init__(self, stores: Stores, llm: Llm, judge: Judge, clock: Clock) -> None:
         self._stores = stores
@@ -44,7 +44,7 @@ class ModelVerbs:
         self._clock = clock
 
     async def refused(self, row: Waiting) -> str | None:
-        """Say why the model that a line names cannot be chosen; None: it can, or none is named."""
+        """Return why the named model cannot be chosen; None: it can, or none is named."""
         name = named_in(row.body)
         if not name:
             return None
@@ -59,7 +59,7 @@ class ModelVerbs:
         return UNFIT.format(name=_name(name), problem=judgement.text) if unfit else None
 
     async def model(self, tx: Transaction, row: Waiting, _scope: str) -> str:
-        """Choose the model that a line names, or list all."""
+        """Choose the named model, or list all."""
         conversations, name = self._stores.conversations, named_in(row.body)
         if not name:
             return self._listed(await conversations.backend(row.conversation_id))
@@ -78,22 +78,24 @@ class ModelVerbs:
         return "\n".join([asks, "", *lines, "", HOW])
 
     async def usage(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        """Tell what this conversation used; its owner alone reads of all chats."""
+        """Return the usage of this conversation; the owner also sees that of all chats."""
         calls, zone = self._stores.model_calls, self._stores.tasks.zone
-        told = [_bill("This conversation", await calls.of_conversation(tx, row.conversation_id))]
+        sections = [
+            _bill("This conversation", await calls.of_conversation(tx, row.conversation_id))
+        ]
         if not is_owner(row.origin):
-            return told[0]
+            return sections[0]
         if not self._stores.owner.owns(scope):
-            return f"{told[0]}\n\n{FOR_OWNER}"
+            return f"{sections[0]}\n\n{FOR_OWNER}"
         today = self._clock.now().astimezone(zone).date()
         for heading, day in (("Today", today), ("This month", today.replace(day=1))):
             since = datetime.combine(day, time(), zone)
-            told.append(_bill(f"{heading}, all chats", await calls.by_backend(tx, since)))
-        return "\n\n".join(told)
+            sections.append(_bill(f"{heading}, all chats", await calls.by_backend(tx, since)))
+        return "\n\n".join(sections)
 
 
 def _bill(heading: str, spent: Mapping[str, Spent]) -> str:
-    """A line for each backend, and their sum in the heading."""
+    """Return a line for each backend, and their sum in the heading."""
     lines = [f"- {_name(name)}: {_used(each)}" for name, each in spent.items()]
     if len(lines) > 1:
         first, *rest = spent.values()
@@ -102,7 +104,7 @@ def _bill(heading: str, spent: Mapping[str, Spent]) -> str:
 
 
 def _used(used: Spent) -> str:
-    """Tokens, and USD where there was a price; small sums with more digits than cents."""
+    """Return tokens, and USD if there is a price; small sums with more digits than cents."""
     usd = f", {used.usd:.{4 if used.usd >= 0.01 else 6}f} USD" if used.usd else ""
     tokens = f"{used.tokens_in:,} tokens in ({used.tokens_cached:,} from a cache)"
     return f"{counted(used.calls, 'call')}, {tokens}, {used.tokens_out:,} out{usd}"

@@ -1,4 +1,4 @@
-"""Nights in a chat: to have one now, to read what it did here, to answer it, and to take it back."""
+"""Nights in a chat: starting one, reading what it did here, answering its questions, and undoing it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -57,32 +57,31 @@ GONE = "I have forgotten what it was about, so I cannot undo it."
 NOTHING_OPEN = "I have no open questions here."
 USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night N new|old|both|neither`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
 HOW = {"failed": " failed", "left": " goes on in the next night"}
-"""What became of a phase that did not end."""
+"""Words for a phase that was not finished."""
+
+Mask = Callable[[Decision], Decision]
+"""Returns the item as it may be shown to the person or model that asks."""
 
 
-Seen = Callable[[Decision], Decision]
-"""What is shown of an item to whoever asked."""
-
-
-class NightVerbs:
-    """Answers `/night` and `/dream`, for those who are in a room now."""
+class NightCommands:
+    """Answers `/night` and `/dream`."""
 
     def __init__(self, stores: Stores, tidying: Tidying, dreaming: Dreaming, clock: Clock) -> None:
         self._stores = stores
         self._dreaming = dreaming
-        self._deeds = tidying.deeds
+        self._executors = tidying.deeds
         self._questions = Questions(stores)
         self._clock = clock
 
     async def finding(self) -> Finding:
-        """What `/status` says of nights."""
+        """Return the line of a status about nights."""
         stores, zone = self._stores, self._stores.tasks.zone
         return await night_finding(
             stores.database, self._clock, self._dreaming, zone, stores.data_dir
         )
 
     async def dream(self, tx: Transaction, row: Waiting, _scope: str) -> str:
-        """Owe a night now; how it went is told when it ends."""
+        """Enqueue a night now; its report comes when it ends."""
         if not is_owner(row.origin):
             return NOT_YOURS
         running = await self._stores.nights.running(tx)
@@ -91,43 +90,41 @@ class NightVerbs:
         return FOLLOWS if running else BEGUN
 
     async def prepared(self, row: Waiting, scope: str) -> str:
-        """What `/night` and its words come to; all of it takes transactions of its own."""
+        """Answer `/night` and its words. It opens transactions of its own."""
         return await self.said(row.body.replace(",", " ").split()[1:], row.origin, scope)
 
     async def has_news(self, scope: str) -> bool:
-        """Whether a night did or asked something there lately."""
+        """Return True if a recent night changed or asked something in this scope."""
         return await self._stores.nights.has_news(scope)
 
     async def said(
         self, words: Sequence[str], origin: Origin, scope: str, *, by_model: bool = False
     ) -> str:
-        """What is answered to these words behind `/night`; to a model no words from outside."""
-        seen: Seen = for_a_model if by_model else replace
+        """Answer the words after `/night`; a model gets no words from outside."""
+        mask: Mask = for_a_model if by_model else replace
         if words[1:] and words[-1].casefold() in VERBS:  # `/night 3 old`
             words = [words[-1], *words[:-1]]
         verb = words[0].casefold() if words else ""
         if verb not in (*VERBS, "undo"):
-            return await _or_why_not(self._shown(words, scope, seen))
+            return await _or_why_not(self._shown(words, scope, mask))
         if self._stores.owner.is_unvouched(origin, scope):
             return UNVOUCHED
         if verb == "undo":
             return await _or_why_not(self._undo(words[1:], scope, by_model=by_model))
-        return await _or_why_not(self._answered(words[1:], scope, seen, verb))
+        return await _or_why_not(self._answered(words[1:], scope, mask, verb))
 
     async def shown(self, item: str, scope: str) -> str:
-        """What a model is answered to `/night` with this item, whatever it is called.
+        """Answer `/night ITEM` to a model, whatever the item is called.
 
         It changes nothing.
         """
         return await _or_why_not(self._shown([item] if item else [], scope, for_a_model))
 
-    # Reading
-
-    async def _shown(self, words: Sequence[str], scope: str, seen: Seen) -> str:
+    async def _shown(self, words: Sequence[str], scope: str, mask: Mask) -> str:
         if len(words) > 1:
             return USAGE
         if words and ("#" in words[0].strip("`#") or is_number(words[0])):
-            item = seen(await self._questions.shown(words[0], scope))
+            item = mask(await self._questions.shown(words[0], scope))
             answers = ["", f"{how_to_answer(item)} answers."] * (item.state == "open")
             return "\n".join([*whole(item, chat=True), *answers])
         night = await self._night_shown(words, scope)
@@ -135,7 +132,7 @@ class NightVerbs:
         if night is None:
             return EMPTY_LISTS["nights"]
         everything = await self._stores.decisions.listed(self._stores.database, night.id)
-        items = [seen(item) for item in everything if item.scope == scope]
+        items = [mask(item) for item in everything if item.scope == scope]
         older = [item for item in waiting if item.night != night.id]
         taken = {item.n for item in older}
         lines = [self._head(night, scope)]
@@ -151,11 +148,11 @@ class NightVerbs:
         lines += [] if items else ["", NOTHING_HERE]
         if others := len(everything) - len(items):
             lines.append(f"and {counted(others, 'item')} of other chats: `/night` shows them there")
-        lines += [f"Still asked: `{item.id}` {item_words(seen(item))}" for item in older]
+        lines += [f"Still asked: `{item.id}` {item_words(mask(item))}" for item in older]
         return "\n".join([bounded(lines), *([ANSWERS] if waiting else [])])
 
     async def _night_shown(self, words: Sequence[str], scope: str) -> Night | None:
-        """The one that is named; else the newest that did or asks something here, or the newest."""
+        """Return the named night; else the newest with changes or questions here; else the newest."""
         if words:
             return await self._questions.night(words[0].strip("`"), scope)
         return await self._questions.newest_of(
@@ -163,7 +160,7 @@ class NightVerbs:
         )
 
     def _head(self, night: Night, scope: str) -> str:
-        """Which night it is, what is to know of its phases here and, for the owner, of all."""
+        """Return the heading of a night, with the notes of its phases here; the owner sees those of all."""
         zone, owns = self._stores.tasks.zone, self._stores.owner.owns(scope)
         said = f"**Night of {night.date}** (`{night.id}`): {_how_far(night, zone)}"
         noted = [
@@ -175,23 +172,21 @@ class NightVerbs:
         noted += [f"{counted(elsewhere, 'phase')} of others failed"] if elsewhere else []
         return "\n".join([said, *(f"- {note}" for note in noted)])
 
-    # Answering
-
-    async def _answered(self, words: Sequence[str], scope: str, seen: Seen, verb: str) -> str:
+    async def _answered(self, words: Sequence[str], scope: str, mask: Mask, verb: str) -> str:
         if not words:
             return USAGE
         ask = self._questions
         try:
             items = await ask.meant(words, scope)
         except SeveralMeant as several:
-            return bounded([SEVERAL, *(item_line(seen(each), each.id) for each in several.items)])
-        done = [await ask.follow(item, verb, self._deeds) for item in items]
+            return bounded([SEVERAL, *(item_line(mask(each), each.id) for each in several.items)])
+        done = [await ask.follow(item, verb, self._executors) for item in items]
         yes = VERBS[verb] != "both"
-        lines = [_answer_line(replace(each, item=seen(each.item)), yes=yes) for each in done]
+        lines = [_answer_line(replace(each, item=mask(each.item)), yes=yes) for each in done]
         return bounded(lines) or NOTHING_OPEN
 
     async def _undo(self, words: Sequence[str], scope: str, *, by_model: bool) -> str:
-        """Take back the newest night that did something here, a night, or one item."""
+        """Undo the newest night that changed something here, a named night, or one item."""
         if len(words) > 1:
             return USAGE
         items, whole = await self._to_undo(words, scope)
@@ -232,7 +227,7 @@ class NightVerbs:
 
 
 async def _or_why_not(answer: Awaitable[str]) -> str:
-    """An answer, or in a sentence why there is none."""
+    """Return an answer, or the reason why there is none, as a sentence."""
     try:
         return await answer
     except StorageBlocked:

@@ -1,7 +1,7 @@
-"""Facts, tasks and changes in a chat: as lists for a person, and what acts on one task.
+"""Tasks, facts and changes in a chat: lists for a person, and commands that change one task.
 
-`/tasks` has the list, and lines that do what reactions on reminders do (T-011, T-063); `/remind`
-makes a promise without a model (T-062).
+`/tasks` lists the tasks and does what reactions on reminders do (T-011, T-063); `/remind` makes a
+reminder without a model (T-062).
 """
 
 import re
@@ -21,32 +21,32 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Json
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
-from wintermute.tasks.due import in_short, tomorrow
+from wintermute.tasks.due import relative_time, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import spoken, timed, unread
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import CLOSE, EVERYWHERE, Status, Target, Task, Tasks
 from wintermute.text import EMPTY_LISTS, plain
 
-MOST = 160  # characters of one side of a change
+MOST = 160  # characters of a text in a list
 MOST_LINES = 50
 NOTHING_TO_UNDO = "There is nothing to undo: everything is as it was before."
 THINGS = {"fact": "memory", "task": "task"}
-"""Kinds of items that have an id in place of a name, in words for people."""
+"""People's words for the kinds of items that have an id in place of a name."""
 BY = {"undo": "an undo", "import": "an import", "edit": "an edit", "command": "a command"}
-"""Causes of changes that are not the assistant's own."""
+"""People's words for causes of changes other than the assistant."""
 PARTS = {"content": "text", "schedule": "time", "ai_prompt": "prompt", "valid_to": "end"}
-"""Fields of items whose name is not the word of people for them."""
+"""People's words for the fields of items."""
 CORE = "what I always keep in mind"
 GROUPS = ("Today", "This week", "Later", "Any time", "Paused")
-USUAL = 5  # the priority that is not named
+USUAL = 5  # the priority that a list leaves out
 WEEK = 7
-"""Days, today among them, so that each is named once by its weekday."""
+"""Days, including today: each weekday comes once."""
 HELD = "due, but I have no room to post it in"
 SNOOZE = timedelta(minutes=10)
 TASK_ID = re.compile(r"task_\w+")
 AROUND = "`#()[].,:;"
-"""Marks that people copy with an id."""
+"""Marks that people copy together with an id."""
 VERBS = """\
 - `/tasks`: list the tasks of this chat
 - `/tasks done TASK`: mark it as done; a repeating task comes again at its next time
@@ -65,17 +65,17 @@ FORMS = (
 )
 TO_ME = re.compile(r"\Ame\s+", re.IGNORECASE)
 LINK = re.compile(r"\A(?:to|that|of|about)\s+", re.IGNORECASE)
-"""Words of `/remind me tomorrow at 9 to call mum` that are no part of the reminder."""
+"""Words of `/remind me tomorrow at 9 to call mum` that are not part of the reminder."""
 
 
 def bounded(lines: list[str], count: int = 0) -> str:
-    """The first of the lines, and how many more there are; of `count`, if not all are given."""
+    """Join the first lines, and say how many more there are (of `count`, if some are left out already)."""
     more = max(len(lines), count) - MOST_LINES
     return "\n".join(lines[:MOST_LINES] + ([f"\nand {more} more"] if more > 0 else []))
 
 
 def task_line(task: Task) -> str:
-    """As in the prompt, with the status where it is not active."""
+    """Return a task as the prompt shows it, with its status unless it is active."""
     when = f" [{task.schedule}]" if task.schedule else ""
     ended = f"{task.status}: {task.reason}" if task.reason else task.status
     status = "" if task.status == "active" else f" ({ended})"
@@ -83,7 +83,7 @@ def task_line(task: Task) -> str:
 
 
 def set_lines(change_set: ChangeSet, zone: ZoneInfo) -> list[str]:
-    """Id, time and cause, then what was before and after of each item."""
+    """Return id, time and cause of a change set, then the old and new state of each item."""
     when = change_set.created_at.astimezone(zone)
     undone = f", undoes {change_set.undoes}" if change_set.undoes else ""
     head = f"{change_set.id}  {when:%Y-%m-%d %H:%M}  {change_set.cause}{undone}"
@@ -95,7 +95,7 @@ def set_lines(change_set: ChangeSet, zone: ZoneInfo) -> list[str]:
 
 
 def change_line(change: Change) -> str:
-    """`+` something new, `-` something gone, `~` something else than before."""
+    """Return a change as a line: `+` something new, `-` something removed, `~` something changed."""
     if change.before is None:
         return f"+ {change.kind} {change.item}: {_brief(change.after)}"
     if change.after is None:
@@ -105,11 +105,11 @@ def change_line(change: Change) -> str:
         for name in {**change.before, **change.after}
         if change.before.get(name) != change.after.get(name)
     ]
-    return f"~ {change.kind} {change.item}: {'; '.join(fields)}{_about(change)}"
+    return f"~ {change.kind} {change.item}: {'; '.join(fields)}{_unchanged_text(change)}"
 
 
-def _about(change: Change) -> str:
-    """What it says, where that is the same as before."""
+def _unchanged_text(change: Change) -> str:
+    """Return the text of an item if the change left it alone."""
     said, before = _brief(change.after), _brief(change.before)
     return f" ({said})" if said and said == before else ""
 
@@ -120,18 +120,18 @@ def _brief(state: Json | None) -> str:
 
 
 def brief(value: object) -> str:
-    """The beginning of a text, in one line."""
+    """Return the beginning of a text, in one line."""
     line = " ".join(str(value).split())
     return line if len(line) <= MOST else f"{line[: MOST - 1]}…"
 
 
-def back_words(undone: Undone) -> str:
-    """What an undo came to, for a chat."""
+def describe_undo(undone: Undone) -> str:
+    """Describe an undo for a chat."""
     return bounded(back_lines(undone)) or NOTHING_TO_UNDO
 
 
 def back_lines(undone: Undone, *, shell: bool = False) -> list[str]:
-    """Word an undo line by line; none where it changed nothing and nothing holds on to it.
+    """Describe an undo line by line; no line if nothing was undone and nothing prevented it.
 
     `shell`: as plain text, with the ids of later changes.
     """
@@ -142,12 +142,14 @@ def back_lines(undone: Undone, *, shell: bool = False) -> list[str]:
 
 def _undone_lines(undone: Undone, shell: bool) -> list[str]:
     partly, shown = {kept.item for kept in undone.kept}, str if shell else plain
-    back = [_taken_back(change, change.item in partly, shown) for change in undone.back]
-    return back + [_stays(kept, shown, kept.held_by if shell else "") for kept in undone.kept]
+    back = [_undone_line(change, change.item in partly, shown) for change in undone.back]
+    return back + [
+        _conflict_line(kept, shown, kept.held_by if shell else "") for kept in undone.kept
+    ]
 
 
-def _stays(kept: Conflict, shown: Callable[[str], str], later: str) -> str:
-    """The part of an item that stays, and the cause of the change that holds on to it."""
+def _conflict_line(kept: Conflict, shown: Callable[[str], str], later: str) -> str:
+    """Name the part of an item that could not be undone, and the later change that prevents it."""
     parts = [PARTS.get(name, name) for name in kept.fields if name != ALL_OF_IT]
     part = f"{' and '.join(parts)} of " if parts else ""
     text = f"the {THINGS.get(kept.kind, kept.kind)} {shown(brief(_text_of(kept, kept.state)))}"
@@ -156,8 +158,8 @@ def _stays(kept: Conflict, shown: Callable[[str], str], later: str) -> str:
     return f"not undone, because {by} changed it {since}: {part}{CORE if kept.kind == 'core' else text}"
 
 
-def _taken_back(change: Change, partly: bool, shown: Callable[[str], str]) -> str:
-    """What an undo did to one item; `before` is what it found, `after` what it left."""
+def _undone_line(change: Change, partly: bool, shown: Callable[[str], str]) -> str:
+    """Describe the undo of one item. `before` is its state before the undo, `after` the restored one."""
     if change.kind == "core":
         return f"{CORE} is {'partly ' if partly else ''}as it was before"
     thing = THINGS.get(change.kind, change.kind)
@@ -172,7 +174,7 @@ def _taken_back(change: Change, partly: bool, shown: Callable[[str], str]) -> st
 
 
 def _text_of(named: Change | Conflict, state: Json | None) -> str:
-    """The words of a memory or task, else the name of the item."""
+    """Return the text of a memory or task, else the name of the item."""
     said = state and named.kind in THINGS and (state.get("text") or state.get("content"))
     return str(said or named.item)
 
@@ -180,7 +182,7 @@ def _text_of(named: Change | Conflict, state: Json | None) -> str:
 def task_list(
     tasks: Sequence[Task], last: Mapping[str, Occurrence], now: datetime, zone: ZoneInfo
 ) -> str:
-    """The tasks under headings, by when they are due; empty if there are none.
+    """Return the tasks under headings by due time; empty if there are none.
 
     `last`: the newest occurrence of each task that has one.
     """
@@ -199,7 +201,7 @@ def task_list(
 
 
 def _moment(task: Task, last: Occurrence | None) -> datetime | None:
-    """When it is due; until it is said, when it was."""
+    """Return when a task is due; until a claimed reminder is delivered, when it was due."""
     if task.status == "paused":
         return None
     if task.next_due is None and last is not None and last.state == "claimed":
@@ -219,7 +221,7 @@ def _days(when: datetime, now: datetime, zone: ZoneInfo) -> int:
 
 
 def _shown(when: datetime, now: datetime, zone: ZoneInfo) -> str:
-    """`18:30` today, `Thu 09:00` in the week to come, else with the date."""
+    """Return `18:30` for today, `Thu 09:00` for the week to come, else the date and time."""
     local, days = when.astimezone(zone), _days(when, now, zone)
     time = f"{local:%H:%M}"
     if days == 0:
@@ -235,15 +237,15 @@ def _line(
         details.append(task.schedule)
     if task.plan.mode != "reminder":
         details.append("runs by itself")
-    notes = [", ".join(details), _own(task, due, now), _lately(task, last, now, zone)]
+    notes = [", ".join(details), _time_remark(task, due, now), _last_outcome(task, last, now, zone)]
     about = "; ".join(note for note in notes if note)
     when = f"{_shown(due, now, zone)} " if due else ""
     line = f"- `{task.number}` {when}{plain(brief(task.content))}"
     return f"{line} ({about})" if about else line
 
 
-def _own(task: Task, due: datetime | None, now: datetime) -> str:
-    """What a person should know about its time."""
+def _time_remark(task: Task, due: datetime | None, now: datetime) -> str:
+    """Return a remark about the task's time."""
     if task.held:
         return HELD
     if task.status == "active" and due is None and task.plan.schedule:
@@ -251,8 +253,8 @@ def _own(task: Task, due: datetime | None, now: datetime) -> str:
     return "overdue" if task.next_due and due and now - task.next_due > LATE else ""
 
 
-def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) -> str:
-    """What came of it the last time, unless all went well."""
+def _last_outcome(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) -> str:
+    """Return how the last occurrence went, unless all went well."""
     if last is None:
         return ""
     reminds = last.mode == "reminder"
@@ -260,7 +262,7 @@ def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) 
     if last.state == "claimed":
         return missed + ("being delivered" if reminds else "its run is not finished")
     if last.state == "failed":
-        # What a run says is as private as the room it ran for.
+        # The result of a run is as private as its room.
         why = f": {plain(brief(last.result))}" if task.scope != EVERYWHERE else ""
         return f"last run failed{why}"
     ended = (last.ended_at or last.due_at).replace(second=0, microsecond=0)
@@ -269,8 +271,8 @@ def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) 
     return f"{missed}last {'said' if reminds else 'run'} late at {_shown(ended, now, zone)}"
 
 
-class TaskVerbs:
-    """Answers `/tasks` and what follows it."""
+class TaskCommands:
+    """Answers `/tasks` and its subcommands."""
 
     def __init__(self, stores: Stores, clock: Clock) -> None:
         self._tasks = stores.tasks
@@ -286,29 +288,29 @@ class TaskVerbs:
         }
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        """The list of a scope, or what became of one task of it."""
+        """List the tasks of a scope, or change one of them."""
         words = row.body.split()[1:]
-        told = await self._occurrences.told_of_rooms(tx, row.conversation_id)
+        room_tasks = await self._occurrences.room_tasks_shown_in(tx, row.conversation_id)
         if not words:
-            return await self._listed({scope, *told.values()})
+            return await self._listed({scope, *room_tasks.values()})
         verb = self._verbs.get(words[0].lower())
         if len(words) == 1 and words[0].lower() in ("done", "snooze", "tomorrow", "cancel"):
-            last = await self._occurrences.last_told(tx, row.conversation_id)
+            last = await self._occurrences.last_delivered(tx, row.conversation_id)
             words += [last] if last else []
         if verb is None or len(words) < 2:
             return f"{self._missing(words)}\n\n{VERBS}"
-        why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
+        why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here finds it
         task_id = ""
         try:
-            task_id = await self._named(" ".join(words[1:]), {scope, *told.values()})
-            its_scope, by_owner = told.get(task_id, scope), is_owner(row.origin)
+            task_id = await self._named(" ".join(words[1:]), {scope, *room_tasks.values()})
+            its_scope, by_owner = room_tasks.get(task_id, scope), is_owner(row.origin)
             return await verb(tx, Target(task_id, its_scope, why, by_owner))
         except ToolFailed as problem:
-            said = str(problem)  # an id is named only to those who gave it
+            said = str(problem)  # the id is shown only if the person wrote it
             return said if task_id in row.body.lower() else said.replace(task_id, "It")
 
     def _missing(self, words: Sequence[str]) -> str:
-        """The part of a line that is wrong or missing, with a line that works."""
+        """Name the wrong or missing part of a line, with a line that works."""
         verb = words[0].lower()
         if verb in self._verbs:
             return f"Which task? Add its number or its words, as in `/tasks {verb} 2`."
@@ -317,11 +319,11 @@ class TaskVerbs:
         return f"I do not know {plain(brief(words[0]))}. {say}"
 
     async def _named(self, name: str, scopes: Collection[str]) -> str:
-        """The id of the one task that is called so, by its number, its id or by words of it."""
+        """Find one task by its number, its id or words of it. Raises: ToolFailed unless there is exactly one."""
         called = name.strip(AROUND).lower()
         if TASK_ID.fullmatch(called):
             return called
-        is_number = called.isascii() and called.isdigit()  # it never means words
+        is_number = called.isascii() and called.isdigit()  # a number is never searched in the text
         begins = re.compile(rf"(?<![a-z0-9]){re.escape(name.casefold())}")  # `all` is not in `call`
         for statuses in (("active", "paused"), ("completed",)):
             found = await self._of(scopes, *statuses)
@@ -345,7 +347,7 @@ class TaskVerbs:
             for status in statuses
             for task in await self._tasks.listed(scope, status)
         ]
-        return list({task.id: task for task in found}.values())  # those of all rooms come twice
+        return list({task.id: task for task in found}.values())  # global ones come twice
 
     async def _listed(self, scopes: Collection[str]) -> str:
         tasks = await self._of(scopes, "active", "paused")
@@ -377,7 +379,7 @@ class TaskVerbs:
         due = last.due_at if last else before.next_due or now.replace(second=0, microsecond=0)
         until = tomorrow(due, now, zone)
         task = await self._tasks.snooze(tx, target, until)
-        return f"Again {in_short(until, now, zone)}: {_named(task)}"
+        return f"Again {relative_time(until, now, zone)}: {_named(task)}"
 
     async def _cancel(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.delete(tx, target)
@@ -402,22 +404,22 @@ class TaskVerbs:
 
     def _spoken(self, task: Task) -> str:
         now, zone = self._clock.now(), self._tasks.zone
-        return in_short(task.next_due, now, zone) if task.next_due else ""
+        return relative_time(task.next_due, now, zone) if task.next_due else ""
 
 
 def _named(task: Task) -> str:
     return plain(brief(task.content))
 
 
-class Reminding:
-    """Reads when and what, and makes a task of it."""
+class RemindCommand:
+    """Answers `/remind`: reads a time and a text, and makes a task of them."""
 
     def __init__(self, tasks: Tasks, clock: Clock) -> None:
         self._tasks = tasks
         self._clock = clock
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        """The reminder, when it is due next, and what must be pointed out about that."""
+        """Make a reminder; the answer says when it is due next, with a remark if that may surprise."""
         line = "".join(row.body.split(maxsplit=1)[1:])
         now = self._clock.now()
         try:
@@ -446,7 +448,7 @@ class Reminding:
         whom = "this room" if task.scope.startswith("room:") else "you"
         if schedule is None or due is None:
             return f"Done: {plain(task.content)}"
-        when = in_short(due, now, zone) + (f" {due.astimezone(zone):%Z}" if zoned else "")
+        when = relative_time(due, now, zone) + (f" {due.astimezone(zone):%Z}" if zoned else "")
         if due <= now:
             return f"That was due {when}, before I read it. I'll remind {whom} now."
         remark = schedule.remark(due, zone)

@@ -1,1 +1,1 @@
-"""The person's own file: what may stand in it, how it is read, and the lock on its data folder."""
+"""The configuration: its keys, how they are read, and the lock on the data folder."""

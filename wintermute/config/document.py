@@ -1,7 +1,7 @@
-"""From YAML text to a small tree of places and plain text, and what a text means under its key.
+"""From YAML text to a small tree of positions and plain text, read by the types of the keys.
 
-YAML's own guesses (`no` is false, `3:30` is 210, dates) never happen: a scalar stays text, and
-what it means is decided by the key it stands under.
+YAML's own guesses (`no` is false, `3:30` is 210, dates) never happen: a scalar stays text until the
+type of its key decides what it means.
 """
 
 import difflib
@@ -22,11 +22,19 @@ from wintermute.config.schema import ORIGIN, URL
 LARGEST = 256 * 1024
 DEEPEST = 12
 QUOTED = re.compile(r"""(['"])(?!<)..+\1""")
+NULLS = {"", "~", "null", "Null", "NULL"}
+TRUTHS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+WHOLE = re.compile(r"[-+]?[0-9]{1,15}")
+LONG = re.compile(r"[-+]?[0-9]{1,20}")
+NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+KeyRules = Mapping[str, Any]
+FILLED_IN = frozenset({"store", "sleep", "conversation"})
+"""The placeholders in braces that an agent's command line may have (W-061)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Where something stands, counted from 1."""
+    """A place in a file, counted from 1."""
 
     line: int
     column: int
@@ -37,7 +45,7 @@ TOP = Position(1, 1)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing a person has to change. `key` is dotted; empty when no key is concerned."""
+    """One thing that a person has to change. `key` is dotted; empty if no key is concerned."""
 
     place: Position
     key: str
@@ -50,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """Text as written; `plain` when it had no quotes."""
+    """Text as written; `plain` if it had no quotes."""
 
     place: Position
     text: str
@@ -67,7 +75,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Keys with their values, in order; the same key may stand there twice."""
+    """Keys with their values, in order; the same key may occur twice."""
 
     place: Position
     pairs: tuple[tuple["Node", "Node"], ...]
@@ -77,7 +85,7 @@ Node = Scalar | Items | Entries
 
 
 def parse(text: str) -> Node | Problem | None:
-    """The document's tree, the one reason why there is none, or None for an empty document."""
+    """Return the document's tree, the one reason why there is none, or None for an empty document."""
     if len(text) > LARGEST:
         return Problem(TOP, "", f"larger than {LARGEST // 1024} KB: this is no configuration")
     try:
@@ -88,13 +96,13 @@ def parse(text: str) -> Node | Problem | None:
         return Problem(place, "", "has a character no YAML may have")
     except yaml.MarkedYAMLError as error:
         return _syntax(error, text)
-    except (ValueError, OverflowError):  # the scanner on "\Uffffffff"
+    except (ValueError, OverflowError):  # the scanner raises it for "\Uffffffff"
         return Problem(TOP, "", "not valid YAML: an escape sequence names no character")
     return None if root is None else _tree(root)
 
 
 class _Plain(yaml.BaseLoader):
-    """Composes without anchors, aliases and tags, and not deeper than we ever need."""
+    """A loader without anchors, aliases, tags and deep nesting."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -140,13 +148,13 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Problem:
         if text[mark.index] == "\t":
             return Problem(place, "", "a tab is where only spaces may be: use spaces")
         return Problem(place, "", f"text that starts with {text[mark.index]} needs quotes")
-    # What YAML quotes may be a part of a secret; names of its own tokens are not.
+    # A text that YAML quotes may be part of a secret; names of its own tokens are not.
     said = QUOTED.sub("…", f"{error.context}: {problem}" if error.context else problem)
     return Problem(place, "", f"not valid YAML: {said}: {_hint(problem)}")
 
 
 def _hint(problem: str) -> str:
-    """What to look for; YAML itself says what it met, not what to do."""
+    """Return what to look for: YAML itself only says what it met."""
     if "unexpected end of stream" in problem:
         return "close the quote or bracket that begins above"
     if "mapping values are not allowed" in problem:
@@ -154,34 +162,27 @@ def _hint(problem: str) -> str:
     return "look at the indentation, quotes and brackets here"
 
 
-NULLS = {"", "~", "null", "Null", "NULL"}
-TRUTHS = dict.fromkeys(("true", "True", "TRUE"), True)
 TRUTHS |= dict.fromkeys(("false", "False", "FALSE"), False)
-WHOLE = re.compile(r"[-+]?[0-9]{1,15}")
-LONG = re.compile(r"[-+]?[0-9]{1,20}")
-NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-
-KeyRules = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Why something is no value. Never repeats it: it may be a secret in the wrong place."""
+    """The reason why a value is invalid. It never repeats the value, which may be a misplaced secret."""
 
     text: str
 
 
 class Unavailable(Wrong):
-    """Why a secret cannot be had, though what stands there is right: not here, or not now."""
+    """The reason why a valid reference to a secret gives none here or now."""
 
 
 def is_null(node: object) -> bool:
-    """Nothing, `~` or `null`."""
+    """Return True for nothing, `~` or `null`."""
     return isinstance(node, Scalar) and node.plain and node.text in NULLS
 
 
 def read_scalar(node: Scalar, kind: Any, rules: KeyRules) -> object:
-    """The value of a key of this kind, or Wrong."""
+    """Return the value of a key of this type, or Wrong."""
     if is_null(node):
         return Wrong(f"must be {expected(kind, rules)}, not empty")
     if kind is bool:
@@ -197,7 +198,7 @@ def read_scalar(node: Scalar, kind: Any, rules: KeyRules) -> object:
 
 
 def plain_value(node: Scalar) -> object:
-    """What a text means that stands under no key of ours, or Wrong: as in JSON, else text."""
+    """Return the value of a text under a key without a type, or Wrong: as in JSON, else text."""
     if not node.plain:
         text = node.text
         lone = any(unicodedata.category(mark) == "Cs" for mark in text)
@@ -215,7 +216,7 @@ def plain_value(node: Scalar) -> object:
 
 
 def expected(kind: Any, rules: KeyRules) -> str:
-    """What to write there, in words."""
+    """Describe a valid value in words."""
     if get_origin(kind) is Mapping:
         return "a section of names with their values"
     if get_origin(kind) is Literal:
@@ -230,7 +231,7 @@ def expected(kind: Any, rules: KeyRules) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that looks most like this one; empty when none is known."""
+    """Return the known name that is most similar; empty if none is known."""
     lower = {item.lower(): item for item in known}
     found = difflib.get_close_matches(name[:60].lower(), lower, n=1, cutoff=0.0)
     return lower[found[0]] if found else ""
@@ -267,12 +268,8 @@ def _text(node: Scalar, kind: Any, rules: KeyRules) -> object:
     if rules.get("command"):
         return _command(text)
     if rules.get("pattern") in (URL, ORIGIN):
-        return text.rstrip("/")  # paths are put behind it
+        return text.rstrip("/")  # a path is appended to it
     return Path(text) if kind is Path else text
-
-
-FILLED_IN = frozenset({"store", "sleep", "conversation"})
-"""What the command line of an agent may name in braces (W-061)."""
 
 
 def _command(text: str) -> str | Wrong:

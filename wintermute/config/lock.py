@@ -1,4 +1,4 @@
-"""One daemon per data folder, and one night: a lock file that holds the number of its process."""
+"""The lock file of a data folder, with the number of its process: one daemon and one night per folder."""
 
 import errno
 import os
@@ -17,10 +17,10 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def hold(data_dir: Path) -> AbstractContextManager[None]:
-    """Keep every other process of ours out of this folder.
+    """Lock this folder against all other processes of ours.
 
-    Raises: DataFolderInUse with the holder's process number; ConfigurationError when the folder
-    is missing or not ours to write; DiskFull.
+    Raises: DataFolderInUse with the holder's process number; ConfigurationError if the folder is
+    missing or not writable; DiskFull.
     """
     return claimed(
         data_dir,
@@ -34,9 +34,9 @@ def hold(data_dir: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def claimed(data_dir: Path, name: str, refusal: Callable[[int], WintermuteError]) -> Iterator[None]:
-    """Hold a lock file, which names our process; `refusal` is told its holder. Raises: as `hold`.
+    """Hold a lock file that names our process; `refusal` gets its holder. Raises: as `hold`.
 
-    The file stays, or two could hold two files.
+    The file is never deleted, or two processes could hold two files.
     """
     with _usable(data_dir):
         descriptor = os.open(data_dir / name, LOCK_FILE, 0o600)
@@ -44,7 +44,7 @@ def claimed(data_dir: Path, name: str, refusal: Callable[[int], WintermuteError]
         with _usable(data_dir), locked(data_dir, patience=None):  # one start at a time
             if _is_locked(descriptor):
                 raise refusal(_read(descriptor))
-            take(descriptor, patience=None)  # at most, a `holder` finishes its look
+            take(descriptor, patience=None)  # waits at most for a `holder` that is reading
             os.ftruncate(descriptor, 0)
             _write_number(descriptor)
         yield
@@ -54,7 +54,7 @@ def claimed(data_dir: Path, name: str, refusal: Callable[[int], WintermuteError]
 
 
 def holder(data_dir: Path, name: str = NAME) -> int | None:
-    """The process that holds a lock file: None when nobody does, 0 when it did not say yet."""
+    """Return the process that holds a lock file: None for nobody, 0 if it has not written its number yet."""
     with _usable(data_dir):
         try:
             descriptor = os.open(data_dir / name, os.O_RDONLY)
@@ -67,14 +67,14 @@ def holder(data_dir: Path, name: str = NAME) -> int | None:
 
 
 def started(data_dir: Path) -> datetime | None:
-    """Tell when the process that holds the folder took it; None when nobody holds it."""
+    """Return when the folder was locked by its present holder; None if there is none."""
     if holder(data_dir) is None:
         return None
     return datetime.fromtimestamp((data_dir / NAME).stat().st_mtime, UTC)
 
 
 def _write_number(descriptor: int) -> None:
-    """A full disk does not keep us away: it is waited for like any other, and the lock is ours."""
+    """Write our process number. On a full disk the lock is ours all the same; the daemon waits for room."""
     try:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
@@ -83,7 +83,7 @@ def _write_number(descriptor: int) -> None:
 
 
 def has_room(data_dir: Path) -> bool:
-    """Whether a megabyte can be written here now; quotas and limits count, not only the disk."""
+    """Return True if a megabyte can be written here now; quotas and limits count, not only the disk."""
     probe = data_dir / PROBE
     try:
         with probe.open("wb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""From config.yaml to a Config: every problem at once, each with its place, no secret shown."""
+"""Reading config.yaml into a Config: all problems at once, each with its place, never showing a secret."""
 
 import dataclasses
 import os
@@ -53,41 +53,42 @@ DEDUP = "dreaming.dedup_similarity"
 QUIET = "quiet.from", "quiet.to"
 CONTRADICTION = "dreaming.contradiction_similarity"
 SECRET = "{env: NAME} or {file: PATH}"
+NAME = re.compile(r"[\w.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class FoundValue:
-    """What stands in the file under a key; an empty optional key does not count as there."""
+class ConfigValue:
+    """A value in the file under a key. An empty optional key does not count."""
 
     place: Position
     value: object
-    """None when it is wrong, which is reported already."""
+    """None for an invalid value, which is reported already."""
     names_backend: bool
 
 
-def check_all(found: Mapping[str, FoundValue], reported: set[str]) -> list[Problem]:
-    """What does not fit together in what could be read, except below the keys reported before."""
+def check_all(found: Mapping[str, ConfigValue], reported: set[str]) -> list[Problem]:
+    """Check the values that must fit together, except below keys that are reported already."""
     problems = [*_login(found), *_owner(found), *_backends(found), *_references(found)]
     problems += [*_memory(found), *_likeness(found), *_web(found), *_quiet(found)]
     return [problem for problem in problems if not reported & set(_upwards(problem.key))]
 
 
 def _upwards(key: str) -> list[str]:
-    """The key and the sections it stands in, from the inside out."""
+    """Return a key and its sections, from the inside out."""
     parts = key.split(".")
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
-def _problem(found: Mapping[str, FoundValue], key: str, text: str) -> Problem:
+def _problem(found: Mapping[str, ConfigValue], key: str, text: str) -> Problem:
     place = next((found[part].place for part in _upwards(key) if part in found), TOP)
     return Problem(place, key, text)
 
 
-def _value(found: Mapping[str, FoundValue], key: str) -> object:
+def _value(found: Mapping[str, ConfigValue], key: str) -> object:
     return found[key].value if key in found else None
 
 
-def _login(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _login(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     given = [key for key in ("matrix.password", "matrix.access_token") if key in found]
     if not given:
         text = f"is missing: write {SECRET}, or give an access_token in the same way"
@@ -96,14 +97,14 @@ def _login(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, "matrix.access_token", "is set beside a password: remove one of them")
 
 
-def _owner(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _owner(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     owner = _value(found, "matrix.owner")
     if owner is not None and owner == _value(found, "matrix.user_id"):
         text = "is the bot's own account (user_id): write the id of the person it belongs to"
         yield _problem(found, "matrix.owner", text)
 
 
-def _backends(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _backends(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     backends = _value(found, BACKENDS)
     if not isinstance(backends, Mapping):
         return
@@ -121,13 +122,13 @@ def _backends(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
 
 
 def _crowded(backend: Backend) -> bool:
-    window: int | None = backend.context_tokens  # None while it is wrong
+    window: int | None = backend.context_tokens  # None if it is invalid
     longest = backend.max_output_tokens
     return longest is not None and window is not None and longest >= window
 
 
-def _memory(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
-    """Better no start than another backend than the one that was asked for (M-021)."""
+def _memory(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
+    """Refuse an incomplete backend: the program must not start with another one (M-021)."""
     backend = _value(found, MEMORY)
     if backend == "qdrant" and _value(found, "memory.qdrant.url") is None:
         yield _problem(found, "memory.qdrant.url", "is missing: backend qdrant needs its address")
@@ -138,8 +139,8 @@ def _memory(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, EMBEDDINGS, f"{text}: {names}" if names else text)
 
 
-def _likeness(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
-    """What is alike enough to be merged is not asked about as a contradiction."""
+def _likeness(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
+    """Check the similarities: what is similar enough to be merged is not asked about as a contradiction."""
     usual = Dreaming()
     merged = _number(found, DEDUP, usual.dedup_similarity)
     compared = _number(found, CONTRADICTION, usual.contradiction_similarity)
@@ -151,8 +152,8 @@ def _likeness(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, key, text)
 
 
-def _web(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
-    """A token that others could guess is no token (V-011)."""
+def _web(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
+    """Refuse a token that others could guess (V-011)."""
     token, host = _value(found, "web.token"), _value(found, "web.host")
     public = _value(found, "web.public_url")
     named = [host] if isinstance(host, str) else []
@@ -165,7 +166,7 @@ def _web(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, "web.token", f"{text} write a longer one, or none")
 
 
-def _quiet(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _quiet(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     given = [key for key in QUIET if key in found]
     if len(given) == 1:
         (missing,) = {*QUIET} - {*given}
@@ -174,13 +175,13 @@ def _quiet(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         yield _problem(found, QUIET[1], "is when they begin: write another time, or neither")
 
 
-def _number(found: Mapping[str, FoundValue], key: str, usual: float) -> float | None:
-    """What counts for a key; None: it is wrong."""
+def _number(found: Mapping[str, ConfigValue], key: str, usual: float) -> float | None:
+    """Return the number under a key, or its default; None if it is invalid."""
     value = found[key].value if key in found else usual
     return value if isinstance(value, float) else None
 
 
-def _references(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+def _references(found: Mapping[str, ConfigValue]) -> Iterator[Problem]:
     backends = _value(found, BACKENDS)
     if not isinstance(backends, Mapping) or not backends:
         return
@@ -191,16 +192,13 @@ def _references(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
             yield _problem(found, key, text)
 
 
-NAME = re.compile(r"[\w.-]{1,64}")
-
-
 def environment() -> Mapping[str, str]:
-    """The environment of this process; the rest of the program takes it from here."""
+    """Return the environment of this process; the rest of the program takes it from here."""
     return os.environ  # noqa: TID251  the one place that may
 
 
 def read_config(path: Path, environment: Mapping[str, str]) -> Config:
-    """The configuration in this file.
+    """Read the configuration.
 
     Raises: ConfigurationError with one line for each problem, `FILE:LINE:COLUMN: key: what`.
     """
@@ -213,7 +211,7 @@ def read_config(path: Path, environment: Mapping[str, str]) -> Config:
 def read_with_gaps(
     path: Path, environment: Mapping[str, str]
 ) -> tuple[Config, tuple[Problem, ...]]:
-    """The configuration in this file, and which secrets it has not, for who needs not all of them.
+    """Read the configuration and list the secrets it lacks, for callers that do not need all of them.
 
     Raises: ConfigurationError for all other problems, with these as well.
     """
@@ -235,9 +233,9 @@ def read_with_gaps(
 
 
 def read_wiki(document: Node, folder: Path, data: Path) -> tuple[Wiki, tuple[Problem, ...]]:
-    """What another source than config.yaml says of the wiki, and what is wrong with it.
+    """Read settings of the wiki from another source than config.yaml, with their problems.
 
-    Paths start in `folder`; a prompt file may be in the data directory `data` as well.
+    Paths are relative to `folder`; a prompt file may be in the data directory `data` as well.
     """
     walk = _Walk(Sources(folder, {}), data)
     return walk.section(Wiki, document, ""), tuple(sorted(walk.problems))
@@ -251,7 +249,7 @@ def _with_base(config: Config) -> Config:
 
 
 def unreadable(path: Path, problems: Iterable[Problem]) -> ConfigurationError:
-    """What to tell of these problems in a file."""
+    """Return one error for these problems in a file."""
     return ConfigurationError("\n".join(f"{path}:{problem}" for problem in sorted(problems)))
 
 
@@ -275,18 +273,18 @@ def _load(path: Path) -> str:
 
 
 class _Walk:
-    """One pass over the document. A value with a problem is None: nobody will see it."""
+    """One pass over the document. An invalid value becomes None, and its problem is listed."""
 
     def __init__(self, sources: Sources, data: Path) -> None:
-        """`data`: the data directory, where the document does not say which it is."""
+        """`data` is the data directory if the document does not name one."""
         self._sources = sources
         self._data = data
         self.problems: list[Problem] = []
         self.missing: list[Problem] = []
-        self.found: dict[str, FoundValue] = {}
+        self.found: dict[str, ConfigValue] = {}
 
     def section(self, shape: Any, node: Node, key: str) -> Any:
-        """The frozen value of a section and, in `problems`, what is wrong with it."""
+        """Return the frozen value of a section; its problems go to `problems`."""
         fields = {key_name(field): field for field in dataclasses.fields(shape)}
         given = self._entries(node, key)
         for name in given.keys() - fields.keys():
@@ -318,7 +316,7 @@ class _Walk:
         if optional and is_null(node):
             return None
         value = self._present(node, kind, rules, key)
-        self.found[key] = FoundValue(node.place, value, bool(rules.get("backend")))
+        self.found[key] = ConfigValue(node.place, value, bool(rules.get("backend")))
         return value
 
     def _present(self, node: Node, kind: Any, rules: KeyRules, key: str) -> Any:
@@ -352,11 +350,11 @@ class _Walk:
         return self._prompt(value) if isinstance(value, Path) and rules.get("prompt") else value
 
     def _prompt(self, name: Path) -> Path | Wrong:
-        """Beside the file that names it, else in the data directory (W-055)."""
+        """Find a prompt file beside the file that names it, else in the data directory (W-055)."""
         known = self.found.get("data_dir")
         data = known.value if known and isinstance(known.value, Path) else self._data
         places = dict.fromkeys((self._sources.path(str(name)), data / name))
-        found = next((each for each in places if os.path.isfile(each)), None)  # noqa: PTH113  Path's own may raise
+        found = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113  Path's own may raise
         looked = ", nor ".join(map(str, places))
         return found or Wrong(f"there is no file {looked}: write it, or correct the path")
 
@@ -364,7 +362,7 @@ class _Walk:
         return self._sources.path(str(value)) if isinstance(value, Path) else value
 
     def _named(self, node: Entries, kind: Any, rules: KeyRules, key: str) -> Mapping[str, Any]:
-        """A section whose keys are names of the person's choice."""
+        """Read a section whose keys are names of the person's choice."""
         values: dict[str, Any] = {}
         for name, (place, value) in self._entries(node, key).items():
             if NAME.fullmatch(name):
@@ -375,7 +373,7 @@ class _Walk:
         return types.MappingProxyType(values)
 
     def _free(self, node: Entries, reserved: Mapping[str, str], key: str) -> Mapping[str, Any]:
-        """A section for somebody else: any names and values, but not those that are ours to say."""
+        """Read a section for somebody else's program: any names, except those that Wintermute sets itself."""
         for name, _ in node.pairs:
             if isinstance(name, Scalar) and name.text in reserved:
                 other = reserved[name.text]
@@ -385,15 +383,17 @@ class _Walk:
         return types.MappingProxyType(self._plain(node, key))
 
     def _plain(self, node: Node, key: str) -> Any:
-        """The value that a node has without a key that says what it means."""
+        """Return the value of a node under a key without a type."""
         if isinstance(node, Items):
             return [self._plain(item, f"{key}[{n}]") for n, item in enumerate(node.items)]
         if isinstance(node, Entries):
-            found: dict[str, Any] = {}
+            values: dict[str, Any] = {}
             for name, (place, value) in self._entries(node, key).items():
-                self._plain(Scalar(place, name, plain=False), key)  # a name is carried as well
-                found[name] = self._plain(value, _dotted(key, shown(name)))
-            return found
+                self._plain(
+                    Scalar(place, name, plain=False), key
+                )  # a name becomes part of the request as well
+                values[name] = self._plain(value, _dotted(key, shown(name)))
+            return values
         meant = plain_value(node)
         if isinstance(meant, Wrong):
             self._report(node.place, key, meant.text)
@@ -401,7 +401,7 @@ class _Walk:
         return meant
 
     def _entries(self, node: Node, key: str) -> dict[str, tuple[Position, Node]]:
-        """The keys of a section, each once, with their places and values."""
+        """Return the keys of a section, each once, with their places and values."""
         if not isinstance(node, Entries):
             self._report(node.place, key, "must be a section with keys below it")
             return {}
@@ -423,13 +423,13 @@ def _dotted(key: str, name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """A key as it may be shown: `password:abc` lost its blank, and abc is nobody's business."""
+    """Return a key as it may be shown: in `password:abc` a blank is missing, and abc may be a secret."""
     match = NAME.match(name)
     return match[0] if match else "?"
 
 
 def _required(kind: Any) -> tuple[Any, bool]:
-    """The kind without its `| None`, and whether it had one."""
+    """Return a type without its `| None`, and whether it had one."""
     if get_origin(kind) not in (types.UnionType, Union):
         return kind, False
     return next(part for part in get_args(kind) if part is not types.NoneType), True

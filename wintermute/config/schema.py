@@ -17,17 +17,43 @@ from zoneinfo import ZoneInfo
 from wintermute.messages import Size
 from wintermute.owner import Owner
 
+USER_ID = r"@[^:\s]+:\S+"
+ORIGIN = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?"
+"""An address without a path."""
+URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
+"""A user and password are not allowed in it: they would be a secret in plain sight."""
+A_URL = "https://example.org"
+A_PROXY = "http://127.0.0.1:3128"
+PROXY = r"http://([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?"
+A_USER = "@name:example.org"
+LONGEST_ANSWER = 4096
+"""The longest answer, in tokens, of a backend without a configured value."""
+RESERVED: Mapping[str, str] = {
+    **dict.fromkeys(("messages", "tools", "tool_choice", "stream", "stream_options", "n"), ""),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
+    "model": "model",
+}
+"""Fields of a request that Wintermute sets itself, with the backend's key for it, if there is one."""
+BY_MEANING = ("local_vector", "qdrant")
+"""The memory backends with vectors."""
+OF_THE_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
+LEVELS = 2
+SHORTEST_TOKEN = 20
+DATA = Path("data")
+WIKI = "wiki"
+UNTOUCHED = "matrix.homeserver is still the example: change the lines marked EDIT"
+
 
 def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-    """A field of the configuration.
+    """Declare a field of the configuration.
 
-    `rules`: `least` and `most` for numbers; `pattern` for text, with an `example` that matches
-    it; `suggests=True` for a choice whose nearest is named; `zone=True` for a time zone; `backend=True` for the name of one of `llm.backends`;
-    `prompt=True` for a prompt file, which may be in the data folder as well; `command=True` for the
-    command line of an agent;
-    `reserved` for the names that a free section may not hold, with the key to write instead;
-    `later=True` while the feature behind the key does not exist yet (accepted and checked, not
-    written to config.yaml). A Path is relative to the folder of the file.
+    `rules`: `least` and `most` for numbers; `pattern` for text, with an `example` that matches it;
+    `suggests=True` for a choice whose nearest is named; `zone=True` for a time zone; `backend=True`
+    for the name of one of `llm.backends`; `prompt=True` for a prompt file, which may be in the data
+    folder as well; `command=True` for the command line of an agent; `reserved` for the names that a
+    free section may not hold, with the key to write instead; `later=True` while the feature behind
+    the key does not exist yet (accepted and checked, not written to config.yaml). A Path is
+    relative to the folder of the file.
     """
     metadata = {"doc": doc, **rules}
     if default is not dataclasses.MISSING and callable(default):
@@ -36,12 +62,12 @@ def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
 
 
 def key_name(field: "dataclasses.Field[Any]") -> str:
-    """Name the key of a field: `from` is no name in Python."""
+    """Return the key of a field, without the `_` that Python needs after `from`."""
     return field.name.rstrip("_")
 
 
 class Secret:
-    """A value that never shows itself; only `reveal` gives it."""
+    """A secret that never shows itself; only `reveal` returns it."""
 
     __slots__ = ("_value",)
 
@@ -49,7 +75,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The secret itself, for the one call that needs it."""
+        """Return the secret itself, for the one call that needs it."""
         return self._value
 
     def __repr__(self) -> str:
@@ -60,17 +86,6 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._value)
-
-
-USER_ID = r"@[^:\s]+:\S+"
-ORIGIN = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?"
-"""An address without a path."""
-URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
-"""No user and password in it: those would be a secret in plain sight."""
-A_URL = "https://example.org"
-A_PROXY = "http://127.0.0.1:3128"
-PROXY = r"http://([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?"
-A_USER = "@name:example.org"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +133,7 @@ class Matrix:
 
     @property
     def people(self) -> frozenset[str]:
-        """Everybody who may talk to the bot."""
+        """All people who may talk to the bot."""
         return frozenset({self.owner, *self.allowed_users})
 
 
@@ -131,16 +146,6 @@ class Price:
         "Tokens read from the cache; empty: the price of input.", None, least=0
     )
     output: float = key("Tokens written.", 0.0, least=0)
-
-
-LONGEST_ANSWER = 4096
-"""Of a backend whose configuration names no other."""
-RESERVED: Mapping[str, str] = {
-    **dict.fromkeys(("messages", "tools", "tool_choice", "stream", "stream_options", "n"), ""),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
-    "model": "model",
-}
-"""What a request says by itself, and the key of the backend that says it, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +188,7 @@ class Backend:
 
     @property
     def longest_answer(self) -> int:
-        """Tokens an answer may have."""
+        """The most tokens an answer may have."""
         return self.max_output_tokens or min(self.context_tokens // 4, LONGEST_ANSWER)
 
 
@@ -228,12 +233,12 @@ class Llm:
 
     @property
     def small(self) -> frozenset[str]:
-        """The backends whose models are small."""
+        """The backends with small models."""
         return frozenset(name for name, each in self.backends.items() if each.size == "small")
 
     @property
     def sizes(self) -> frozenset[Size]:
-        """Those of all backends."""
+        """The sizes of all backends' models."""
         return frozenset(each.size for each in self.backends.values())
 
 
@@ -264,10 +269,6 @@ class Qdrant:
     api_key: Secret | None = key("API key of the Qdrant server.", None)
 
 
-BY_MEANING = ("local_vector", "qdrant")
-"""The backends that have vectors."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     backend: Literal["local_vector", "fts5", "flat_file", "qdrant"] = key(
@@ -291,7 +292,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentSizeLimits:
-    """Characters (P-048, P-053)."""
+    """Limits in characters (P-048, P-053)."""
 
     memories: int = key("Memories.", 10000, least=1)
     tasks: int = key("Open tasks.", 5000, least=1)
@@ -346,9 +347,6 @@ class Seed:
     )
 
 
-OF_THE_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dreaming:
     enabled: bool = key("Tidy memories, tasks, skills and pages every night.", True)
@@ -386,9 +384,6 @@ class MemoryHarvest:
     inactivity_minutes: int = key("Length of that pause, in minutes.", 15, least=1)
 
 
-LEVELS = 2
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubSessionSettings:
     max_depth: int | None = key(
@@ -404,7 +399,7 @@ class SubSessionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiki:
-    """Also what a cathedral.json may say (W-053)."""
+    """The wiki's settings; a cathedral.json may hold them as well (W-053)."""
 
     store_path: Path | None = key("Folder of your pages; empty: wiki in data_dir.", None)
     runtime_prompt: Path | None = key(
@@ -430,7 +425,7 @@ class Wiki:
 
     @property
     def prompts(self) -> tuple[Path, ...]:
-        """The prompt files that are named."""
+        """The prompt files that are configured."""
         return tuple(filter(None, (self.runtime_prompt, self.consolidation_prompt)))
 
 
@@ -488,20 +483,17 @@ class Web:
 
     @property
     def public_host(self) -> str:
-        """The name in the address that browsers use; "" where there is none."""
+        """The host name in the browsers' address; "" if none is configured."""
         return (urlsplit(self.public_url or "").hostname or "").lower()
 
     @property
     def is_exposed(self) -> bool:
-        """Decide if other machines may reach the port; a loopback `public_url` says that none can."""
+        """True if other machines may reach the port. With a loopback `public_url` none can."""
         return not is_loopback(self.host) and not is_loopback(self.public_host)
 
 
-SHORTEST_TOKEN = 20
-
-
 def is_loopback(host: str) -> bool:
-    """Decide if a name or address is this machine's own loopback."""
+    """Return True if a name or address is this machine's own loopback."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -523,24 +515,20 @@ class QuietHours:
     to: str | None = key("Time when they end.", None, pattern=OF_THE_CLOCK, example="07:00")
 
     def covers(self, at: time) -> bool:
-        """Decide if a time of day is within them; they may pass midnight."""
+        """Return True if a time of day is within the quiet hours; they may pass midnight."""
         if self.from_ is None or self.to is None:
             return False
         begin, end = time.fromisoformat(self.from_), time.fromisoformat(self.to)
         return begin <= at < end if begin < end else not end <= at < begin
 
     def until(self, now: datetime, zone: ZoneInfo) -> datetime | None:
-        """Their end, if `now` is within them."""
+        """Return the end of the quiet hours if `now` is within them."""
         here = now.astimezone(zone)
         if self.to is None or not self.covers(here.time()):
             return None
         end = time.fromisoformat(self.to).replace(fold=here.fold)
         day = here.date() + timedelta(days=here.time() >= end)
         return datetime.combine(day, end, zone).astimezone(UTC)
-
-
-DATA = Path("data")
-WIKI = "wiki"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,12 +560,12 @@ class Config:
 
     @property
     def owner(self) -> Owner:
-        """Whose assistant this is."""
+        """The owner of the assistant."""
         return Owner(self.matrix.owner)
 
     @property
     def nights(self) -> Dreaming:
-        """Nightly tidying, whose report waits for the end of the quiet hours."""
+        """The settings of the nights. A report within the quiet hours waits for their end."""
         end = self.quiet.to
         if end is None or not self.quiet.covers(time.fromisoformat(self.dreaming.report_at)):
             return self.dreaming
@@ -585,33 +573,30 @@ class Config:
 
     @property
     def wiki_store(self) -> Path:
-        """Where the owner's pages are."""
+        """The folder of the owner's pages."""
         return self.wiki.store_path or self.data_dir / WIKI
 
     @property
     def levels(self) -> int:
-        """How many levels of sub-sessions may be below a chat."""
+        """The levels of sub-sessions allowed below a chat."""
         written = self.sub_sessions.max_depth
         return written if written is not None else 0 if self._is_small else LEVELS
 
     @property
     def opening(self) -> Seed:
-        """The greeting, and whether there is to be one."""
+        """The greeting's settings; a small model has none unless it is configured."""
         written = self.seed.enabled
         enabled = written if written is not None else not self._is_small
         return dataclasses.replace(self.seed, enabled=enabled)
 
     @property
     def _is_small(self) -> bool:
-        """Whether the model that is asked first needs short texts."""
+        """True if the first model needs short texts."""
         return not self.llm.small.isdisjoint(self.llm.roles.base[:1])
 
 
-UNTOUCHED = "matrix.homeserver is still the example: change the lines marked EDIT"
-
-
 def proxied(settings: Matrix | Backend) -> str | None:
-    """Give the address of the proxy with the login it wants, for the libraries alone."""
+    """Return the address of the proxy with its login, for the libraries alone."""
     if settings.proxy is None or settings.proxy_login is None:
         return settings.proxy
     name, _, password = settings.proxy_login.reveal().partition(":")
@@ -619,7 +604,7 @@ def proxied(settings: Matrix | Backend) -> str | None:
     return settings.proxy.replace("://", f"://{login}@", 1)
 
 
-def is_untouched(config: Config) -> bool:
-    """Whether nobody has said yet where the bot lives: the address is still the example's."""
+def is_still_example(config: Config) -> bool:
+    """Return True while the homeserver's address is still the example's."""
     (field,) = (f for f in dataclasses.fields(config.matrix) if f.name == "homeserver")
     return bool(config.matrix.homeserver == field.metadata["example"])

@@ -1,4 +1,4 @@
-"""Secrets: read from the environment or a file, and kept out of everything that is shown."""
+"""Secrets: read from the environment or a file, and kept out of all output."""
 
 import dataclasses
 import json
@@ -15,25 +15,25 @@ from wintermute.config.schema import Backend, Config, Matrix, Secret
 
 LONGEST = 64 * 1024
 SHORTEST = 4
-"""Hiding `x`, as some local servers want for a key, would garble every line and hide nothing."""
+"""A shorter secret is not hidden: hiding `x`, the key of some local servers, would garble every line."""
 HIDDEN = "[secret]"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sources:
-    """Where secrets come from: the folder of the configuration and the environment."""
+    """The places of secrets: the folder of the configuration, and the environment."""
 
     folder: Path
     environment: Mapping[str, str]
 
     def path(self, name: str) -> Path:
-        """A path as the file names it: `~` is somebody's home, the rest starts at the file."""
+        """Return a path named in the file: `~` is expanded, relative paths start at the file."""
         return self.folder / os.path.expanduser(name)  # noqa: PTH111  Path's own may raise
 
 
 def read_secret(node: Node, sources: Sources) -> Secret | Wrong:
-    """The secret that `{env: NAME}` or `{file: PATH}` points at. Never repeats what stands there."""
+    """Return the secret that `{env: NAME}` or `{file: PATH}` names. An error never repeats the value."""
     match node:
         case Entries(pairs=((Scalar(text="env"), Scalar(text=name)),)) if VARIABLE.fullmatch(name):
             return _from_variable(name, sources.environment)
@@ -56,7 +56,7 @@ def _from_file(name: str, sources: Sources) -> Secret | Unavailable:
     credentials = sources.environment.get("CREDENTIALS_DIRECTORY")
     try:
         if credentials and not path.exists():
-            path = Path(credentials, name)  # an absolute name stays itself
+            path = Path(credentials, name)  # an absolute path stays unchanged
         if not path.is_file():
             return Unavailable(
                 f"there is no file {path}: write the secret into it, or correct the path"
@@ -73,14 +73,14 @@ def _from_file(name: str, sources: Sources) -> Secret | Unavailable:
 def _usable(value: str, source: str) -> Secret | Unavailable:
     if not value:
         return Unavailable(f"{source} is empty")
-    # It goes into an HTTP header or a JSON body; a library that refuses it there would show it.
+    # An HTTP library that refuses a control character would show the secret in its error.
     if not value.isprintable():
         return Unavailable(f"{source} must hold one line without control characters")
     return Secret(value)
 
 
 def secret_values(config: Config | Backend) -> tuple[str, ...]:
-    """Every secret the configuration, or its part, holds, for `Redaction`."""
+    """Return all secrets of a configuration, or a part of it, for `Redaction`."""
     return tuple(dict.fromkeys(_secrets(config)))
 
 
@@ -93,7 +93,9 @@ def _secrets(value: object) -> Iterator[str]:
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _secrets(getattr(value, field.name))
-        if isinstance(value, Matrix | Backend) and value.proxy_login:  # and what a proxy is sent
+        if (
+            isinstance(value, Matrix | Backend) and value.proxy_login
+        ):  # and its form in the header for the proxy
             login = value.proxy_login.reveal()
             yield from (
                 *filter(None, login.partition(":")[::2]),
@@ -102,32 +104,32 @@ def _secrets(value: object) -> Iterator[str]:
 
 
 class Redaction:
-    """Puts `[secret]` for each secret, also where quoting changed its look (L-050, L-089)."""
+    """Replaces each secret with `[secret]`, also if quoting changed its look (L-050, L-089)."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._looks: tuple[str, ...] = ()
         self.hide(*secrets)
 
     def hide(self, *secrets: str) -> None:
-        """Hide these as well from now on, as the token of a new login."""
+        """Hide more secrets from now on, such as the token of a new login."""
         looks = {look for secret in secrets if len(secret) >= SHORTEST for look in _looks(secret)}
         looks |= set(self._looks)
-        if looks:  # what stands for a secret stays as it is, even with `secret` for a password
+        if looks:  # `[secret]` stays unchanged, even if a password is `secret`
             looks.add(HIDDEN)
         self._looks = tuple(sorted(looks, key=len, reverse=True))
         self._pattern = re.compile("|".join(map(re.escape, self._looks)))
 
     def __call__(self, text: str) -> str:
-        """The text without secrets."""
-        # Nearly always there is none, and looking for it plainly is far cheaper than the pattern.
+        """Return the text without secrets."""
+        # Most texts have no secret, and a plain search is far cheaper than the pattern.
         if any(look in text for look in self._looks):
             return self._pattern.sub(HIDDEN, text)
         return text
 
     def tree(self, value: Any, frame: Collection[str] = ()) -> Any:
-        """JSON without secrets, in names as well.
+        """Return JSON without secrets, also in names.
 
-        With a `frame` all names stay, and the values of those in it: what a protocol itself says.
+        With a `frame` all names stay, and the values under its names: they belong to a protocol.
         """
         match value:
             case str():
@@ -144,42 +146,42 @@ class Redaction:
                 return value
 
     def settled(self, text: str) -> int:
-        """How much of the beginning of a text can be judged now, whatever follows it."""
+        """Return how much of the beginning can be redacted now, whatever text follows."""
         if not self._looks:
             return len(text)
         starts = range(max(0, len(text) - len(self._looks[0]) + 1), len(text))
         begun = (at for at in starts if any(look.startswith(text[at:]) for look in self._looks))
         end = next(begun, len(text))
-        # One that is complete must not be cut by the beginning of another one within it.
+        # The beginning of another secret within a complete one must not cut it.
         found = map(re.Match.span, self._pattern.finditer(text))
         return next((start for start, stop in found if start < end < stop), end)
 
 
 class StreamRedactor:
-    """A text that comes in pieces, shown without the secrets that may be split over them."""
+    """A text that arrives in parts and is shown without secrets, even if one is split over parts."""
 
     def __init__(self, redact: Redaction, show: Callable[[str], None]) -> None:
         self._redact = redact
         self._show = show
         self._held = ""
 
-    def feed(self, piece: str) -> None:
-        """Show what can be shown by now."""
-        text = self._held + piece
+    def feed(self, part: str) -> None:
+        """Take the next part, and show the text that is safe by now."""
+        text = self._held + part
         end = self._redact.settled(text)
         self._held = text[end:]
         if end:
             self._show(self._redact(text[:end]))
 
     def end(self) -> None:
-        """Show the rest: nothing follows."""
+        """Show the rest at the end of the text."""
         if self._held:
             self._show(self._redact(self._held))
         self._held = ""
 
 
 class NoRedaction(Redaction):
-    """Hides nothing. All who have no secrets share it, so that none can be added to it."""
+    """A Redaction without secrets. It is shared, so that no secret can be added to it."""
 
     def hide(self, *secrets: str) -> None:
         if secrets:
@@ -198,5 +200,5 @@ def _looks(secret: str) -> set[str]:
         json.dumps(secret, ensure_ascii=False)[1:-1],
         quote(secret, safe=""),
     }
-    # Once more, for results of tools are JSON that stands in the JSON of a request.
+    # Escaped twice, because results of tools are JSON within the JSON of a request.
     return written | {json.dumps(look, ensure_ascii=False)[1:-1] for look in written}

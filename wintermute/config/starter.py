@@ -37,11 +37,11 @@ LINES: tuple[tuple[str, str, str], ...] = (
     ("web.enabled", "false", "Serve the web pages on this machine."),
     ("log.level", "info", "How much to log: debug, info, warning or error."),
 )
-"""Keys with their defaults, in YAML, and a comment; without a default only what is chosen is written."""
+"""Keys with their defaults in YAML and a comment. A key without a default is written only if it is chosen."""
 
 
 def starter_config(chosen: Mapping[str, str], backend: str) -> str:
-    """A new config.yaml with the `chosen` values, which are YAML, by their keys in `LINES`."""
+    """Return a new config.yaml with the `chosen` values, which are YAML, by their keys in `LINES`."""
     return HEAD + "\n".join(_lines(chosen, backend)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Which wiki is meant, and what works on it: by option, environment, cathedral.json, config.yaml."""
+"""The settings of a wiki: from an option, the environment, cathedral.json or config.yaml."""
 
 import dataclasses
 import json
@@ -22,26 +22,26 @@ VARIABLES = {
     "model": "CATHEDRAL_MODEL",
     "runtime_prompt": "CATHEDRAL_RUNTIME_PROMPT",
 }
-"""By key, the variable that says the same."""
+"""The environment variable for each key."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WikiSettings:
-    """What is meant in the end; all paths are absolute."""
+    """The settings that count; all paths are absolute."""
 
     store: Path
     runtime_prompt: Path
     consolidation_prompt: Path
     agent_cmds: Mapping[str, str]
-    """By agent, a command line that can be split."""
+    """The command line for each agent; it can be split into words."""
     model: str | None
-    """Who is asked, as `with_model` makes it askable; None: who answers chats."""
+    """The model, made a backend by `with_model`; None: the model that answers chats."""
 
 
 def daemon_wiki(config: Config) -> WikiSettings:
-    """The wiki of the daemon, of which config.yaml alone decides."""
+    """Return the wiki settings of the daemon, which come from config.yaml alone."""
     return _settings(config.wiki, config.data_dir, config.data_dir / "prompts")
 
 
@@ -51,31 +51,31 @@ def command_wiki(
     working_directory: Path,
     config: Config | None,
 ) -> WikiSettings:
-    """The wiki of a command that was given `--store OPTION`, in the order of W-056.
+    """Return the wiki settings of a command with `--store OPTION`, in the order of W-056.
 
-    Without a `config` the data directory is the working directory's; where that has no prompts, the
-    shipped ones are meant.
+    Without a `config` the data directory is the working directory's; if that has no prompts, the
+    shipped ones are used.
 
     Raises: ConfigurationError, one line for each problem with its file or variable, and key.
     """
     data = config.data_dir if config else working_directory / DATA
-    said = [
+    sources = [
         Wiki(store_path=working_directory / option if option else None),
         _of_environment(environment, working_directory, data),
         _of_cathedral(environment, working_directory, data),
     ]
     prompts = data / "prompts"
     if config is not None:
-        said.append(config.wiki)
+        sources.append(config.wiki)
     elif not prompts.is_dir():
         prompts = shipped_folder()
-    return _settings(_merged(said), data, prompts)
+    return _settings(_merged(sources), data, prompts)
 
 
 def with_model(llm: Llm, model: str | None) -> Llm:
-    """The models with one that can be asked as backend `model`: the first one of base, but for it.
+    """Add a backend named `model`: a copy of the first one of base with another model.
 
-    As they are where that is the name of a backend, or None.
+    Nothing changes if `model` is None or the name of a backend.
     """
     if model is None or model in llm.backends:
         return llm
@@ -94,15 +94,17 @@ def _settings(wiki: Wiki, data: Path, prompts: Path) -> WikiSettings:
     )
 
 
-def _merged(said: Sequence[Wiki]) -> Wiki:
-    """Of each key, and of each agent, what is said first."""
-    agents = {name: each.agent_cmds[name] for each in reversed(said) for name in each.agent_cmds}
+def _merged(sources: Sequence[Wiki]) -> Wiki:
+    """Take each key, and each agent, from the first source that has it."""
+    agents = {
+        name: source.agent_cmds[name] for source in reversed(sources) for name in source.agent_cmds
+    }
     return Wiki(
-        store_path=_first(each.store_path for each in said),
-        runtime_prompt=_first(each.runtime_prompt for each in said),
-        consolidation_prompt=_first(each.consolidation_prompt for each in said),
+        store_path=_first(source.store_path for source in sources),
+        runtime_prompt=_first(source.runtime_prompt for source in sources),
+        consolidation_prompt=_first(source.consolidation_prompt for source in sources),
         agent_cmds=MappingProxyType(agents),
-        model=_first(each.model for each in said),
+        model=_first(source.model for source in sources),
     )
 
 
@@ -133,26 +135,26 @@ def _of_cathedral(environment: Mapping[str, str], folder: Path, data: Path) -> W
         return Wiki()
     wiki, problems = read_wiki(_parsed(text, path), path.absolute().parent, data)
     if problems:
-        raise ConfigurationError("\n".join(_told(path, problem) for problem in problems))
+        raise ConfigurationError("\n".join(_described(path, problem) for problem in problems))
     return wiki
 
 
-def _told(path: Path, problem: Problem) -> str:
-    """Without a place, which Python's reader of JSON does not tell."""
+def _described(path: Path, problem: Problem) -> str:
+    """Describe a problem without its place, which Python's JSON parser does not give."""
     return f"{path}: {problem.key}: {problem.text}" if problem.key else f"{path}: {problem.text}"
 
 
 def _parsed(text: str, path: Path) -> Node:
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict[str, object]()
+        values = dict[str, object]()
         for name, value in pairs:
-            if name in found:
+            if name in values:
                 raise ConfigurationError(f"{path}: {shown(name)}: is there twice: remove one")
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     try:
-        # No key is a number, and Python refuses to make one of very many digits.
+        # No key has a number as value, and Python refuses integers with very many digits.
         return _node(json.loads(text, object_pairs_hook=once, parse_int=float))
     except json.JSONDecodeError as error:
         where = f"{path}:{error.lineno}:{error.colno}"
@@ -171,4 +173,4 @@ def _node(value: object) -> Node:
             pairs = ((_node(name), _node(item)) for name, item in value.items())
             return Entries(TOP, tuple(pairs))
         case _:
-            return Items(TOP, ())  # nothing that a key may be: unlike in YAML, 5 is no text
+            return Items(TOP, ())  # valid for no key: unlike in YAML, 5 is no text

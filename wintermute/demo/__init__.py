@@ -1,1 +1,1 @@
-"""A try-out that needs nothing: no account, no key, no network."""
+"""The demo: a private homeserver, the real daemon and a practice model, without account or key."""

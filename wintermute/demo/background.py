@@ -1,6 +1,6 @@
-"""Answers of the practice model where nobody waits: learning, nights, pages and summaries. Pure.
+"""The practice model's answers to background questions: learning, nights, pages and summaries. Pure.
 
-A question is known by its last block of data. Most answers are canned: they change nothing.
+The last block of data shows which question it is. Most answers are canned: they change nothing.
 """
 
 import json
@@ -16,7 +16,7 @@ BLOCKS = re.compile(r"^<(\w+)>\n(.*?)\n?^</\1>$", re.DOTALL | re.MULTILINE)
 SPOKEN = re.compile(
     r"^(?:(\[\d+\])$|(?! )(?:.{1,200}? \(@[^\s()]+\)|user): (.*(?:\n  .*)*))", re.MULTILINE
 )
-"""A message's number, or what a person says in a transcript; its further lines are indented."""
+"""A message's number, or a person's lines in a transcript; further lines are indented."""
 SENTENCE = re.compile(r"[^.!?…]+[.!?…]*")
 OPENING = re.compile(
     r"(?:(?:oh|well|by the way|btw|so|and|but|yes|no|hi|hello|(?:hey )?wintermute)[,:]? )+", re.I
@@ -29,7 +29,7 @@ STATEMENT = re.compile(
 WISH = re.compile(
     r"(?:i|we)(?:['\u2019](?:d|ll)| (?:would|will|want|need|wonder|think|guess|hope)\b)", re.I
 )
-"""The beginning of a statement that does not last."""
+"""The beginning of a statement that does not last, such as a wish."""
 MESSAGE = re.compile(r"^(?:\[message\]\n|- )(\S.*)$", re.MULTILINE)
 MINE = re.compile(r"\b(?:my|our) ([^\W\d_]{2,30})", re.I)
 DATED = re.compile(r"^---\ncreated: [\d-]+\nupdated: [\d-]+\n---\n", re.MULTILINE)
@@ -41,7 +41,7 @@ Blocks = Mapping[str, str]
 
 
 def background_answer(asked: Json) -> str | None:
-    """The answer to a question that no person asks; None: it is another."""
+    """Answer a background question; None if it is none."""
     question = asked.get("content")
     if asked.get("role") != "user" or not isinstance(question, str):
         return None
@@ -52,18 +52,20 @@ def background_answer(asked: Json) -> str | None:
 
 
 def statements(text: str) -> list[str]:
-    """The sentences in which somebody tells of themselves, or how they want to be treated."""
+    """Return the sentences in which people describe themselves, or how they want to be treated."""
     found = []
     for sentence in SENTENCE.findall(" ".join(text.split())):
         words = OPENING.sub("", sentence.strip(), count=1)
-        told = STATEMENT.fullmatch(words) and not WISH.match(words) and not secret_kind(words)
-        if told and len(words.split()) >= LEAST_WORDS and not words.endswith("?"):
+        is_statement = (
+            STATEMENT.fullmatch(words) and not WISH.match(words) and not secret_kind(words)
+        )
+        if is_statement and len(words.split()) >= LEAST_WORDS and not words.endswith("?"):
             found.append(ended(words))
     return found
 
 
 def ended(line: str) -> str:
-    """A sentence with its end."""
+    """Return a sentence with its full stop."""
     return line if line.endswith((".", "!", "?", "…", "。")) else f"{line}."
 
 
@@ -73,33 +75,33 @@ def _lines(block: str) -> list[str]:
 
 
 def _learnt(shown: Blocks, question: str) -> Json | str:
-    """Statements of people as memories, or on a page."""
-    number, told = "", dict[str, str]()
+    """Return the statements of people as memories, or as a page."""
+    number, lines = "", dict[str, str]()
     for mark, words in SPOKEN.findall(shown["transcript"]):
         number = mark or number
-        told |= {line: number for line in statements(words) if line not in told}
+        lines |= {line: number for line in statements(words) if line not in lines}
     if "entries" not in shown:
-        return {"contents": [f"{USER} said: {line}" for line in told]}
-    named = MINE.search(" ".join(told))
+        return {"contents": [f"{USER} said: {line}" for line in lines]}
+    named = MINE.search(" ".join(lines))
     title = f"Your {named[1].lower()}" if named else "About you"
     if "memory" in shown:
-        return _page(shown["memory"], title, told, question)
+        return _page(shown["memory"], title, lines, question)
     action = "update" if title in _lines(shown["entries"]) else "create"
     page = {"path": f"semantic/{title}.md", "action": action, "reason": "what was said of it"}
-    return {"pages": [page] if told else []}
+    return {"pages": [page] if lines else []}
 
 
-def _page(before: str, title: str, told: Mapping[str, str], question: str) -> str:
-    """The page as it is with what is new, a line each with the number of its message."""
+def _page(before: str, title: str, numbered: Mapping[str, str], question: str) -> str:
+    """Return the page with the new lines, each with the number of its message."""
     body = without_matter(before).strip() if before.startswith("---") else f"# {title}\n"
-    lines = {f"- {line[:1].upper()}{line[1:]}": number for line, number in told.items()}
+    lines = {f"- {line[:1].upper()}{line[1:]}": number for line, number in numbered.items()}
     new = [f"{line} {number}".rstrip() for line, number in lines.items() if line not in body]
     head = DATED.search(question)
     return "\n".join([head[0] if head else "", body, *new, ""])
 
 
 def _merged(shown: Blocks, _: str) -> Json:
-    """The entries without those whose main words a longer one has as well."""
+    """Return the entries, without those whose main words are all in a longer one."""
     kept = list[str]()
     lines = _lines(shown["entries"])
     for line in sorted(lines, key=len, reverse=True):
@@ -114,7 +116,7 @@ def _kept(shown: Blocks, _: str) -> Json:
 
 
 def _summed_up(shown: Blocks, _: str) -> str:
-    """The newest words of people, each shortened to a line (L-039)."""
+    """Return the newest words of people, each shortened to a line (L-039)."""
     said = [text[:MOST_SUMMARY] for text in MESSAGE.findall(shown["history"])]
     return "\n- ".join(["What was said so far:", *said[-MOST_SUMMED:]])
 
@@ -131,4 +133,4 @@ ANSWERS: Mapping[str, Callable[[Blocks, str], Json | str]] = {
     "tasks": lambda *_: {"actions": []},
     "skills": lambda *_: {"text": ""},
 }
-"""By the last block of the question."""
+"""The function that answers, by the last block of the question."""

@@ -1,7 +1,4 @@
-"""The real daemon with a folder of its own, started as a person would start it.
-
-Which model answers in the demo: the person's own if there is one, else none is found.
-"""
+"""The real daemon with a folder of its own, started as a person would start it, and the choice of its model."""
 
 import asyncio
 import dataclasses
@@ -20,7 +17,7 @@ import httpx2
 from wintermute.clock import SystemClock
 from wintermute.config.read import read_config
 from wintermute.config.schema import URL, WIKI, Config, Secret, key_name
-from wintermute.demo.homeserver import Child, free_port, leashed, write
+from wintermute.demo.homeserver import Child, free_port, watched_child, write
 from wintermute.errors import ConfigurationError
 from wintermute.memory.status import Machine, first_backend
 from wintermute.messages import Json
@@ -33,28 +30,34 @@ LOCAL_SECONDS = 0.3
 REMOTE_SECONDS = 10.0
 MOST_NAMED = 10
 SOON: Mapping[str, int] = {"message_threshold": 5, "min_messages": 1, "inactivity_minutes": 1}
-"""When a demo reads what was told in passing: before it is over, and not beside each message."""
+"""The settings of the harvest in a demo: memories appear during it, but not after each message."""
 AT_ONCE: Mapping[str, int] = {"message_threshold": 1, "min_messages": 1}
-"""The same where a question costs nothing."""
+"""The same for a model that costs nothing."""
+READY_SECONDS = 60.0
+COMMAND_SECONDS = 300.0
+WEB_DOOR = " web door "
+"""In the daemon's log: the web pages are open, or the reason why not."""
+READY = " ready device="
+"""In the daemon's log: it knows its rooms, and others can encrypt for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """An `llm` section, the environment its secrets are read from, and what to tell of it.
+    """An `llm` section, the environment with its secrets, and its description for the person.
 
     `harvest`: the keys of `memory_harvest`.
     """
 
     llm: Json
-    said: str
+    description: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     harvest: Mapping[str, int] = dataclasses.field(default_factory=lambda: SOON)
 
 
 async def find_model(config: Config | None, environment: Mapping[str, str]) -> FoundModel | None:
-    """The first there is: of the configuration, of OPENAI_*, on a usual port of this machine.
+    """Return the first model found: in the configuration, in OPENAI_*, on a usual port of this machine.
 
-    Raises: ConfigurationError when OPENAI_* leave open which model is meant.
+    Raises: ConfigurationError if OPENAI_* leave the choice of the model open.
     """
     if config is not None:
         return configured(config)
@@ -71,17 +74,17 @@ async def find_model(config: Config | None, environment: Mapping[str, str]) -> F
 
 
 def configured(config: Config) -> FoundModel:
-    """The `llm` section of a configuration, its secrets handed on by the environment."""
+    """Return the `llm` section of a configuration; its secrets are passed through the environment."""
     secrets: dict[str, str] = {}
     llm = _plain(config.llm, secrets)
     models = (config.llm.backends[name].model for name in config.llm.roles.base)
     return FoundModel(llm, f"{', '.join(models)}, as configured", secrets)
 
 
-def one_backend(base_url: str, model: str, said: str, key: Json | None = None) -> FoundModel:
-    """An `llm` section with a single backend."""
+def one_backend(base_url: str, model: str, description: str, key: Json | None = None) -> FoundModel:
+    """Return an `llm` section with a single backend."""
     backend = {"base_url": base_url, "model": model} | ({"api_key": key} if key else {})
-    return FoundModel({"backends": {"demo": backend}}, said)
+    return FoundModel({"backends": {"demo": backend}}, description)
 
 
 async def _of_environment(environment: Mapping[str, str]) -> FoundModel:
@@ -112,7 +115,7 @@ def _only(address: str, models: list[str]) -> str:
 
 
 async def model_names(address: str, key: str | None, within: float) -> list[str]:
-    """What a server says it has; nothing when it does not answer as such a server would."""
+    """Return the models that a server lists; none if it does not answer like a model server."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     encrypted = not address.startswith("http://")
     try:
@@ -128,7 +131,7 @@ async def model_names(address: str, key: str | None, within: float) -> list[str]
 
 
 def _plain(value: Any, secrets: dict[str, str]) -> Any:
-    """A part of the configuration as JSON; each secret becomes a variable in `secrets`."""
+    """Return a part of the configuration as JSON; each secret becomes a variable in `secrets`."""
     if isinstance(value, Secret):
         name = f"WINTERMUTE_DEMO_SECRET_{len(secrets)}"
         secrets[name] = value.reveal()
@@ -143,14 +146,6 @@ def _plain(value: Any, secrets: dict[str, str]) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-READY_SECONDS = 60.0
-COMMAND_SECONDS = 300.0
-WEB_DOOR = " web door "
-"""In the daemon's log: its pages can be opened, or it says why not."""
-READY = " ready device="
-"""In the daemon's log: it knows its rooms, and others can encrypt for it."""
-
-
 class Bot:
     """The folder of the bot: its configuration and data."""
 
@@ -162,7 +157,7 @@ class Bot:
     def furnish(
         self, homeserver: str, user_id: str, password: str, owner: str, found: FoundModel
     ) -> None:
-        """Write what `wintermute init` and its reader would; prompts that are there stay."""
+        """Write the configuration as `wintermute init` would; existing prompts stay."""
         prompts = self._folder / "data" / "prompts"
         for folder in (self._folder, prompts.parent, prompts):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -186,7 +181,7 @@ class Bot:
         write(self._config, json.dumps(config, indent=2, ensure_ascii=False))  # JSON is YAML
 
     async def command(self, environment: Mapping[str, str], *words: str) -> str:
-        """What one of our own commands prints, beside the daemon."""
+        """Run one of our own commands beside the daemon, and return its output."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "wintermute", "--config", str(self._config), *words),
             stdin=asyncio.subprocess.DEVNULL,
@@ -206,13 +201,13 @@ class Bot:
         return printed.decode(errors="replace").rstrip()
 
     async def login(self, environment: Mapping[str, str]) -> str:
-        """The line with an address that logs a browser in."""
+        """Return the line with a login address for a browser."""
         return (await self.command(environment, "web")).splitlines()[-1]
 
     def running(self, environment: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
-        """`wintermute run`. Raises: ConfigurationError when the model's settings are wrong."""
+        """Run `wintermute run` for a block. Raises: ConfigurationError if the model's settings are wrong."""
         read_config(self._config, environment)
-        return leashed(
+        return watched_child(
             "the daemon",
             self._folder / "daemon.log",
             self._folder,
@@ -222,7 +217,7 @@ class Bot:
 
 
 def local_zone(localtime: Path) -> str:
-    """The time zone whose file this is; UTC when it is none."""
+    """Return the time zone that this link points to; UTC if it is none."""
     _, found, name = str(localtime).partition("/zoneinfo/")
     try:
         return ZoneInfo(name).key if found else "UTC"

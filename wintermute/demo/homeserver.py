@@ -1,7 +1,7 @@
-"""A Synapse of our own on loopback: no federation, no limits, nobody but the two of us.
+"""A private Synapse on loopback: no federation, no limits, no accounts but the person's and the bot's.
 
-The demo starts it, watches it, and ends it with itself. What a demo folder remembers from one start
-to the next is kept here, and the identity of its person in secret storage (Matrix specification,
+The demo starts and watches it, and ends it with itself. Here is also what a demo folder remembers
+between starts, and the person's identity in secret storage (Matrix specification,
 client-server API, "Secrets"): a client asks for the recovery key at its first login; with it, it
 signs itself, and shows no red shields.
 """
@@ -35,10 +35,26 @@ KEY_ID = "demo"
 ALGORITHM = "m.secret_storage.v1.aes-hmac-sha2"
 ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 PREFIX = b"\x8b\x01"
+FILE = "demo.json"
+ENDING_SECONDS = 15.0  # a daemon may take ten to finish sending
+POLL_SECONDS = 0.05
+TAIL_LINES = 15
+SERVER_NAME = "localhost"
+BOOT_SECONDS = 60.0
+BOUNDLESS = {"per_second": 1e6, "burst_count": 1_000_000}
+LIMITS = (
+    "message registration admin_redaction joins_per_room key_requests media_create room_creation"
+    " user_directory profile delayed_event_mgmt reports"
+)
+GROUPED_LIMITS = {
+    "rc_login": ("address", "account", "failed_attempts"),
+    "rc_joins": ("local", "remote"),
+    "rc_invites": ("per_room", "per_user", "per_issuer"),
+}
 
 
 def secret_storage(key: bytes, kept: Mapping[str, str]) -> dict[str, Json]:
-    """Account data by type that keeps secrets, by their names, under a key of 32 bytes."""
+    """Return account data, by type, that keeps secrets by their names under a key of 32 bytes."""
     proof = _sealed(key, "", bytes(KEY_BYTES))
     described = {"algorithm": ALGORITHM, "name": "Wintermute demo"}
     found: dict[str, Json] = {
@@ -51,7 +67,7 @@ def secret_storage(key: bytes, kept: Mapping[str, str]) -> dict[str, Json]:
 
 
 def recovery_key(key: bytes) -> str:
-    """The key as a person types it: base58 in groups of four."""
+    """Return the key as a person types it: base58 in groups of four."""
     whole = PREFIX + key
     parity = 0
     for byte in whole:
@@ -67,7 +83,7 @@ def _sealed(key: bytes, name: str, secret: bytes) -> Json:
     derived = HKDF(key, 2 * KEY_BYTES, bytes(KEY_BYTES), SHA256, context=name.encode())
     assert isinstance(derived, bytes)
     vector = bytearray(secrets.token_bytes(16))
-    vector[8] &= 0x7F  # as the specification has it, for ciphers that count in 64 bits
+    vector[8] &= 0x7F  # cleared as the specification requires
     cipher = AES.new(derived[:KEY_BYTES], AES.MODE_CTR, nonce=b"", initial_value=bytes(vector))
     sealed = cipher.encrypt(secret)
     mac = hmac.new(derived[KEY_BYTES:], sealed, hashlib.sha256).digest()
@@ -75,12 +91,9 @@ def _sealed(key: bytes, name: str, secret: bytes) -> Json:
     return dict(zip(("iv", "ciphertext", "mac"), texts, strict=True))
 
 
-FILE = "demo.json"
-
-
 @dataclass(frozen=True, slots=True)
 class DemoSecrets:
-    """Secrets of the homeserver and its two accounts, and the room they share."""
+    """The secrets of the homeserver and its two accounts, and the room they share."""
 
     port: int
     secret: str
@@ -92,9 +105,9 @@ class DemoSecrets:
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        """As the last start left it, or all new; on a port that is free now.
+        """Read the secrets of the last start, or make new ones, with a port that is free now.
 
-        Raises: ConfigurationError for a file we did not write.
+        Raises: ConfigurationError for a file that is not ours.
         """
         file = folder / FILE
         if not file.exists():
@@ -109,19 +122,19 @@ class DemoSecrets:
         return replace(kept, port=free_port(kept.port))
 
     def save(self, folder: Path) -> None:
-        """Write it, complete or not at all, for the owner's eyes only."""
+        """Write the file in one step, readable by its owner only."""
         write(folder / FILE, json.dumps(asdict(self), indent=1))
 
 
 def write(file: Path, text: str) -> None:
-    """Put a text in place of a file, readable by its owner only."""
+    """Replace a file in one step, readable by its owner only."""
     files.replace(file, text.encode(), mode=0o600)
 
 
 def free_port(wanted: int = 0) -> int:
-    """A loopback port that nobody listens on: the wanted one if possible."""
+    """Return a loopback port that nobody listens on: the wanted one if possible."""
     with socket.socket() as probe:
-        # Connections of the last start that are not quite over are no reason to move.
+        # Closing connections of the last start must not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", wanted))
@@ -131,40 +144,35 @@ def free_port(wanted: int = 0) -> int:
         return port
 
 
-ENDING_SECONDS = 15.0  # a daemon may take ten for what it is sending
-LOOK_SECONDS = 0.05
-TAIL_LINES = 15
-
-
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A running program. `log` is what it wrote since this start."""
+    """A running program. `log` is its output since this start."""
 
     name: str
     process: asyncio.subprocess.Process
     log: Path
 
     async def said(self, text: str) -> bool:
-        """Whether its log has this text."""
+        """Return True if its log has this text."""
         return text in await asyncio.to_thread(self.log.read_text, "utf-8", "replace")
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         lines = self.log.read_text("utf-8", errors="replace").splitlines()
         return "\n".join(lines[-TAIL_LINES:])
 
     async def lost(self) -> None:
-        """Wait for its end, which nobody wants. Raises: WintermuteError."""
+        """Wait for its unwanted end. Raises: WintermuteError."""
         code = await self.process.wait()
         raise WintermuteError(f"{self.name} ended ({code}); its last lines:\n{self.tail()}")
 
     async def until(self, true: Callable[[], Awaitable[bool]], within: float) -> None:
-        """Wait, looking often, until something holds. Raises: WintermuteError."""
+        """Poll until a condition holds. Raises: WintermuteError."""
         try:
             async with asyncio.timeout(within):
                 while not await true():
                     try:
-                        await asyncio.wait_for(self.lost(), LOOK_SECONDS)
+                        await asyncio.wait_for(self.lost(), POLL_SECONDS)
                     except TimeoutError:
                         continue
         except TimeoutError:
@@ -174,10 +182,10 @@ class Child:
 
 
 @asynccontextmanager
-async def leashed(
+async def watched_child(
     name: str, log: Path, folder: Path, environment: Mapping[str, str], *words: str
 ) -> AsyncIterator[Child]:
-    """A module and its arguments as a program running in `folder`; asked to end, then killed."""
+    """Run a module as a program in `folder` for a block; at the end it is asked to end, then killed."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             # -P: no module of that folder may hide one of the program's
@@ -206,28 +214,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         process.stdin.close()
 
 
-SERVER_NAME = "localhost"
-BOOT_SECONDS = 60.0
-BOUNDLESS = {"per_second": 1e6, "burst_count": 1_000_000}
-LIMITS = (
-    "message registration admin_redaction joins_per_room key_requests media_create room_creation"
-    " user_directory profile delayed_event_mgmt reports"
-)
-GROUPED_LIMITS = {
-    "rc_login": ("address", "account", "failed_attempts"),
-    "rc_joins": ("local", "remote"),
-    "rc_invites": ("per_room", "per_user", "per_issuer"),
-}
-
-
 def require_synapse() -> None:
-    """Raises: ConfigurationError when the extra is not installed."""
+    """Check that the extra is installed. Raises: ConfigurationError."""
     if importlib.util.find_spec("synapse") is None:
         raise ConfigurationError("the demo needs its homeserver: pip install 'wintermute[demo]'")
 
 
 class Homeserver:
-    """Where it is, and what an administrator may ask of it."""
+    """The homeserver's address, and the requests of an administrator."""
 
     def __init__(self, folder: Path, port: int, secret: str, http: httpx2.AsyncClient) -> None:
         self._folder = folder
@@ -237,9 +231,9 @@ class Homeserver:
         self.url = f"http://127.0.0.1:{port}"
 
     def running(self, environment: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
-        """The process; it does not answer yet."""
+        """Run the process for a block; it does not answer at once."""
         self._write_files()
-        return leashed(
+        return watched_child(
             "the homeserver",
             self._folder / "console.log",
             self._folder,
@@ -248,7 +242,7 @@ class Homeserver:
         )
 
     async def until_it_answers(self, child: Child) -> None:
-        """Raises: WintermuteError when it ends, or takes too long."""
+        """Wait until it answers. Raises: WintermuteError if it ends, or takes too long."""
         await child.until(self._answers, BOOT_SECONDS)
 
     async def _answers(self) -> bool:
@@ -259,7 +253,7 @@ class Homeserver:
         return answer.is_success
 
     async def register(self, name: str, shown: str, password: str) -> str:
-        """Make an account unless it is there; its Matrix id."""
+        """Make an account unless it exists. Return its Matrix id."""
         target = "/_synapse/admin/v1/register"
         nonce = (await self.ask("GET", target))["nonce"]
         said = "\0".join([nonce, name, password, "notadmin"])
@@ -277,7 +271,7 @@ class Homeserver:
         token: str | None = None,
         fine: str | None = None,
     ) -> Json:
-        """One request. Raises: WintermuteError when it is refused, but not for the code `fine`."""
+        """Send a request. Raises: WintermuteError if it is refused, except with the code `fine`."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             answer = await self._http.request(method, self.url + target, json=body, headers=headers)
@@ -306,13 +300,13 @@ class Homeserver:
 
 @asynccontextmanager
 async def private_homeserver(folder: Path, port: int, secret: str) -> AsyncIterator[Homeserver]:
-    """The homeserver of this folder, not started yet."""
+    """Prepare the homeserver of this folder, without starting it."""
     async with httpx2.AsyncClient(verify=False, trust_env=False, timeout=30) as http:
         yield Homeserver(folder, port, secret, http)
 
 
 def _configuration(port: int, secret: str) -> dict[str, Any]:
-    """homeserver.yaml, with paths relative to the folder Synapse runs in."""
+    """Return homeserver.yaml, with paths relative to the folder Synapse runs in."""
     listener: Json = {"type": "http", "port": port, "bind_addresses": ["127.0.0.1"]}
     return {
         "server_name": SERVER_NAME,
@@ -326,12 +320,12 @@ def _configuration(port: int, secret: str) -> dict[str, Any]:
         "registration_shared_secret": secret,
         "macaroon_secret_key": secret,
         "form_secret": secret,
-        "bcrypt_rounds": 4,  # the passwords are random: slow hashes would protect nothing
+        "bcrypt_rounds": 4,  # random passwords need no slow hashes
         "report_stats": False,
         "trusted_key_servers": [],
         "federation_domain_whitelist": [],
         "presence": {"enabled": False},
-        # Else a daemon that restarts within two minutes is told the past again.
+        # Otherwise a daemon that restarts within two minutes gets old events again.
         "caches": {"sync_response_cache_duration": "0s"},
         **{group: dict.fromkeys(names, BOUNDLESS) for group, names in GROUPED_LIMITS.items()},
         **{f"rc_{name}": BOUNDLESS for name in LIMITS.split()},

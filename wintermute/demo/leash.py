@@ -1,9 +1,9 @@
-"""Runs a module as a program that cannot outlive whoever started it.
+"""Parent watchdog: runs a module as a program that cannot outlive the process that started it.
 
     python -m wintermute.demo.leash MODULE ARGUMENT...
 
-Standard input is the leash: when its other end is gone, be it by kill -9, this process and what it
-started are killed.
+When the other end of standard input is gone, even by kill -9, this process and its children are
+killed.
 """
 
 import os
@@ -14,7 +14,7 @@ import threading
 
 
 def die_with_the_pipe() -> None:
-    """Wait for the end of standard input, then kill this whole group."""
+    """Wait for the end of standard input, then kill the whole process group."""
     while os.read(0, 1):
         pass
     os.killpg(0, signal.SIGKILL)
@@ -22,7 +22,7 @@ def die_with_the_pipe() -> None:
 
 def main() -> None:
     """Run the module named by the first argument in this process."""
-    # A group of its own: Ctrl-C is for the one at the terminal, who ends us in order.
+    # A process group of its own: Ctrl-C goes to the starter only, which ends us in order.
     os.setsid()
     threading.Thread(target=die_with_the_pipe, daemon=True).start()
     del sys.argv[0]

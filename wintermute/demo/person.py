@@ -1,6 +1,6 @@
-"""The person at the terminal, as a Matrix client: keys, rooms and messages of their own.
+"""The person at the terminal, as a Matrix client with keys, rooms and messages of their own.
 
-What is typed goes to the room, and what the bot says there is shown.
+Typed lines go to the room, and the bot's messages there are shown.
 """
 
 import asyncio
@@ -32,13 +32,17 @@ LONG_POLL_SECONDS = 30.0
 AGAIN_SECONDS = 0.5
 LIVE = "org.matrix.msc4357.live"
 """The field of a message that is still being written (MSC4357)."""
+VERIFY = (
+    "This terminal cannot compare emojis, but a graphical client can: see the lines at the start."
+)
+PATIENCE_SECONDS = 90.0  # after 60 the daemon reports why there is no answer
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message of somebody else. `part`: what its sender calls it; `replaces`: what it edits.
+    """A message of somebody else. `part`: its sender's name for it; `replaces`: the event it edits.
 
-    `text`: of one that is still being written, the lines that have come to their end.
+    `text`: of a growing message, the complete lines.
     """
 
     event_id: str
@@ -49,7 +53,7 @@ class Heard:
 
 
 class DemoPerson:
-    """Hears everything from where the last start stopped; says what is typed."""
+    """A Matrix client that goes on where the last start stopped, and sends typed lines."""
 
     def __init__(self, client: MatrixClient, session: Session, since: Path, clock: Clock) -> None:
         self._client = client
@@ -60,10 +64,10 @@ class DemoPerson:
         self._news = asyncio.Condition()
         self.session = session
         self.heard: asyncio.Queue[Heard] = asyncio.Queue()
-        """Messages in the order in which they could be read."""
+        """The messages, in the order in which they became readable."""
 
     async def begin(self) -> None:
-        """The first sync: rooms and members are known, and others can encrypt for us."""
+        """Run the first sync: rooms and members are known, and others can encrypt for us."""
         await self._round(full_state=True, wait_s=0)
 
     async def listen(self) -> None:
@@ -75,7 +79,7 @@ class DemoPerson:
                 await self._clock.sleep(AGAIN_SECONDS)
 
     async def until_with(self, room_id: str, user_id: str, within: float) -> None:
-        """Wait until somebody is in an encrypted room with us. Raises: TimeoutError."""
+        """Wait until a person is in an encrypted room with us. Raises: TimeoutError."""
 
         def together() -> bool:
             view = self._client.room(room_id)
@@ -85,7 +89,7 @@ class DemoPerson:
             await self._news.wait_for(together)
 
     async def say(self, room_id: str, text: str) -> str:
-        """Send a message, encrypted or not at all; its event id."""
+        """Send a message, encrypted or not at all. Return its event id."""
         content = {"msgtype": "m.text", "body": text, "m.mentions": {}}
         return await self._client.send(room_id, content, new_id("said"), encrypted=True)
 
@@ -96,7 +100,7 @@ class DemoPerson:
     async def _round(self, *, full_state: bool, wait_s: float) -> None:
         batch = await self._client.sync(self._token, full_state=full_state, wait_s=wait_s)
         await self._client.upkeep()
-        # Whoever knows the password that the demo prints is the person at the terminal.
+        # A login with the printed password is the person at the terminal.
         await self._client.sign_all_devices()
         came = self._locked + [
             (room.room_id, event) for room in batch.joined for event in room.events
@@ -105,12 +109,12 @@ class DemoPerson:
             (room_id, event) for room_id, event in came if not self._read(room_id, event)
         ]
         self._token = batch.next_batch
-        write(self._since, batch.next_batch)  # nothing between hearing and this: none shown twice
+        write(self._since, batch.next_batch)  # at once, so that no message is shown twice
         async with self._news:
             self._news.notify_all()
 
     def _read(self, room_id: str, event: Json) -> bool:
-        """Take in an event; False while its key is missing."""
+        """Process an event. False while its key is missing."""
         clear = self._client.decrypted(room_id, event)
         if clear is None:
             return False
@@ -121,7 +125,7 @@ class DemoPerson:
 
 
 def heard(event: Json) -> Heard | None:
-    """The message in an event in clear; None when it is something else."""
+    """Return the message in an event in clear; None if it is something else."""
     content = event["content"]
     relation = content.get("m.relates_to")
     edits = isinstance(relation, dict) and relation.get("rel_type") == "m.replace"
@@ -141,7 +145,7 @@ def heard(event: Json) -> Heard | None:
 
 @asynccontextmanager
 async def present(matrix: Matrix, folder: Path) -> AsyncIterator[DemoPerson]:
-    """The person of this account, logged in, with keys, and known to others."""
+    """Log the person in, with keys that others know."""
     clock = SystemClock()
     session = await logged_in(matrix, folder)
     async with open_client(matrix, session, folder, new_id, clock, People()) as client:
@@ -151,10 +155,6 @@ async def present(matrix: Matrix, folder: Path) -> AsyncIterator[DemoPerson]:
 
 
 YOU, BOT = "you> ", "wintermute> "
-VERIFY = (
-    "This terminal cannot compare emojis, but a graphical client can: see the lines at the start."
-)
-PATIENCE_SECONDS = 90.0  # after 60 the daemon tells why there is no answer
 
 
 class Dialogue:
@@ -169,9 +169,9 @@ class Dialogue:
         draw: Callable[[str], str],
         command: Callable[..., Awaitable[str]],
     ) -> None:
-        """`daemons`: the daemon's own database, to see which messages are an answer.
+        """`daemons` is the daemon's database, which shows the messages that are answers.
 
-        `draw` makes of a message what is shown, `command` runs one of the program's own beside it.
+        `draw` renders a message, `command` runs one of the program's own commands.
         """
         self._person = person
         self._room_id = room_id
@@ -183,9 +183,9 @@ class Dialogue:
         self._parts: set[str] = set()
 
     async def typed(self) -> None:
-        """Until the person ends it: type at any time, messages are shown as they come."""
+        """Run until the person ends it: they type at any time, and messages are shown as they come."""
         session: PromptSession[str] = PromptSession(YOU)
-        with patch_stdout(raw=True):  # what is drawn has its colours; a message steers nothing
+        with patch_stdout(raw=True):  # for colours; messages are made harmless before
             async with _beside(self._show_all()):
                 while True:
                     try:
@@ -198,26 +198,26 @@ class Dialogue:
                         await self._say(line)
 
     async def _say(self, line: str) -> None:
-        """A line that the homeserver does not take, such as a very long one, ends nothing."""
+        """Send a line; if the homeserver refuses it, such as a very long one, the dialogue goes on."""
         try:
-            if not await self._done_here(line):
+            if not await self._is_local_command(line):
                 await self._person.say(self._room_id, line)
         except WintermuteError as error:
             self._show(f"not sent: {harmless(str(error))}")
 
     async def dictated(self, lines: AsyncIterator[str]) -> None:
-        """Say each line when the one before is answered.
+        """Send each line when the one before is answered.
 
-        Raises: WintermuteError when an answer does not come.
+        Raises: WintermuteError if an answer does not come.
         """
         async for line in lines:
             if line.strip():
                 self._show(YOU + line)
-                if not await self._done_here(line):
+                if not await self._is_local_command(line):
                     await self._answered(await self._person.say(self._room_id, line))
 
-    async def _done_here(self, line: str) -> bool:
-        """Do what is no message to the bot; False: the line is one."""
+    async def _is_local_command(self, line: str) -> bool:
+        """Carry out a line that is no message to the bot. False: it is a message."""
         word, _, rest = line.strip().partition(" ")
         match word:
             case "/delete" if rest:
@@ -233,16 +233,18 @@ class Dialogue:
     async def _make_pages(self) -> None:
         self._show("I am writing this chat into wiki pages...")
         known = "SELECT 1 FROM conversations WHERE room_id = ?"
-        told = "There is nothing to write about yet."
+        output = "There is nothing to write about yet."
         if await self._database.exists(known, (self._room_id,)):
-            told = await self._command("wiki", "consolidate", "--conversation", self._room_id)
-        changed = [line[: -len(".md")] for line in told.splitlines() if line.endswith(".md")]
+            output = await self._command("wiki", "consolidate", "--conversation", self._room_id)
+        changed = [line[: -len(".md")] for line in output.splitlines() if line.endswith(".md")]
         names = [line.rpartition("/")[2] for line in changed if not line.startswith("meta/")]
         written = f"Written: {', '.join(names)}. Ask about it, also after /new."
-        self._show(written if names else f"{told} If you have just said it, try again in a moment.")
+        self._show(
+            written if names else f"{output} If you have just said it, try again in a moment."
+        )
 
     async def _delete(self, words: str) -> None:
-        """Delete the person's newest message that has these words, as a graphical client does."""
+        """Delete the person's newest message with these words, as a graphical client does."""
         rows = await self._database.rows(
             "SELECT event_id, body FROM inbox WHERE sender = ? AND room_id = ? AND kind = 'message'"
             " AND instr(lower(body), lower(?)) ORDER BY seq DESC LIMIT 1",
@@ -263,7 +265,7 @@ class Dialogue:
                 raise WintermuteError(f"no answer within {PATIENCE_SECONDS:.0f} s") from None
 
     async def _is_answered(self, event_id: str) -> bool:
-        """Whether everything that answers an event was heard."""
+        """Return True if all messages that answer an event were received."""
         rows = await self._database.rows(
             "SELECT txn_id FROM outbox LEFT JOIN outbox_parts ON outbox_id = id WHERE answers = ?",
             (event_id,),
@@ -275,10 +277,10 @@ class Dialogue:
             self._heard(await self._person.heard.get())
 
     def _heard(self, message: Heard) -> None:
-        """Show a message; of one that grew, what is new."""
+        """Show a message; of a grown one, only its new part."""
         self._parts.add(message.part)
         before = self._texts.get(message.replaces or "")
-        if message.text == (before or ""):  # nothing of it is complete yet, or nothing more
+        if message.text == (before or ""):  # no complete line yet, or no new one
             return
         self._texts[message.replaces or message.event_id] = message.text
         if before is None:
@@ -292,7 +294,7 @@ class Dialogue:
 
 @asynccontextmanager
 async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Something endless that ends with the block."""
+    """Run an endless task for a block."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(work)
         yield

@@ -1,8 +1,8 @@
 """The practice model: a few rules that answer in place of a model, and really use the tools.
 
-`answer` is pure. It knows no more than a model is shown: the messages and the system prompt; what
-tools gave it tells as the store says it, errors included. `wordings.toml` has what it understands,
-`replies.toml` what it says.
+`answer` is pure. It knows only what a model is shown: the messages and the system prompt. It
+repeats results of tools as the store reports them, errors included. `wordings.toml` has the
+wordings it understands, `replies.toml` its replies.
 """
 
 import html
@@ -25,7 +25,7 @@ from wintermute.messages import OPENED, Json, mapping
 from wintermute.prompt.assemble import DIVIDER, SKILLS, SUMMARY, TASKS, TIME, WIKI
 from wintermute.prompt.block import of_result, time_told, told, without_blocks
 from wintermute.secret_shapes import secret_kind
-from wintermute.tasks.due import in_short
+from wintermute.tasks.due import relative_time
 from wintermute.tasks.parse import spoken, timed
 from wintermute.text import one_line, shortened
 from wintermute.wiki.links import links_in
@@ -36,7 +36,7 @@ BEFORE = re.compile(
     r'(?s)\A(?:<event kind="(?:scheduled_task|task_error|night_report)" id="[\w-]+">\n.*?\n</event>\n\n'
     r"|<replied_to>\n.*?\n</replied_to>\s*|\[written [^\n\]]+ ago\]\n)+"
 )
-"""Events that the room was told, a quotation and a date before the message of a person."""
+"""Events of the room, a quotation and a date before the message of a person."""
 FORMER = re.compile(r"\A" + re.escape(EDITED).replace(r"\{effects\}", "(.*?)"))
 EVENT = re.compile(r'<event kind="(\w+)"')
 TASK = re.compile(r"^\[P\d+\] #(task_\w+): (.+?)(?: \[[^\]\n]*\])?$", re.MULTILINE)
@@ -64,9 +64,9 @@ ASKING = re.compile(
     re.I,
 )
 WHEN = re.compile(r"When\? .*? minutes: (.+?)` or")
-"""The answer to a reminder without a time, and what it is about."""
+"""The answer to a reminder without a time; the group is its subject."""
 WALL = ZoneInfo("UTC")
-"""The zone of the person's wall clock, for arithmetic."""
+"""Any time zone will do: it only carries the person's wall clock time in arithmetic."""
 QUOTES = "\"'“”„: "
 OFTEN = {"daily": "every day", "weekly on mon, tue, wed, thu, fri": "every weekday"}
 BACK = {"add": "delete", "complete": "resume", "pause": "resume"}
@@ -88,9 +88,9 @@ class ToolResult:
 class PracticeView:
     """The newest message with what followed it, and the lists of the prompt.
 
-    `event`: the kind, if it is no message of a person. `pages`: the titles that the index of the
-    wiki links to. `answers`: of the assistant, so far. `former`: the calls for the wording before
-    an edit. `changed`: somebody else changed tasks since the last call that did.
+    `event`: its kind, if it is no message of a person. `pages`: the titles in the index of the
+    wiki. `answers`: those of the assistant, so far. `former`: the calls for the wording before an
+    edit. `changed`: somebody else changed tasks since the last call that did.
     """
 
     text: str
@@ -108,13 +108,13 @@ class PracticeView:
 
     @property
     def moment(self) -> datetime:
-        """The time on the person's wall, in whatever zone that is."""
+        """The person's wall clock time."""
         found = MOMENT.search(self.now)
         return datetime.fromisoformat(f"{found[2]} {found[3]}Z" if found else "1970-01-01 00:00Z")
 
 
 def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
-    """Pure, and content with any JSON object as a message."""
+    """Read the messages; any JSON object is accepted as one."""
     system = "".join(_text(each) for each in messages if each.get("role") == "system")
     newest = max((n for n, each in enumerate(messages) if each.get("role") == "user"), default=-1)
     text = without_blocks(_text(messages[newest])) if newest >= 0 else ""
@@ -122,7 +122,7 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
     edited = FORMER.match(text)
     text = BEFORE.sub("", FORMER.sub("", text))
     event = EVENT.match(text)
-    said = [_said(each) for each in messages if each.get("role") != "system"]
+    said = [_message_text(each) for each in messages if each.get("role") != "system"]
     own = max((n for n, each in enumerate(said, 1) if each.startswith(OPENED)), default=0)
     headed = (part.removeprefix("# ").partition("\n") for part in system.split(DIVIDER))
     parts = {name: "\n".join(lines) for name, lines in told(said).items()}
@@ -159,7 +159,7 @@ def results_in(messages: Sequence[Json]) -> tuple[ToolResult, ...]:
     return tuple(found)
 
 
-def _said(message: Json) -> str:
+def _message_text(message: Json) -> str:
     text = _text(message)
     is_result = message.get("role") == "tool"
     return of_result("task", {}, mapping(_parsed(without_blocks(text)))) if is_result else text
@@ -183,7 +183,7 @@ def _table(name: str) -> Mapping[str, Any]:
 
 
 def phrase(reply: str, **values: str) -> str:
-    """A reply with its values."""
+    """Fill a reply with its values."""
     replies = _table("replies.toml")
     return str(replies[reply]).strip().format(connect=replies["connect"], **values)
 
@@ -194,25 +194,27 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def words(text: str) -> frozenset[str]:
-    """The main words of a text, as far as they are the same in one and many."""
+    """Return the main words of a text, the same for singular and plural."""
     return frozenset(word.rstrip("s") or word for word in beginnings(text))
 
 
 def is_about(text: str, topic: str) -> bool:
-    """Tell if a text has all words of a topic."""
+    """Return True if a text has all words of a topic."""
     return words(topic) <= words(text)
 
 
 def reported(now: PracticeView, result: ToolResult) -> str:
-    """One result in words; what has no words of its own is shown as it is."""
+    """Return one result in words; a result without words of its own is shown as it is."""
     text = shortened(result.text, MOST_RAW).strip()
     if text.startswith(("error: ", "interrupted: ", "not run: ")):
         return phrase("failed", why=text.removeprefix("error: "))
     match result.tool, result.data:
         case "append_memory", {"text": str(fact), "stored": stored}:
-            return phrase("known" if stored == "known" else "remembered", fact=_told(fact))
+            return phrase("known" if stored == "known" else "remembered", fact=_without_user(fact))
         case "search_memory", [*rows]:
-            return _found(now, str(result.arguments.get("query") or ""), map(mapping, rows))
+            return _matching_memories(
+                now, str(result.arguments.get("query") or ""), map(mapping, rows)
+            )
         case "task", [*rows]:
             tasks = [_dated(now, row, "dated") for row in map(mapping, rows)]
             return phrase("tasks", tasks=_listed(tasks)) if tasks else phrase("no_tasks")
@@ -231,24 +233,24 @@ def reported(now: PracticeView, result: ToolResult) -> str:
 
 
 def _dated(now: PracticeView, row: Json, reply: str, at: str = "") -> str:
-    """A reply about a task, with its next time as people say it."""
+    """Return a reply about a task, with its next time in people's words."""
     due, content = MOMENT.match(str(row.get("next_due"))), str(row.get("content"))
     if due is None or reply not in ("dated", "task_add"):
         return phrase(reply.replace("dated", "undated"), content=content)
-    when = in_short(datetime.fromisoformat(f"{due[2]} {due[3]}+00:00"), now.moment, WALL)
+    when = relative_time(datetime.fromisoformat(f"{due[2]} {due[3]}+00:00"), now.moment, WALL)
     how = str(row.get("schedule")).partition(" at ")[0]
     often = {f"weekly on {due[1][:3].lower()}": f"every {due[1]}", **OFTEN}.get(how)
     often = often or (spoken(at)[0] if at else how.partition("rrule")[0] or "repeats")
     return phrase(reply.replace("task_add", "reminder"), content=content, when=when, often=often)
 
 
-def _told(fact: str) -> str:
+def _without_user(fact: str) -> str:
     return fact.removeprefix(f"{USER} said: ")
 
 
-def _found(now: PracticeView, query: str, rows: Iterable[Json]) -> str:
-    """Memories that were looked up; for a question those that share a word with it."""
-    known = {_told(str(row.get("text"))): row.get("until") for row in rows}
+def _matching_memories(now: PracticeView, query: str, rows: Iterable[Json]) -> str:
+    """Return the memories found; for a question those that share a word with it."""
+    known = {_without_user(str(row.get("text"))): row.get("until") for row in rows}
     if query.endswith("?"):
         known = {fact: end for fact, end in known.items() if words(fact) & words(query)}
     lines = [f"{fact} (until {end})" if end else fact for fact, end in known.items()]
@@ -287,7 +289,7 @@ def _reply(now: PracticeView) -> Utterance:
 
 @cache
 def _patterns() -> Sequence[tuple[str, re.Pattern[str]]]:
-    """The wordings, with only `{what}` as a group."""
+    """Return the wordings as patterns with the one group `{what}`."""
     table = _table("wordings.toml")
 
     def whole(text: str) -> str:
@@ -315,7 +317,7 @@ def _remember(now: PracticeView, what: str) -> Utterance:
 
 
 def _about(now: PracticeView, topic: str) -> Utterance:
-    """A page whose title has the words of the topic, and memories."""
+    """Return a page whose title has the words of the topic, and memories."""
     if topic.lower() in ("", "me", "myself", "us", "everything", "anything", "it", "all"):
         return _use(now, SEARCH, n=MOST_SHOWN)
     titles = (title for title in now.pages if RECALL in now.tools and is_about(title, topic))
@@ -325,7 +327,7 @@ def _about(now: PracticeView, topic: str) -> Utterance:
 
 
 def _add_task(now: PracticeView, what: str) -> Utterance:
-    """A reminder where the text says when, else a line on the list."""
+    """Add a reminder if the text has a time, else a line on the list."""
     if isinstance(reminder := _remind(now, what), tuple):
         return reminder
     items = re.split(r",? and |, ", what) if LISTED.search(what) else [what]
@@ -338,7 +340,7 @@ def _list_tasks(now: PracticeView, status: str) -> Utterance:
 
 
 def _remind(now: PracticeView, what: str, *, about: str = "") -> Utterance:
-    """At the time that a sentence begins or ends with, of the rest of it."""
+    """Make a reminder for the time at the beginning or end of a sentence, with the rest as its text."""
     try:
         found = timed(SPAN.sub("in ", ABOUT.sub("", what)), now.moment, WALL)
     except ToolFailed as problem:
@@ -361,7 +363,7 @@ def _move_task(now: PracticeView, what: str, *, action: str) -> Utterance:
 
 
 def _undo(now: PracticeView, _: str) -> Utterance:
-    """Take back what was added or ended last here; anything else takes a command."""
+    """Undo the task that was added or ended last here; other changes need a command."""
     last = next((each for each in reversed(now.earlier) if isinstance(each.data, dict)), None)
     if last and not now.changed and (action := BACK.get(str(last.arguments.get("action")))):
         return _use(now, "task", action=action, id=last.data.get("id"))
@@ -369,7 +371,7 @@ def _undo(now: PracticeView, _: str) -> Utterance:
 
 
 def _former_undone(now: PracticeView) -> tuple[tuple[str, Json], ...]:
-    """Take back the tasks of the wording before an edit; nothing takes back a memory."""
+    """Return the calls that undo the wording before an edit; a memory cannot be undone."""
     named = {content: each for each, content in now.tasks.items()}
     done = [mapping(_parsed(each.removeprefix("task "))) for each in now.former]
     ids = [each.get("id") or named.get(str(each.get("content"))) for each in done]
@@ -379,7 +381,7 @@ def _former_undone(now: PracticeView) -> tuple[tuple[str, Json], ...]:
 
 
 def _learn(now: PracticeView, _: str) -> Utterance:
-    """From the text as it was written: line ends part the title from the steps."""
+    """Read a skill from the original text: line ends separate title and steps."""
     begun = TEACH.search(now.text)
     title, *steps = re.split(r"[:\n]", now.text[begun.end() :] if begun else "", maxsplit=1)
     title = one_line(title).strip(QUOTES + ".!?")
@@ -401,9 +403,9 @@ def _how(now: PracticeView, what: str) -> Utterance:
 
 
 def _otherwise(now: PracticeView, line: str) -> Utterance:
-    """A question may be about something that is remembered, a statement is learnt from later."""
+    """Search the memories for a question; learning from a statement comes later."""
     topic, asked = words(line), WHEN.match((now.answers or ("",))[-1])
-    if ASKING.match(line) or now.text.rstrip().endswith(("?", "？")):  # noqa: RUF001  the wide one
+    if ASKING.match(line) or now.text.rstrip().endswith(("?", "？")):  # noqa: RUF001  full width
         titles = [title for title in now.pages if RECALL in now.tools and words(title) <= topic]
         if titles:
             return _use(now, RECALL, title=titles[0])
@@ -434,4 +436,4 @@ RULES: Mapping[str, Callable[[PracticeView, str], Utterance]] = {
         each: partial(_move_task, action=each) for each in ("complete", "delete", "pause", "resume")
     },
 }
-"""By the name of the wording; the others are answered by the reply of their name."""
+"""The function for each wording; other wordings get the reply of their name."""

@@ -3,9 +3,8 @@
     async with PracticeModel() as model:
         Backend(base_url=model.url, model=NAME)
 
-aiohttp is there because matrix-nio needs it.
-
-Lines that nobody types at a terminal: from a file, or from whatever standard input is.
+aiohttp is installed anyway, because matrix-nio needs it. `read_lines` gives the demo's lines from a
+file or a pipe.
 """
 
 import asyncio
@@ -24,18 +23,25 @@ from wintermute.demo.practice import Utterance, answer
 from wintermute.ids import new_id
 from wintermute.messages import Json
 
+SERVED_NAME = "practice"
+HOST = "127.0.0.1"
+MOST_BYTES = 64 * 1024 * 1024
+MOST_PARTS = 60
+PAUSE = 0.06
+"""Seconds between two parts of an answer to a person: it grows visibly, and takes at most 4 s."""
+
 
 async def read_lines(file: Path | None) -> AsyncIterator[str]:
-    """The lines of a file, or of standard input as they come, be it a file, a pipe or nothing.
+    """Yield the lines of a file, or of standard input as they come, be it a file, a pipe or nothing.
 
-    In a thread of its own, which nobody waits for: a read cannot be called off.
+    The thread is never waited for, because a read cannot be cancelled.
     """
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str | None] = asyncio.Queue()
     source = file.open("rb", 0) if file else os.fdopen(0, "rb", 0, closefd=False)
 
     def read() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is over, nobody listens
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             with contextlib.suppress(OSError), source:
                 for line in source:
                     loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
@@ -46,16 +52,8 @@ async def read_lines(file: Path | None) -> AsyncIterator[str]:
         yield line.rstrip("\r\n")
 
 
-SERVED_NAME = "practice"
-HOST = "127.0.0.1"
-MOST_BYTES = 64 * 1024 * 1024
-MOST_PIECES = 60
-PAUSE = 0.06
-"""Seconds between two pieces of what somebody waits for: it can be seen to grow, and takes 4 s at most."""
-
-
 class PracticeModel:
-    """The server, on a free port; it always streams, as its one client always asks it to."""
+    """The model server, on a free port. It always streams, because its only client always asks for that."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -66,7 +64,7 @@ class PracticeModel:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
 
     async def __aenter__(self) -> Self:
-        """Start it; from now on it has its `url`."""
+        """Start the server; from now on it has its `url`."""
         await self._runner.setup()
         await web.TCPSite(self._runner, HOST, 0).start()
         self.url = f"http://{HOST}:{self._runner.addresses[0][1]}/v1"
@@ -88,21 +86,21 @@ class PracticeModel:
             return web.json_response({"error": error}, status=400)
         reply = answer(messages, tools)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        with contextlib.suppress(ConnectionResetError):  # who asked has left
+        with contextlib.suppress(ConnectionResetError):  # the client has gone
             await response.prepare(request)
             for event in _events(reply):
                 await response.write(f"data: {event}\n\n".encode())
-                # Chats offer tools, work in the background none.
+                # Chats offer tools, background questions none.
                 await self._clock.sleep(PAUSE if tools else 0.0)
         return response
 
 
 def _events(reply: Utterance) -> Iterator[str]:
-    """The answer in pieces: a few words each, a call as a whole."""
+    """Yield the answer in parts: a few words each, a call as a whole."""
     deltas: list[Json]
     if isinstance(reply, str):
         words = reply.split(" ")
-        size = len(words) // MOST_PIECES + 1
+        size = len(words) // MOST_PARTS + 1
         pieces = (" ".join(words[at : at + size]) for at in range(0, len(words), size))
         deltas = [{"content": f" {piece}" if at else piece} for at, piece in enumerate(pieces)]
     else:

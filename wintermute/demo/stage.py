@@ -1,4 +1,4 @@
-"""Sets everything up for one conversation, shows how far it is, and takes it all down again."""
+"""The demo runner: sets up one conversation, shows the progress, and ends everything again."""
 
 import asyncio
 import shlex
@@ -61,9 +61,9 @@ To verify the bot, type /verify there and run this in another terminal:
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """What the person asked for.
+    """The options of a demo.
 
-    `practice`: no other model than the built-in one. `lines`: what to say instead of a person.
+    `practice`: only the built-in model. `lines`: messages to send instead of a person's.
     """
 
     folder: Path
@@ -73,13 +73,13 @@ class DemoPlan:
     lines: AsyncIterator[str] | None
     show: Callable[[str], None]
     draw: Callable[[str], str] = str
-    """Makes of a message what is shown."""
+    """Renders a message for the terminal."""
 
 
 async def run_demo(plan: DemoPlan) -> None:
-    """Until the conversation ends, or SIGINT, SIGTERM or SIGHUP: then everything is ended.
+    """Run until the conversation ends, or SIGINT, SIGTERM or SIGHUP comes; then end everything.
 
-    Raises: WintermuteError when something does not start, or ends too early.
+    Raises: WintermuteError if a part does not start, or ends too early.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ async def run_demo(plan: DemoPlan) -> None:
 
 
 async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
-    """Run all until one ends; then the others are cancelled."""
+    """Run all until one ends; then cancel the others."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work) for work in works]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -99,7 +99,7 @@ async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
 
 
 def _progress(show: Callable[[str], None]) -> Callable[[str], None]:
-    """Shows one line for each step, with the seconds since the start."""
+    """Return a function that shows one line for each step, with the seconds since the start."""
     clock = SystemClock()
     began = clock.monotonic()
     return lambda step: show(f"{clock.monotonic() - began:5.1f} s  {step}")
@@ -116,7 +116,7 @@ async def _perform(plan: DemoPlan) -> None:
         step("starting a private Matrix homeserver")
         synapse = await stack.enter_async_context(server.running(plan.environment))
         found = await _model(plan, stack)
-        step(f"the model is {found.said}")
+        step(f"the model is {found.description}")
         await server.until_it_answers(synapse)
         step(f"the homeserver answers at {server.url}")
         bot_id = await server.register("wintermute", "Wintermute", kept.bot_password)
@@ -145,7 +145,7 @@ async def _perform(plan: DemoPlan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Cast:
-    """Everybody on the stage."""
+    """The parts of a running demo."""
 
     server: Homeserver
     daemon: Child
@@ -153,11 +153,11 @@ class _Cast:
     person: DemoPerson
     bot_id: str
     environment: Mapping[str, str]
-    """What the daemon was started with."""
+    """The environment of the daemon."""
 
 
 async def _model(plan: DemoPlan, stack: AsyncExitStack) -> FoundModel:
-    """The person's model, else one that runs as long as the stack."""
+    """Return the person's model, else the practice model, which runs as long as the stack."""
     found = None if plan.practice else await find_model(plan.config, plan.environment)
     if found is None:
         practice = await stack.enter_async_context(PracticeModel())
@@ -169,7 +169,7 @@ async def _model(plan: DemoPlan, stack: AsyncExitStack) -> FoundModel:
 async def _keep_secrets(
     kept: DemoSecrets, server: Homeserver, person: DemoPerson, folder: Path
 ) -> None:
-    """Let a graphical client take over the identity, for which it asks the recovery key."""
+    """Let a graphical client take over the identity; it asks for the recovery key."""
     session = person.session
     seeds = load_seeds(folder, session.user_id)
     if seeds is None:
@@ -192,7 +192,7 @@ async def _converse(
     try:
         await cast.person.until_with(room_id, cast.bot_id, JOIN_SECONDS)
     except TimeoutError:
-        raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
+        raise WintermuteError(f"the bot did not join the room:\n{cast.daemon.tail()}") from None
     if is_installed():
         await cast.daemon.until(lambda: cast.daemon.said(WEB_DOOR), READY_SECONDS)
         step("you can also chat and read the wiki in your browser:")
@@ -223,7 +223,7 @@ async def _converse(
 
 
 async def _meet(cast: _Cast) -> str:
-    """A new encrypted direct chat, which other clients show as such; its id."""
+    """Make an encrypted room that clients show as a direct chat. Return its id."""
     session = cast.person.session
     algorithm = {"algorithm": "m.megolm.v1.aes-sha2"}
     encryption = {"type": "m.room.encryption", "state_key": "", "content": algorithm}

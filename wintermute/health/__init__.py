@@ -1,1 +1,1 @@
-"""What works and what does not, kept so that another process can ask."""
+"""The state of each part of the program, stored so that another process can read it."""

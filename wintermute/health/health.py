@@ -1,9 +1,9 @@
-"""What works and what does not: the state of each part, and the lines that a status shows.
+"""The state of each part, and the lines of a status made of them.
 
-Parts are noted by whoever knows. Tasks are named by their ids, not by what they are about (T-055),
-for a status is also asked for in groups. What is kept besides: whom people trust, rooms that gave
-way to others where we cannot go on (F-013, X-030), when the machine's clock was believed last, what
-files that people edit last held in order, and whether their owner knows when they do not.
+Each part notes its own state. Tasks appear with their ids, not their texts (T-055), because a
+status is also shown in groups. Also stored here: rooms with a successor that the bot cannot follow
+(F-013, X-030), the last trusted reading of the clock, the last good texts of files that people
+edit, and whether the owner was notified of a broken one.
 """
 
 import json
@@ -25,11 +25,72 @@ from wintermute.messages import PERSON
 from wintermute.text import counted
 
 HealthState = Literal["ok", "warn", "fail"]
+EDITED = Kept("edited_files", ("text",), "name", empties=("text = NULL",))
+AGAIN = "begin again with your client or /verify"
+UNFIT = (
+    f"what the client sent does not fit -> {AGAIN}; if that fails as well, use another client, or"
+    " compare the fingerprints above"
+)
+ENDS = {
+    "": f"the client gave no reason -> {AGAIN}",
+    "m.user": f"cancelled in the client -> {AGAIN}; but if the emojis were different, do not:"
+    " somebody may be between you and the bot",
+    "m.mismatched_sas": "the emojis were different, somebody may be between you and the bot -> do not"
+    " go on, see docs/encryption.md",
+    "m.timeout": f"it took longer than ten minutes -> {AGAIN}",
+    "m.unknown_transaction": f"the bot was restarted -> {AGAIN}",
+    "m.unknown_method": "your client and the bot have no method in common -> use another client",
+    "m.accepted": "another session of the bot answered -> go on with that one",
+    "m.key_mismatch": UNFIT,
+    "m.mismatched_commitment": UNFIT,
+    "m.invalid_message": UNFIT,
+    "m.unexpected_message": UNFIT,
+}
+"""The reason of a cancelled verification and what to do, by its code in Matrix."""
+MOST_NEXT = 5
+MOST_PROMISES = 5
+GRACE = timedelta(minutes=5)
+"""A reminder that is delivered later than this is late (T-038)."""
+LATELY = timedelta(days=1)
+UNSAID = (
+    "SELECT task_id FROM occurrences o WHERE state = 'claimed' AND mode = 'reminder' AND due_at < ?"
+    " AND (SELECT p.changed_to FROM tasks t JOIN people p ON t.scope = 'person:' || p.user_id"
+    "  WHERE t.id = o.task_id) IS {} ORDER BY due_at"
+)
+"""Reminders that are overdue. NULL: all is well with the person's identity; NOT NULL: it has changed."""
+MOST_ROOMS = 5
+CLOCK = "clock"
+LEARNING = {
+    "harvest": "looking for memories",
+    "split": "splitting a long text",
+    "reconstruct": "merging memories",
+    "core": "updating core memory",
+}
+DROPPED = "not learnt"
+"""The first part of a counter's name, followed by the month and the reason."""
+FAILING = 3
+"""The failures in a row after which a retried job is reported."""
+TO_FORGET = {
+    "forget": "{n} still to be finished",
+    "scrub": "erased; the file of the database is cleaned after a minute without messages",
+}
+UNLIMITED = Ceilings()
+MOST_NAMED = 20
+MANY_CALLS = 20
+LEAST_CACHED = 1024
+"""The shortest prompt, in tokens, that all providers cache."""
+ADVICE = {
+    "homeserver": " -> see that it runs, and check matrix.homeserver in config.yaml",
+    "model": " -> see that its server runs; `wintermute check` says more",
+}
+PAST_EVENTS = frozenset({"bridge", "casts", "restored"})
+"""Parts that report a past event: a day later it is no warning any more."""
+WELL = "All is well. {} shows every part."
 
 
 @dataclass(frozen=True, slots=True)
 class PartHealth:
-    """One part's state. `since` is when it came into this state."""
+    """The state of one part. `since`: the beginning of this state."""
 
     part: str
     state: HealthState
@@ -41,7 +102,7 @@ _part = reader(PartHealth)
 
 
 class Health:
-    """The store of states and counters. Writes happen on change only."""
+    """The store of states and counters. It writes only changes."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -49,7 +110,7 @@ class Health:
         self._known: dict[str, tuple[HealthState, str]] = {}
 
     async def note(self, part: str, state: HealthState, detail: str = "") -> None:
-        """Record a part's state; free of cost when nothing changed."""
+        """Record a part's state; an unchanged one costs nothing."""
         if self._known.get(part) == (state, detail):
             return
         kept = await self.part(part)
@@ -63,7 +124,7 @@ class Health:
     async def note_in(
         self, tx: Transaction, part: str, state: HealthState, detail: str = ""
     ) -> None:
-        """As `note`, within a transaction."""
+        """Record a part's state within a transaction."""
         now = stamp(self._clock.now())
         await tx.execute(
             "INSERT INTO health (part, state, detail, since, updated_at) VALUES (?, ?, ?, ?, ?)"
@@ -73,7 +134,7 @@ class Health:
             " ELSE excluded.since END",
             (part, state, detail, now, now),
         )
-        self._known.pop(part, None)  # the transaction may yet fail
+        self._known.pop(part, None)  # the transaction may still fail
 
     async def count_in(self, tx: Transaction, name: str, by: int) -> None:
         """Add to a counter."""
@@ -81,61 +142,37 @@ class Health:
             await add_to(tx, name, by)
 
     async def failed(self, name: str) -> None:
-        """Count one failure of something that is done without."""
+        """Count one failure of an optional part."""
         async with self._database.transaction() as tx:
             await self.count_in(tx, f"{name} failed", 1)
 
     async def parts(self) -> list[PartHealth]:
-        """Every part's state."""
+        """Return the states of all parts."""
         rows = await self._database.rows("SELECT * FROM health ORDER BY part")
         return [_part(row) for row in rows]
 
     async def part(self, name: str) -> PartHealth | None:
-        """One part's state."""
+        """Return the state of one part."""
         return next((part for part in await self.parts() if part.part == name), None)
 
 
-EDITED = Kept("edited_files", ("text",), "name", empties=("text = NULL",))
-AGAIN = "begin again with your client or /verify"
-UNFIT = (
-    f"what the client sent does not fit -> {AGAIN}; if that fails as well, use another client, or"
-    " compare the fingerprints above"
-)
-ENDS = {
-    "": f"the client gave no reason -> {AGAIN}",
-    "m.user": f"cancelled in the client -> {AGAIN}; but if the emojis were different, do not:"
-    " somebody sits between you and the bot",
-    "m.mismatched_sas": "the emojis were different, somebody sits between you and the bot -> do not"
-    " go on, see docs/encryption.md",
-    "m.timeout": f"it took longer than ten minutes -> {AGAIN}",
-    "m.unknown_transaction": f"the bot was restarted -> {AGAIN}",
-    "m.unknown_method": "your client and the bot have no method in common -> use another client",
-    "m.accepted": "another session of the bot answered -> go on with that one",
-    "m.key_mismatch": UNFIT,
-    "m.mismatched_commitment": UNFIT,
-    "m.invalid_message": UNFIT,
-    "m.unexpected_message": UNFIT,
-}
-"""Why a verification was cancelled, and what to do then."""
-
-
 async def people(database: Database) -> tuple[HealthState, str]:
-    """Everybody who was looked for: verified with the bot, known, or changed (X-034, X-035)."""
+    """List the people whose identity was fetched: they verified the bot, did not, or changed it (X-034, X-035)."""
     rows = await database.rows(
         "SELECT user_id, master_key, changed_to, verified FROM people ORDER BY user_id"
     )
-    named = _first([f"{row['user_id']} {_standing(row)}" for row in rows], MOST_NAMED)
+    named = _shortened_list([f"{row['user_id']} {_trust(row)}" for row in rows], MOST_NAMED)
     changed = any(row["changed_to"] is not None for row in rows)
-    return ("warn" if changed else "ok"), "; ".join(named) or "nobody looked for yet"
+    return ("warn" if changed else "ok"), "; ".join(named) or "no identities fetched yet"
 
 
-def _first(names: Sequence[str], most: int) -> list[str]:
-    """The first of them, and how many there are besides."""
+def _shortened_list(names: Sequence[str], most: int) -> list[str]:
+    """Return the first names, and the number of the others."""
     more = [f"{len(names) - most} more"] if len(names) > most else []
     return [*names[:most], *more]
 
 
-def _standing(row: Row) -> str:
+def _trust(row: Row) -> str:
     if not row["master_key"]:
         return "has no identity"
     if row["changed_to"] is not None:
@@ -149,8 +186,8 @@ def _standing(row: Row) -> str:
 
 
 async def untrusted(database: Database) -> tuple[HealthState, str]:
-    """Messages that wait until somebody vouches for the session they came from."""
-    rows = await database.rows(  # both states are named for the index of both
+    """Report messages that wait until their sender's session is verified."""
+    rows = await database.rows(  # both states, so that SQLite uses the index of both
         "SELECT sender, count(*) AS n, p.changed_to IS NOT NULL AS changed,"
         " p.user_id IS NULL AS unseen FROM inbox LEFT JOIN people p ON p.user_id = sender"
         " WHERE state IN ('locked', 'untrusted') AND state = 'untrusted'"
@@ -173,7 +210,7 @@ def _wait(row: Row) -> str:
 
 
 async def verifications(database: Database) -> list[tuple[str, HealthState, str]]:
-    """The last one of each person, newest first: name, state and text of each."""
+    """List the latest verification of each person, newest first: name, state and text."""
     rows = await database.rows(
         "SELECT user_id, device_id, phase, shown, code, max(began_at) AS began FROM verifications"
         " GROUP BY user_id ORDER BY began DESC LIMIT 5"
@@ -182,7 +219,7 @@ async def verifications(database: Database) -> list[tuple[str, HealthState, str]
 
 
 def verification_step(row: Row) -> tuple[HealthState, str]:
-    """Say how far a verification has come."""
+    """Return the state of a verification, in words."""
     device = f" (session {row['device_id']})" if row["device_id"] else ""
     if row["phase"] == "done":
         return "ok", f"done{device}"
@@ -193,21 +230,8 @@ def verification_step(row: Row) -> tuple[HealthState, str]:
     return "ok", f"under way{device}: {row['phase']}"
 
 
-NEXT = 5
-MOST_PROMISES = 5
-GRACE = timedelta(minutes=5)
-"""What is later than this is late (T-038)."""
-LATELY = timedelta(days=1)
-UNSAID = (
-    "SELECT task_id FROM occurrences o WHERE state = 'claimed' AND mode = 'reminder' AND due_at < ?"
-    " AND (SELECT p.changed_to FROM tasks t JOIN people p ON t.scope = 'person:' || p.user_id"
-    "  WHERE t.id = o.task_id) IS {} ORDER BY due_at"
-)
-"""Reminders that should have been said: nobody has (NOT NULL: somebody has) another identity now."""
-
-
 async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[HealthState, str]:
-    """The state of all tasks, and the words for it."""
+    """Return the state of all tasks, in words."""
     now = clock.now()
     overdue = stamp(now - GRACE)
     wrong = {
@@ -223,14 +247,14 @@ async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[He
         "due, but I have no room to post it in": await database.scalars(
             "SELECT id FROM tasks WHERE held = 1 AND status = 'active' ORDER BY seq"
         ),
-        # Those whose last run failed, with how many did in a row.
+        # The tasks whose last run failed, with the number of failures in a row.
         "failed": await database.scalars(
             "SELECT id || iif(failures > 1, ' (' || failures || ' in a row)', '') FROM tasks"
             " WHERE status IN ('active', 'paused') AND failures > 0 ORDER BY seq"
         ),
     }
     paused = await database.scalars("SELECT id FROM tasks WHERE status = 'paused' ORDER BY seq")
-    # Because we were away when it was due, or because a message did not get through.
+    # Late because the program was not running, or because a message could not be sent.
     (late,) = await database.scalars(
         "SELECT count(*) FROM occurrences WHERE state = 'done' AND ended_at >= ?"
         " AND (missed > 0 OR mode = 'reminder'"
@@ -248,7 +272,7 @@ async def _next(database: Database, zone: ZoneInfo) -> str:
     rows = await database.rows(
         "SELECT id, next_due FROM tasks WHERE status = 'active' AND held = 0"
         " AND next_due IS NOT NULL ORDER BY next_due, seq LIMIT ?",
-        (NEXT,),
+        (MOST_NEXT,),
     )
     named = [
         f"{row['id']} {moment(row['next_due']).astimezone(zone):%Y-%m-%d %H:%M}" for row in rows
@@ -257,14 +281,11 @@ async def _next(database: Database, zone: ZoneInfo) -> str:
 
 
 def _named(ids: Sequence[str]) -> str:
-    return ", ".join(_first(ids, MOST_PROMISES))
+    return ", ".join(_shortened_list(ids, MOST_PROMISES))
 
 
-MOST_ROOMS = 5
-
-
-async def left_behind(database: Database) -> str:
-    """What has to wait because its room is over; "" when nothing has."""
+async def unfollowed_rooms(database: Database) -> str:
+    """Name the rooms whose successor the bot cannot follow; "" if there are none."""
     in_clear = await database.rows(
         "SELECT old.room_id AS old, new.room_id AS new FROM rooms old JOIN rooms new"
         " ON new.room_id = old.successor AND new.predecessor = old.room_id AND new.state = 'joined'"
@@ -277,52 +298,50 @@ async def left_behind(database: Database) -> str:
         " AND new.room_id IS NULL AND EXISTS"
         "  (SELECT 1 FROM conversations c WHERE c.room_id = old.room_id) ORDER BY old.room_id"
     )
-    told = [
+    lines = [
         f"{row['new']} follows the encrypted {row['old']} in clear -> turn on encryption in it"
         for row in in_clear
     ]
-    told += [
-        f"{row['old']} gave way to {row['new']}, where I am not -> invite me there" for row in away
+    lines += [
+        f"{row['old']} was replaced by {row['new']}, where I am not -> invite me there"
+        for row in away
     ]
-    return "; ".join(_first(told, MOST_ROOMS))
-
-
-CLOCK = "clock"
+    return "; ".join(_shortened_list(lines, MOST_ROOMS))
 
 
 class ClockMarks:
-    """The store of that moment."""
+    """The store of the last trusted reading of the clock."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def last(self) -> ClockReading | None:
-        """It, if the machine has not been started since: else the steady clock began anew."""
+        """Return the reading; None after a restart of the machine, since the monotonic clock began anew."""
         kept = await single(self._database, CLOCK)
         if kept is None or not kept["boot"] or kept["boot"] != boot_id():
             return None
         return ClockReading(moment(kept["wall"]), kept["monotonic"])
 
     async def keep(self, reading: ClockReading) -> None:
-        """Remember it."""
+        """Store the reading."""
         async with self._database.transaction() as tx:
-            last = {"wall": stamp(reading.wall), "monotonic": reading.steady, "boot": boot_id()}
-            await put_single(tx, CLOCK, last)
+            values = {"wall": stamp(reading.wall), "monotonic": reading.steady, "boot": boot_id()}
+            await put_single(tx, CLOCK, values)
 
 
 class EditedFiles:
-    """A row per file, under the name by which prompt and tools call it (F-031)."""
+    """The store of the files that people edit, by the names that prompt and tools use (F-031)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def text(self, name: str) -> str | None:
-        """What a file last held; None: nobody knows."""
+        """Return the last good text of a file; None if it is unknown."""
         row = await self._database.row("SELECT text FROM edited_files WHERE name = ?", (name,))
         return row["text"] if row else None
 
     async def texts(self, folder: str) -> dict[str, str]:
-        """What the files in a folder last held, by their names in there."""
+        """Return the last good texts of the files in a folder, by their names in it."""
         rows = await self._database.rows(
             "SELECT substr(name, length(:folder) + 2) AS name, text FROM edited_files"
             " WHERE text IS NOT NULL AND substr(name, 1, length(:folder) + 1) = :folder || '/'",
@@ -331,7 +350,7 @@ class EditedFiles:
         return {row["name"]: row["text"] for row in rows}
 
     async def keep(self, texts: Iterable[tuple[str, str]]) -> None:
-        """Remember what files hold now, as (name, text)."""
+        """Store the texts of files, as (name, text)."""
         async with self._database.transaction() as tx:
             await tx.execute_many(
                 "INSERT INTO edited_files (name, text) VALUES (?, ?) ON CONFLICT (name) DO UPDATE"
@@ -340,11 +359,11 @@ class EditedFiles:
             )
 
     async def told(self) -> set[str]:
-        """The files of which the owner knows that they cannot be used."""
+        """Return the unusable files that the owner was notified of."""
         return set(await self._database.scalars("SELECT name FROM edited_files WHERE notified"))
 
     async def tell(self, tx: Transaction, names: Collection[str]) -> None:
-        """From now on the owner knows it of exactly these."""
+        """Note that the owner was notified of exactly these files."""
         listed = json.dumps(list(names))
         await tx.execute(
             "UPDATE edited_files SET notified = 0"
@@ -358,27 +377,6 @@ class EditedFiles:
         )
 
 
-LEARNING = {
-    "harvest": "reading what was said",
-    "split": "taking a long text apart",
-    "reconstruct": "bringing memories together",
-    "core": "updating core memory",
-}
-DROPPED = "not learnt"
-"""A counter's name begins with it: then the month, and the reason."""
-FAILING = 3
-"""Failures in a row after which a job that is tried again is not well."""
-TO_FORGET = {
-    "forget": "{n} still to be finished",
-    "scrub": "erased; the file of the database is cleaned after a minute without messages",
-}
-UNLIMITED = Ceilings()
-MOST_NAMED = 20
-MANY_CALLS = 20
-LEAST_CACHED = 1024
-"""Tokens below which some providers keep nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of a status."""
@@ -387,60 +385,51 @@ class Finding:
     state: HealthState | Literal["none"]
     text: str
     numbers: Mapping[str, float] | None = None
-    """What the text says, for programs."""
-
-
-ADVICE = {
-    "homeserver": " -> see that it runs, and check matrix.homeserver in config.yaml",
-    "model": " -> see that its server runs; `wintermute check` says more",
-}
-PASSED = frozenset({"bridge", "casts", "restored"})
-"""Parts that tell of something that happened: a day later nobody has to be warned of it."""
-WELL = "All is well. {} shows every part."
+    """The figures of the text, for programs."""
 
 
 def not_well(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The lines of a status that somebody should read: each says what to do (U-012)."""
+    """Return the lines of a status that are not ok; each says what to do (U-012)."""
     return tuple(each for each in findings if each.state != "ok")
 
 
 async def gather(
     database: Database, clock: Clock, timezone: str, ceilings: Ceilings = UNLIMITED
 ) -> tuple[Finding, ...]:
-    """What the database says about the daemon, the worst not hidden."""
+    """Return all lines of a status from the database."""
     zone = ZoneInfo(timezone)
     now = clock.now().astimezone(zone)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     old = await database.scalars(
         "SELECT part FROM health WHERE updated_at < ?", (stamp(now - LATELY),)
     )
-    facts = []
+    lines = []
     for part in await Health(database, clock).parts():
         since = f"(since {part.since.astimezone(zone):%Y-%m-%d %H:%M})"
-        state = "ok" if part.part in PASSED.intersection(old) else part.state
+        state = "ok" if part.part in PAST_EVENTS.intersection(old) else part.state
         advice = ADVICE.get(part.part, "") if state != "ok" and "->" not in part.detail else ""
-        facts.append(Finding(part.part, state, f"{part.detail} {since}{advice}".strip()))
+        lines.append(Finding(part.part, state, f"{part.detail} {since}{advice}".strip()))
     (waiting,) = await database.scalars(
         "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting') AND kind <> 'command'"
     )
-    facts.append(Finding("inbox", "ok", f"{waiting} waiting for an answer"))
-    facts.append(await _outbox(database))
-    if waits := await left_behind(database):
-        facts.append(Finding("rooms", "warn", waits))
-    facts += await _sub_sessions(database)
-    facts += await _jobs(database)
-    facts += await _learning(database, now, zone)
-    facts += await _old_copies(database, zone)
-    facts.append(Finding("tasks", *await promises(database, clock, zone)))
-    facts += await _decryption(database, midnight)
-    facts.append(Finding("people", *await people(database)))
-    facts.append(Finding("unverified sessions", *await untrusted(database)))
+    lines.append(Finding("inbox", "ok", f"{waiting} waiting for an answer"))
+    lines.append(await _outbox(database))
+    if waits := await unfollowed_rooms(database):
+        lines.append(Finding("rooms", "warn", waits))
+    lines += await _sub_sessions(database)
+    lines += await _jobs(database)
+    lines += await _learning(database, now, zone)
+    lines += await _old_copies(database, zone)
+    lines.append(Finding("tasks", *await promises(database, clock, zone)))
+    lines += await _decryption(database, midnight)
+    lines.append(Finding("people", *await people(database)))
+    lines.append(Finding("unverified sessions", *await untrusted(database)))
     if malformed := await single(database, "malformed"):
-        facts.append(Finding("malformed events", "ok", f"{malformed} skipped"))
+        lines.append(Finding("malformed events", "ok", f"{malformed} skipped"))
     if failed := await single(database, "memory search failed"):
-        facts.append(Finding("memory search", "ok", f"failed {failed} times so far"))
-    facts += await _usage(database, clock, midnight, timezone, ceilings)
-    return tuple(facts)
+        lines.append(Finding("memory search", "ok", f"failed {failed} times so far"))
+    lines += await _usage(database, clock, midnight, timezone, ceilings)
+    return tuple(lines)
 
 
 async def _outbox(database: Database) -> Finding:
@@ -453,23 +442,25 @@ async def _outbox(database: Database) -> Finding:
         return Finding("outbox", "ok", f"{waiting} to be sent")
     named = "; ".join(f"{row['n']} in {row['room_id']}: {row['problem']}" for row in stuck)
     return Finding(
-        "outbox", "warn", f"{waiting} to be sent, held: {named} -> they are said once they may be"
+        "outbox",
+        "warn",
+        f"{waiting} to be sent, held: {named} -> they are sent as soon as that is allowed",
     )
 
 
 async def _old_copies(database: Database, zone: ZoneInfo) -> list[Finding]:
-    """What is forgotten stays in a copy from before an upgrade, as long as there is one (M-030)."""
+    """Name database copies from before an upgrade: they still hold forgotten texts (M-030)."""
     named = [
-        f"{copy.path.name} from before an upgrade may hold what was forgotten since; it goes on"
-        f" {copy.until.astimezone(zone):%Y-%m-%d}, or when you delete it"
+        f"{copy.path.name} from before an upgrade may contain texts forgotten since; it is deleted on"
+        f" {copy.until.astimezone(zone):%Y-%m-%d}, or earlier by you"
         for copy in await database.copies()
     ]
     return [Finding("old copies", "ok", "; ".join(named))] if named else []
 
 
 async def _jobs(database: Database) -> list[Finding]:
-    """What is owed and what was stopped; nothing while there is neither."""
-    rows = await database.rows("SELECT * FROM jobs WHERE state <> 'done'")  # or one before 0019
+    """Report pending and stopped jobs; no line if there are none."""
+    rows = await database.rows("SELECT * FROM jobs WHERE state <> 'done'")
     states = Counter(row["state"] for row in rows)
     wrong = {"stopped": list[str](), "tried again": list[str]()}
     for row in rows:
@@ -477,21 +468,20 @@ async def _jobs(database: Database) -> list[Finding]:
         if (stopped := row["state"] == "failed") or row["failures"] >= FAILING:
             of = "stopped" if stopped else "tried again"
             wrong[of].append(f"{row['name']} of {whose}: {why}")
-    told = "".join(f", {len(n)} {what}: {'; '.join(n)}" for what, n in wrong.items() if n)
-    text = f"{states['running']} running, {states['waiting']} waiting{told}"
-    state: HealthState = "fail" if wrong["stopped"] else "warn" if told else "ok"
-    found = [Finding("jobs", state, text)] if rows else []
+    details = "".join(f", {len(n)} {what}: {'; '.join(n)}" for what, n in wrong.items() if n)
+    text = f"{states['running']} running, {states['waiting']} waiting{details}"
+    state: HealthState = "fail" if wrong["stopped"] else "warn" if details else "ok"
+    lines = [Finding("jobs", state, text)] if rows else []
     left = [
-        told
-        for name, told in TO_FORGET.items()
+        text.format(n=n)
+        for name, text in TO_FORGET.items()
         if (n := sum(row["name"] == name for row in rows))
-        for told in [told.format(n=n)]
     ]
-    return [*found, Finding("forgetting", "ok", "; ".join(left))] if left else found
+    return [*lines, Finding("forgetting", "ok", "; ".join(left))] if left else lines
 
 
 async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[Finding]:
-    """What is learnt while nobody waits; nothing where nothing ever was. No word of what was said."""
+    """Report the learning from conversations; no line if there never was any. No text of a conversation."""
     (queued,) = await database.scalars(
         "SELECT count(*) FROM facts WHERE queued AND retired_at IS NULL AND NOT ended"
         " AND valid_to IS NULL"
@@ -508,17 +498,17 @@ async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[F
         " WHERE name = 'harvest' AND state = 'done' ORDER BY ended_at DESC LIMIT 1"
     )
     refused = await single(database, REFUSED)
-    told = [f"{counted(queued, 'memory')} to be brought together with the others"] if queued else []
-    told += [_waiting(row, zone) for row in jobs]
+    details = [f"{counted(queued, 'memory')} to be merged with the others"] if queued else []
+    details += [_waiting(row, zone) for row in jobs]
     if last:
-        told.append(
+        details.append(
             f"last read {_at(last['ended_at'], zone)}, {last['room_id']}:"
             f" {counted(last['picked'], 'memory')} picked up"
         )
     if dropped := await counters(database, f"{DROPPED} {now:%Y-%m} "):
         many = counted(sum(dropped.values()), "learnt fact")
         why = ", ".join(f"{times} {reason}" for reason, times in dropped.items())
-        told.append(f"{many} dropped this month: {why}")
+        details.append(f"{many} dropped this month: {why}")
     numbers = {
         "queued": queued,
         "waiting": sum(row["n"] for row in jobs),
@@ -526,19 +516,19 @@ async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[F
         "refused": refused["times"] if refused else 0,
     }
     if refused:
-        told.append(
+        details.append(
             f"{counted(refused['times'], 'answer')} of models refused, the last"
             f" {_at(refused['at'], zone)} ({refused['role']}): {refused['reason']}"
         )
-    return [Finding("learning", "ok", "; ".join(told), numbers)] if told else []
+    return [Finding("learning", "ok", "; ".join(details), numbers)] if details else []
 
 
 def _waiting(row: Row, zone: ZoneInfo) -> str:
-    """Jobs of one name that wait for the same."""
+    """Describe waiting jobs with one name and one reason."""
     many = f" ({row['n']} times)" if row["n"] > 1 else ""
     if row["due"] is None:
         return f"{LEARNING[row['name']]}{many} waits for its turn"
-    why = f", for {row['waits_for']}" if row["waits_for"] else ""
+    why = f": {row['waits_for']}" if row["waits_for"] else ""
     return f"{LEARNING[row['name']]}{many} waits until {_at(row['due'], zone)}{why}"
 
 
@@ -547,30 +537,31 @@ def _at(when: str, zone: ZoneInfo) -> str:
 
 
 async def _sub_sessions(database: Database) -> list[Finding]:
-    """L-068: those at work, then those that wait; nothing while there are none."""
+    """Name the running, then the waiting sub-sessions (L-068); no line if there are none."""
     rows = await database.rows(
         "SELECT id, iif(state = 'waiting', 'waiting', 'running') AS doing FROM sub_sessions"
         " WHERE state IN ('waiting', 'running', 'collecting') AND (NOT blocking OR parent_cast IN"
         "  (SELECT id FROM casts WHERE state = 'running')) ORDER BY doing, seq"
     )
     running = sum(row["doing"] == "running" for row in rows)
-    # Not by their names, which say what they are about: a status is also asked for in groups.
-    named = _first([f"{row['id']} {row['doing']}" for row in rows], MOST_NAMED)
+    # Ids, because names tell the subject and a status is also shown in groups.
+    named = _shortened_list([f"{row['id']} {row['doing']}" for row in rows], MOST_NAMED)
     text = f"{running} running, {len(rows) - running} waiting: {', '.join(named)}"
     return [Finding("sub-sessions", "ok", text)] if rows else []
 
 
 async def _decryption(database: Database, midnight: datetime) -> list[Finding]:
-    """Count the messages that were read, and name who has to send one of today again."""
+    """Count decrypted messages, and name the people who have to send one of today again."""
     locked = await database.rows("SELECT sender, received_at FROM inbox WHERE state = 'locked'")
     new = Counter(row["sender"] for row in locked if row["received_at"] >= stamp(midnight))
     good = await single(database, "decrypted") or 0
     bad = await single(database, "undecryptable") or 0
     text = f"{good} messages decrypted, {bad} only later, {len(locked)} still locked"
-    found = [Finding("decryption", "ok", text)]
+    lines = [Finding("decryption", "ok", text)]
     named = [f"{counted(n, 'message')} of {sender}" for sender, n in sorted(new.items())]
-    told = f"I cannot read {', '.join(_first(named, MOST_NAMED))} -> ask to have them sent again"
-    return [Finding("locked messages", "warn", told), *found] if new else found
+    senders = ", ".join(_shortened_list(named, MOST_NAMED))
+    unreadable = f"I cannot read {senders} -> ask to have them sent again"
+    return [Finding("locked messages", "warn", unreadable), *lines] if new else lines
 
 
 async def _usage(
@@ -579,44 +570,44 @@ async def _usage(
     calls = ModelCalls(database, clock, new_id)
     spent = await calls.usage_since(midnight)
     before = await calls.usage_since(midnight - timedelta(days=1), midnight)
-    facts = _bill("today", spent) or [Finding("today", "ok", "no model calls")]
-    facts += _bill("yesterday", before)
+    lines = _bill("today", spent) or [Finding("today", "ok", "no model calls")]
+    lines += _bill("yesterday", before)
     if ceilings == UNLIMITED:
-        return facts
+        return lines
     amount = await Budget(database, clock, new_id, ceilings, timezone).spent_today()
-    return [_budget(ceilings, amount, sum(used.refused for used in spent.values())), *facts]
+    return [_budget(ceilings, amount, sum(used.refused for used in spent.values())), *lines]
 
 
 def _bill(day: str, spent: Mapping[str, Spent]) -> list[Finding]:
-    """What all roles used on a day, if there are several, and what each did."""
-    facts = [
+    """Report the usage of each role on a day, after the sum if there are several."""
+    lines = [
         Finding(f"{day}, {role}", "ok", _used(used) + _advice(role, used), asdict(used))
         for role, used in spent.items()
     ]
-    if len(facts) > 1:
+    if len(lines) > 1:
         first, *rest = spent.values()
         whole = sum(rest, start=first)
-        facts.insert(0, Finding(day, "ok", _used(whole), asdict(whole)))
-    return facts
+        lines.insert(0, Finding(day, "ok", _used(whole), asdict(whole)))
+    return lines
 
 
 def _used(used: Spent) -> str:
-    """Tokens read, how many of them from the server's cache, and written; USD where there is a price."""
+    """Return calls, tokens read (and cached), tokens written, and USD if prices are known."""
     read = f"{used.tokens_in:,} tokens read, {used.tokens_cached:,} of them from the cache"
     usd = f"; {used.usd:.4f} USD" if used.usd else ""
     return f"{counted(used.calls, 'call')}; {read}; {used.tokens_out:,} written{usd}"
 
 
 def _advice(role: str, used: Spent) -> str:
-    """Said when many requests that begin alike were all read anew, as far as the server tells."""
+    """Return advice if many requests with the same beginning were never cached."""
     is_long = used.tokens_in >= used.calls * LEAST_CACHED
     if role == "base" and used.calls >= MANY_CALLS and is_long and not used.tokens_cached:
-        return "; the server tells of no cache -> see docs/models.md"
+        return "; the server reports no cache -> see docs/models.md"
     return ""
 
 
 def _budget(ceilings: Ceilings, used: Amount, refused: int) -> Finding:
-    """L-086: what counts against each ceiling, calls under way at their worst case."""
+    """Report the use of each budget (L-086); running calls count with their worst case."""
     parts = []
     if ceilings.tokens_per_day is not None:
         parts.append(f"{used.tokens} of {ceilings.tokens_per_day} tokens")

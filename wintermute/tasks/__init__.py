@@ -1,1 +1,1 @@
-"""Goals and promises: what must happen, as rows of the database."""
+"""Tasks: goals, reminders and autonomous runs, with their schedules and due moments."""

@@ -1,6 +1,6 @@
-"""When something is due: pure functions of moment and zone (T-028).
+"""Due moments: pure functions of a moment and a time zone (T-028).
 
-Recurrence rules are those of RFC 5545 that are allowed (T-025).
+Recurrence rules are the subset of RFC 5545 that is allowed (T-025).
 """
 
 import re
@@ -27,9 +27,9 @@ MONTHS = (
 MOST_CHARACTERS = 500
 SHOWN = 60
 HORIZON = timedelta(days=36_525)
-"""How far ahead of its start a rule is followed."""
+"""The time from its start for which a rule is followed."""
 CYCLE = timedelta(days=146_097)
-"""After 400 years the calendar repeats itself, with its weekdays and leap years."""
+"""400 years: then the calendar repeats itself, with its weekdays and leap years."""
 MOST_NUMBERS = 31
 
 FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
@@ -37,11 +37,14 @@ WEEKDAYS = "MO|TU|WE|TH|FR|SA|SU"
 WEEKDAY = re.compile(f"([+-]?[1-9][0-9]?)?(?:{WEEKDAYS})")
 UNTIL = re.compile("([0-9]{8})(T[0-9]{6}Z?)?")
 NUMBER = re.compile("[+-]?[0-9]{1,4}")
+ELSEWHERE = ("BYHOUR", "BYMINUTE", "BYSECOND", "DTSTART", "TZID")
+MOST_MISSED = 1000
+"""The highest number of missed due moments that is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RulePart:
-    """What the numbers of a part may be, and with which FREQ it has a meaning."""
+    """The allowed numbers of a rule part, and the values of FREQ that it goes with."""
 
     most: int
     signed: bool = True
@@ -58,17 +61,16 @@ NUMBERS = {
     "BYWEEKNO": RulePart(53, frequencies=("YEARLY",)),
     "BYSETPOS": RulePart(366, frequencies=("WEEKLY", "MONTHLY", "YEARLY")),
 }
-ELSEWHERE = ("BYHOUR", "BYMINUTE", "BYSECOND", "DTSTART", "TZID")
 
 
 def dates(rule: str, start: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """The wall clock times of a checked rule from `start` on, COUNT of them if it has one."""
+    """Yield the wall clock times of a checked rule from `start` on, COUNT of them if it has one."""
     parts = _split(rule)
     count = parts.pop("COUNT", None)
     until = parts.pop("UNTIL", None)
     end = start + HORIZON if until is None else min(start + HORIZON, _last(until, zone))
-    # A rule that never comes true is followed up to the year 9999, whatever its UNTIL: therefore
-    # it is followed in the last cycle of the calendar, and what it gives is moved back.
+    # dateutil searches for a rule without a date up to the year 9999, whatever its UNTIL: therefore
+    # the search begins in the last cycle of the calendar, and the dates are moved back.
     moved = (9899 - start.year) // 400 * CYCLE
     parts["UNTIL"] = f"{end + moved:%Y%m%dT%H%M%S}"
     text = ";".join(f"{name}={value}" for name, value in parts.items())
@@ -77,7 +79,7 @@ def dates(rule: str, start: datetime, zone: ZoneInfo) -> Iterator[datetime]:
 
 
 def checked_rule(text: str) -> str:
-    """The rule in capitals, or what is wrong with it, naming the part."""
+    """Return the rule in capitals. Raises: ToolFailed that names the wrong part."""
     if len(text) > MOST_CHARACTERS:
         raise ToolFailed(f"rrule has {len(text)} characters; at most {MOST_CHARACTERS} are allowed")
     rule = "".join(text.upper().split()).removeprefix("RRULE:")
@@ -104,7 +106,7 @@ def _split(rule: str) -> dict[str, str]:
 
 
 def shown(text: str) -> str:
-    """What was written, short and harmless."""
+    """Return a quotation of a text, short and safe to show."""
     return one_line(text)[:SHOWN]
 
 
@@ -177,50 +179,46 @@ def _is_until(value: str) -> bool:
 
 
 def _read_until(value: str) -> datetime:
-    """A date alone means that whole day."""
+    """Read an UNTIL. A date alone means the whole day."""
     return datetime.fromisoformat(value if "T" in value else f"{value}T235959")
 
 
 def _last(until: str, zone: ZoneInfo) -> datetime:
-    """The wall clock time of an UNTIL in the zone."""
+    """Return the wall clock time of an UNTIL in the zone."""
     last = _read_until(until)
     return last.astimezone(zone).replace(tzinfo=None, fold=0) if last.tzinfo == UTC else last
 
 
-MOST_MISSED = 1000
-"""More due moments than this are not counted when we were away."""
-
-
 class DueTimes(Protocol):
-    """What comes due: any schedule."""
+    """Anything with due moments, such as a schedule."""
 
     def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-        """In order, from somewhat before `after`; a moment may come twice."""
+        """Yield the due moments in order, from somewhat before `after`. A moment may come twice."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """What was due in a time when we were away: the latest moment, and how many there were."""
+    """The due moments during an absence: the latest, and their number."""
 
     latest: datetime
     count: int
 
 
 def next_due(schedule: DueTimes, after: datetime, zone: ZoneInfo) -> datetime | None:
-    """The first due moment strictly after `after`; None when there is none any more."""
+    """Return the first due moment strictly after `after`; None if there is none."""
     return next(moments(schedule, after, zone), None)
 
 
 def upcoming(
     schedule: DueTimes, after: datetime, zone: ZoneInfo, count: int
 ) -> tuple[datetime, ...]:
-    """The next due moments, at most so many."""
+    """Return the next due moments, at most `count`."""
     return tuple(islice(moments(schedule, after, zone), count))
 
 
 def missed(schedule: DueTimes, first: datetime, now: datetime, zone: ZoneInfo) -> Missed:
-    """What was due from `first`, which was a due moment, until now (T-043)."""
+    """Count the due moments from `first`, which is one, until now (T-043)."""
     due = chain([first], moments(schedule, first, zone))
     seen = list(islice(takewhile(lambda moment: moment <= now, due), MOST_MISSED))
     if len(seen) < MOST_MISSED:
@@ -229,12 +227,14 @@ def missed(schedule: DueTimes, first: datetime, now: datetime, zone: ZoneInfo) -
 
 
 def clock(time: str) -> str:
-    """A time of day without the seconds it does not have."""
+    """Return a time of day without seconds if they are zero."""
     return time[:8].removesuffix(":00") if len(time) > 5 else time
 
 
-def in_short(due: datetime, now: datetime, zone: ZoneInfo) -> str:
-    """`today at 18:30`, `tomorrow at 09:00`, `on Friday at 09:00`, `on 14 March at 09:00`."""
+def relative_time(due: datetime, now: datetime, zone: ZoneInfo) -> str:
+    """Describe a moment: `today at 18:30`, `tomorrow at 09:00`, `on Friday at 09:00`, `on 14 March
+    at 09:00`.
+    """
     local, today = due.astimezone(zone), now.astimezone(zone).date()
     days = (local.date() - today).days
     if days in (0, 1):
@@ -248,13 +248,15 @@ def in_short(due: datetime, now: datetime, zone: ZoneInfo) -> str:
 
 
 def tomorrow(due: datetime, now: datetime, zone: ZoneInfo) -> datetime:
-    """The local time of day of `due`, on the day after now (T-063)."""
+    """Return the moment at the local time of day of `due` on the day after `now` (T-063)."""
     day = now.astimezone(zone).date() + timedelta(days=1)
     return instant(datetime.combine(day, due.astimezone(zone).time()), zone)
 
 
 def moments(schedule: DueTimes, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """All due moments after `after`, in order. Two times that are one instant are one (T-030)."""
+    """Yield all due moments after `after` in order. Two local times that are one instant count once
+    (T-030).
+    """
     latest = after
     for due in schedule.due_times(after, zone):
         if due > latest:
@@ -263,10 +265,10 @@ def moments(schedule: DueTimes, after: datetime, zone: ZoneInfo) -> Iterator[dat
 
 
 def instant(local: datetime, zone: ZoneInfo) -> datetime:
-    """The moment of a wall clock time, in UTC.
+    """Return the moment of a wall clock time, in UTC.
 
-    A time that does not exist is the first valid one after the gap (T-029); of a time that comes
-    twice the first is meant (T-030).
+    A time that does not exist becomes the first valid one after the gap (T-029). Of a time that
+    comes twice the first is taken (T-030).
     """
     if not in_gap(local, zone):
         return local.replace(tzinfo=zone, fold=0).astimezone(UTC)
@@ -282,12 +284,12 @@ def instant(local: datetime, zone: ZoneInfo) -> datetime:
 
 
 def in_gap(local: datetime, zone: ZoneInfo) -> bool:
-    """Whether the wall clock leaves out this time."""
+    """Return True if the wall clock skips this time."""
     return _offset(local, zone, 0) < _offset(local, zone, 1)
 
 
 def comes_twice(local: datetime, zone: ZoneInfo) -> bool:
-    """Whether the wall clock shows this time a second time."""
+    """Return True if the wall clock shows this time twice."""
     return _offset(local, zone, 0) > _offset(local, zone, 1)
 
 
@@ -296,7 +298,7 @@ def _offset(local: datetime, zone: ZoneInfo, fold: int) -> timedelta:
 
 
 def _latest(schedule: DueTimes, first: datetime, now: datetime, zone: ZoneInfo) -> datetime:
-    """The latest due moment until now: looked for not far back first, then ever further."""
+    """Return the latest due moment until now, searching backwards in ever longer steps."""
     horizon = timedelta(minutes=1)
     while now - horizon > first:
         due = moments(schedule, now - horizon, zone)

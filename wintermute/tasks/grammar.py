@@ -1,4 +1,4 @@
-"""Words of times in seven languages, and patterns of what they make together; `times.toml` has them."""
+"""Words for times in seven languages, from `times.toml`, and the regular expressions made of them."""
 
 # ruff: noqa: RUF001  marks of scripts that look like others
 
@@ -14,9 +14,9 @@ from typing import Any
 from wintermute.text import NO_TEXT
 
 LETTERS = "0-9a-z\u00df-\u1fff"
-"""A word of these does not go on where another begins; scripts without blanks are not among them."""
+"""Letters that must not be followed by another word; scripts without blanks are not among them."""
 EDGE = rf"(?:(?<![{LETTERS}.])|(?![{LETTERS}]|'[a-z]|[:./,-][0-9]|[-/][{LETTERS}]))"
-"""The end of a time: `9` of `9:00`, `9.5`, `9-10` or `9th`, and `monday` of `monday's` are none."""
+"""The end of a time. In `9:00`, `9.5`, `9-10`, `9th` and `monday's` there is none after `9` or `monday`."""
 CJK = "一二两兩三四五六七八九十百"
 BEGIN = rf"(?!(?<=[{CJK}])[{CJK}])(?<![{LETTERS}$€£#])(?<![0-9][:./,-])(?<![{LETTERS}]['-])"
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -40,8 +40,16 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "glue": ("on", "at", "near", "in", "later", "one", "and", "to", "dated", "either", "of"),
     "stop": ("beside", "before", "minutes", "series"),
 }
-"""Meanings of the places of each row of the file."""
+"""The meaning of each position in a row of the file."""
 TONIGHT, WEEKEND = VALUES["part"][-1], VALUES["every"][-1]
+_ = " *"
+DAY = "(?P<day>[0-9]{1,2})"
+ORDINAL = "(?:st|nd|rd|th|er|º|°|日|号|號)"
+BETWEEN = re.compile("(?: |,|の|的)*")
+FEW = re.compile(rf"(?<![0-9])[1-6] +[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)(?![{LETTERS}])")
+"""`every day 2 pills` may say no hour; `tomorrow 9 James` says one."""
+FOREIGN = re.compile(r"[\u0370-\u1dff]\S*(?: \S+){0,2}")
+BEGINS = re.compile(BEGIN + "(?=[^ ])")
 
 
 @lru_cache(4096)
@@ -55,7 +63,7 @@ def _letter(mark: str) -> str:
 
 
 def folded(text: str) -> str:
-    """Turn a text into small letters without accents, of the same length."""
+    """Turn a text into small letters without accents; its length stays the same."""
     return "".join(map(_letter, text))
 
 
@@ -83,11 +91,11 @@ MEANING = {kind: {word.text: word.value for word in WORDS if word.kind == kind} 
 KNOWN = frozenset(word.text for word in WORDS)
 DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
 NAMED = {w.text: w.spelt for w in WORDS if w.kind in ("day", "weekday") and w.text != "demain"}
-"""Days that may be misspelt, with their spelling; Damien and Demian are names."""
+"""Days that may be misspelt, with their spelling. Damien and Demian are names, so `demain` is left out."""
 
 
 def share(kind: str, text: str, other: str, word: str) -> bool:
-    """Tell if two words are of one language: `at once` is not eleven o'clock in Spanish."""
+    """Return True if two words are of one language: `at once` is not eleven o'clock in Spanish."""
     one, two = (
         {known.language for known in WORDS if (known.kind, known.text) == named}
         for named in ((kind, text), (other, word))
@@ -96,7 +104,7 @@ def share(kind: str, text: str, other: str, word: str) -> bool:
 
 
 def any_of(kind: str, *values: Any) -> str:
-    """A pattern of the words of a kind, or of some of its places, the longest first."""
+    """Return a pattern of the words of a kind, or of some of their values, the longest first."""
     words = {
         word.text for word in WORDS if word.kind == kind and (not values or word.value in values)
     }
@@ -105,7 +113,6 @@ def any_of(kind: str, *values: Any) -> str:
     return f"(?:(?:{'|'.join(found)})(?:{ends}))"
 
 
-_ = " *"
 FIGURE = f"(?:[0-9]{{1,9}}|{any_of('number')})"
 UNIT = any_of("unit")
 PART = any_of("part")
@@ -119,9 +126,7 @@ SOME = any_of("every", *VALUES["every"][7:])
 NEXT, ONE = any_of("next", "next"), any_of("glue", "one")
 MONTH = rf"(?P<month>{any_of('month')})\.?"
 YEAR = rf"(?:,?{_}(?:{OF}{_})?(?P<year>[0-9]{{4}}))?"
-DAY = "(?P<day>[0-9]{1,2})"
 SPAN = f"(?:{FIGURE}|{ONE})?{_}{UNIT}"
-ORDINAL = "(?:st|nd|rd|th|er|º|°|日|号|號)"
 THEN = f"{_}(?:,|-|–|{AND}|{TO}){_}(?:{ON}{_})?"
 
 PATTERNS = (
@@ -186,19 +191,18 @@ SPANS = re.compile(
     rf"|(?P<half>{any_of('after', 30)})"
 )
 EACH_DAY = re.compile(rf"(?P<to>-|–|{TO})?{_}(?P<day>{WEEKDAY})")
-BETWEEN = re.compile("(?: |,|の|的)*")
 STOP = any_of("stop", "beside", "before")
 MINUS = f"(?:{UNIT}{_})?{any_of('stop', 'minutes')}{_}(?:{any_of('before')}|{FIGURE})"
 STOPS = re.compile(
     f"[ ,]*(?:{any_of('stop', 'beside')}(?!(?<=[a-z]) *$)|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前"
     f"|{any_of('number', 15, 20, 30, 40, 45)}|[{CJK}]{{2,}})"
 )
-"""A time is not read right before these: `at ten to nine` is not ten. A last word is the text: `9 y`."""
+"""Words before which a time is not read: `at ten to nine` is not ten. A last word is text: `9 y`."""
 ODD = re.compile(
     f"{BEGIN}(?:(?:{any_of('glue', 'in')}|{EACH}){_}(?:{FIGURE}|{ONE}){_}(?!{OF})[{LETTERS}]+"
     f"|{FIGURE}{_}{UNIT}|{any_of('next', 'week')}|{NEXT}{_}{UNIT})"
 )
-"""A number or a `next` with a word that makes no time of it: `in 5 x`, `5 min tea`, `next week`."""
+"""A number or `next` with a word that makes no time: `in 5 x`, `5 min tea`, `next week`."""
 BOUND = re.compile(
     f"[ ,]*{any_of('stop', 'series')}{_}(?:(?:{AT}|{ON}){_})?(?:[0-9]|(?:{FIGURE}|{ONE}){_}{UNIT}"
     f"|{any_of('month')}|{any_of('weekday')}|{any_of('day')}|{any_of('next')})"
@@ -208,20 +212,16 @@ NO_DAY = rf"{any_of('next')}(?:{_}{UNIT})?|{any_of('day')}|{any_of('weekday')}|{
 STOPPED = re.compile(
     rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|{WEEKDAY}{_}{UNIT}|[0-9]+[/.][0-9]+|[{CJK}]+[日号號])[ ,.]*$"
 )
-"""A time is not read right after such a word; `30 february` is a day that cannot be."""
+"""Words after which a time is not read. `30 february` is an impossible day."""
 FAR = re.compile(rf"{BEGIN}{any_of('unit', 'week', 'month', 'year')}[ ,の]*$")
-"""A day is not read right after such a word: `next month on the 5th`."""
+"""Words after which a day is not read: `next month on the 5th`."""
 COUNTED = re.compile(rf"(?! an ){_}{UNIT}| +[km]?[gml](?![{LETTERS}])| ?[%€£$]|[぀-鿿]")
-"""`tomorrow 5 minutes` and `tomorrow 10 km` say no hour."""
-FEW = re.compile(rf"(?<![0-9])[1-6] +[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)(?![{LETTERS}])")
-"""`every day 2 pills` may say no hour; `tomorrow 9 James` says one."""
+"""`tomorrow 5 minutes` and `tomorrow 10 km` name no hour."""
 OTHER_WORD = re.compile(f" +(?!{AT}|{NEAR}|{PART}|{any_of('number')})[a-z]")
-"""`mon` is no day before these: `mon ami`."""
-FOREIGN = re.compile(r"[\u0370-\u1dff]\S*(?: \S+){0,2}")
-BEGINS = re.compile(BEGIN + "(?=[^ ])")
+"""A word after which `mon` is no day: `mon ami`."""
 
 
 @cache
 def slots() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """The parts of a time, in the order in which they are tried."""
+    """Return the parts of a time, in the order in which they are tried."""
     return tuple((slot, re.compile(f"(?:{pattern}){EDGE}")) for slot, pattern in PATTERNS)

@@ -1,7 +1,6 @@
-"""Tasks as an iCalendar file (T-064), for any calendar application. Pure.
+"""Tasks as an iCalendar file (T-064) for any calendar application. Pure.
 
-When a task is due becomes a beginning and what recurs; a time zone becomes when its clock is put
-forward and back.
+A schedule becomes a start and a recurrence; a time zone becomes a list of its clock changes.
 """
 
 from bisect import bisect_right
@@ -18,12 +17,15 @@ from wintermute.tasks.tasks import Task
 from wintermute.text import harmless, one_line
 
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
+JUST = timedelta(microseconds=1)
+YEARS = 20
+"""The years after the last start for which the clock changes of the zone are listed."""
 
 
 def described(zone: ZoneInfo, first: int, last: int) -> Timezone:
-    """The VTIMEZONE of a zone, with its clock changes in these years.
+    """Return the VTIMEZONE of a zone with its clock changes in these years.
 
-    When a change happens is told by the clock as it was before (RFC 5545, 3.6.5).
+    The time of a change is given in the offset that was valid before it (RFC 5545, 3.6.5).
     """
     begins, ends = datetime(first, 1, 1, tzinfo=UTC), datetime(last + 1, 1, 1, tzinfo=UTC)
     before = _offset(begins, zone)
@@ -35,11 +37,11 @@ def described(zone: ZoneInfo, first: int, last: int) -> Timezone:
         before = offset
     component = Timezone()
     component.add("TZID", zone.key)
-    for (before, offset, name, summer), found in onsets.items():
+    for (before, offset, name, summer), starts in onsets.items():
         part = TimezoneDaylight() if summer else TimezoneStandard()
-        part.add("DTSTART", found[0])
-        if found[1:]:
-            part.add("RDATE", found[1:])
+        part.add("DTSTART", starts[0])
+        if starts[1:]:
+            part.add("RDATE", starts[1:])
         part.add("TZNAME", name)
         part.add("TZOFFSETFROM", before)
         part.add("TZOFFSETTO", offset)
@@ -48,7 +50,7 @@ def described(zone: ZoneInfo, first: int, last: int) -> Timezone:
 
 
 def _changes(zone: ZoneInfo, begins: datetime, ends: datetime) -> Iterator[datetime]:
-    """To the second; a clock is not changed twice a day."""
+    """Yield the clock changes, to the second; there is at most one a day."""
     day = begins
     while day < ends:
         before = _offset(day, zone)
@@ -68,36 +70,31 @@ def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
     return moment.astimezone(zone).utcoffset() or timedelta()
 
 
-JUST = timedelta(microseconds=1)
-YEARS = 20
-"""How far ahead of the last beginning the clock changes of the zone are told."""
-
-
 def calendar(tasks: Sequence[Task], zone: ZoneInfo) -> bytes:
-    """What is to come: an event for each active task with a schedule, a to-do for each without.
+    """Return the calendar: an event for each active task with a schedule, a to-do for each without.
 
-    The same tasks give the same bytes. What only was put off keeps its place in the calendar.
+    The same tasks give the same bytes. A snoozed task keeps its scheduled place.
     """
-    found = [(task, recurrence(task, zone)) for task in tasks if task.status == "active"]
-    years = [when.start.year for _, when in found if when and when.start.tzinfo is zone]
+    entries = [(task, recurrence(task, zone)) for task in tasks if task.status == "active"]
+    years = [when.start.year for _, when in entries if when and when.start.tzinfo is zone]
     whole = Calendar()
     whole.add("VERSION", "2.0")
     whole.add("PRODID", "-//Wintermute//EN")
     if years and zone.key != "UTC":
         whole.add_component(described(zone, min(years) - 1, max(years) + YEARS))
-    for task, when in found:
+    for task, when in entries:
         whole.add_component(_entry(task, when, zone))
     return bytes(whole.to_ical())
 
 
 def recurrence(task: Task, zone: ZoneInfo) -> Recurrence | None:
-    """From the next due moment of its schedule on; None for a task without one."""
+    """Return the recurrence from the next due moment on; None for a task without a schedule."""
     schedule, since = task.plan.schedule, (task.next_due or task.created_at) - JUST
     return schedule.recurrence(task.next_due, since, zone) if schedule else None
 
 
 def _until(last: date | datetime, zone: ZoneInfo) -> datetime:
-    """With a beginning in a zone it must be in UTC; a date alone means that whole day."""
+    """Return an UNTIL in UTC, as a start with a time zone requires; a date alone means the whole day."""
     if not isinstance(last, datetime):
         last = datetime.combine(last, time(23, 59, 59))
     return last if last.tzinfo else instant(last, zone)
@@ -123,6 +120,6 @@ def _entry(task: Task, when: Recurrence | None, zone: ZoneInfo) -> Event | Todo:
         entry.add("RRULE", rule)
     if when.more:
         entry.add("RDATE", list(when.more))
-    # Nobody is busy because of a reminder.
+    # A reminder does not make anybody busy.
     entry.add("TRANSP", "TRANSPARENT")
     return entry

@@ -1,7 +1,7 @@
 """Occurrences: each due moment of a task is claimed once, before anything is done.
 
-However long we were away, a task is claimed once: for the latest moment that was due (T-043). Those
-that are worked on by a model wait, are at work, and end here too.
+After an absence, however long, a task is claimed once: for the latest due moment (T-043). The
+occurrences that a model works on are queued, started and ended here too.
 """
 
 import json
@@ -20,12 +20,29 @@ from wintermute.tasks.schedules import FiringMode
 from wintermute.tasks.tasks import COLUMNS, SIGNS, OccurrenceState, Sign, Task, complete, task_of
 
 LATE = timedelta(minutes=5)
-"""From this on a message says when it was due (T-038)."""
+"""A message that is later than this names its due time (T-038)."""
+TOLD_AT = "iif(mode = 'reminder', claimed_at, ended_at)"
+MOST_FAILURES = 3
+"""Failures in a row after which a task is paused (T-050)."""
+OCCURRENCES = Kept(
+    "occurrences",
+    ("content", "result"),
+    of=OF_TALKS,
+    ours="mode <> 'reminder' AND claimed_at >= :since",
+    # An occurrence whose message is stuck may never end.
+    waits="iif(state = 'claimed' AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.id = outbox_id"
+    "  AND o.state <> 'waiting'), coalesce(outbox_id, cast_id, task_id), NULL)",
+)
+NO_ACTION = "[NO_ACTION]"
+"""The whole result of a run that has nothing to report (T-049)."""
+AT_WORK = "state = 'claimed' AND mode <> 'reminder'"
+_NOT_BEFORE = "CAST(not_before AS REAL)"
+_ROOMS = "conversation_id IN (SELECT value FROM json_each(:rooms))"
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A task whose time has come. `made_in`: the conversation it comes from, if any."""
+    """A due task. `made_in`: the conversation in which it was asked for, if any."""
 
     task: Task
     made_in: str | None
@@ -34,9 +51,9 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A due moment that is taken, and what is next for its task.
+    """A claimed due moment, and the next ones of its task.
 
-    `missed`: how many due moments it stands for, 0 when none was missed.
+    `missed`: the number of due moments it covers, 0 if it is in time.
     """
 
     due: Due
@@ -46,21 +63,21 @@ class Claim:
     snoozed: datetime | None
 
     def is_unreal(self, now: datetime) -> bool:
-        """Whether a series was due before its task was made: the clock had been set back (F-015)."""
+        """Return True if a series was due before its task was made: the clock had been set back (F-015)."""
         task = self.due.task
         return task.plan.recurs and self.due_at < task.created_at <= now
 
 
 def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
-    """The claim for a task that is due. `since`: before that we were away (T-042)."""
+    """Return the claim for a due task. `since`: the program was not running before (T-042)."""
     schedule, rule, snoozed = due.task.plan.schedule, due.rule_due, due.task.snoozed
     moments, count = [], 0
     if snoozed and snoozed <= now:
         moments, count, snoozed = [snoozed], 1, None
     if schedule and rule and rule <= now:
-        found = missed(schedule, rule, now, zone)
-        moments.append(found.latest)
-        count, rule = found.count, next_due(schedule, now, zone)
+        missed_times = missed(schedule, rule, now, zone)
+        moments.append(missed_times.latest)
+        count, rule = missed_times.count, next_due(schedule, now, zone)
     due_at = max(moments)
     asked_late = due_at < due.task.created_at <= now  # it was written earlier (F-029)
     late = asked_late or due_at < since or now - due_at > LATE or count > 1
@@ -68,28 +85,23 @@ def claim(due: Due, now: datetime, since: datetime, zone: ZoneInfo) -> Claim:
 
 
 def cause(task_id: str, due_at: datetime) -> str:
-    """The name of a due moment, the same in every copy of the database."""
+    """Return the name of a due moment; it is the same in every copy of the database."""
     return f"{task_id} {stamp(due_at)}"
 
 
 def mark(due_at: datetime, count: int, zone: ZoneInfo, now: datetime | None = None) -> str:
-    """The end of a late message (T-042, T-043); without a date if it is said `now`, on that day."""
+    """Return the end of a late message (T-042, T-043); without the date if `now` is on the same day."""
     local = due_at.astimezone(zone)
     is_today = now is not None and now.astimezone(zone).date() == local.date()
     more = f", {count} missed" if count > 1 else ""
     return f" (was due {'at' if is_today else local.date()} {local:%H:%M}{more})"
 
 
-TOLD_AT = "iif(mode = 'reminder', claimed_at, ended_at)"
-MOST_FAILURES = 3
-"""In a row; then a task is paused (T-050)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One due moment of a task, and what came of it.
+    """One due moment of a task and its outcome.
 
-    `missed`: how many due moments it stands for when it is late; 0 when it was in time.
+    `missed`: the number of due moments it covers if it is late; 0 if it was in time.
     """
 
     seq: int
@@ -107,23 +119,14 @@ class Occurrence:
 
 
 occurrence = reader(Occurrence)
-OCCURRENCES = Kept(
-    "occurrences",
-    ("content", "result"),
-    of=OF_TALKS,
-    ours="mode <> 'reminder' AND claimed_at >= :since",
-    # One whose message is stuck may never be over.
-    waits="iif(state = 'claimed' AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.id = outbox_id"
-    "  AND o.state <> 'waiting'), coalesce(outbox_id, cast_id, task_id), NULL)",
-)
 _due = reader(Due, "task")
 
 
 class Occurrences:
-    """The store of occurrences. What is claimed is never claimed again (T-035).
+    """The store of occurrences. A claimed occurrence is never claimed again (T-035).
 
-    Its looks at the tables come every few seconds, so they name their index: without statistics
-    SQLite would rather walk through all active tasks.
+    Its queries run every few seconds, so they name their index: without statistics SQLite would
+    scan all active tasks.
     """
 
     def __init__(self, database: Database, clock: Clock, zone: ZoneInfo) -> None:
@@ -132,7 +135,7 @@ class Occurrences:
         self._zone = zone
 
     async def due(self, tx: Transaction, limit: int) -> list[Due]:
-        """The tasks whose time has come, in due order."""
+        """List the due tasks in the order of their due moments."""
         rows = await tx.rows(
             f"SELECT {COLUMNS}, conversation_id AS made_in, rule_due FROM tasks INDEXED BY tasks_due"
             " WHERE status = 'active' AND held = 0 AND next_due <= ?"
@@ -142,7 +145,7 @@ class Occurrences:
         return [_due(row, task=task_of(row, self._zone)) for row in rows]
 
     async def next_due(self, tx: Transaction) -> datetime | None:
-        """The earliest moment of all tasks."""
+        """Return the earliest due moment of all tasks."""
         row = await tx.row(
             "SELECT min(next_due) AS due FROM tasks INDEXED BY tasks_due"
             " WHERE status = 'active' AND held = 0 AND next_due IS NOT NULL"
@@ -150,17 +153,17 @@ class Occurrences:
         return moment(row["due"]) if row and row["due"] else None
 
     async def hold(self, tx: Transaction, task_ids: Sequence[str]) -> None:
-        """Pass over what there is no room for, until `release`."""
+        """Skip due tasks without a room until `release`."""
         await tx.execute_many(
             "UPDATE tasks SET held = 1 WHERE id = ?", [(task_id,) for task_id in task_ids]
         )
 
     async def release(self, tx: Transaction) -> None:
-        """Look again whether there is a room by now."""
+        """Let skipped tasks be tried again: there may be a room by now."""
         await tx.execute("UPDATE tasks SET held = 0 WHERE held = 1")
 
     async def open_of(self, tx: Transaction, task_ids: Sequence[str]) -> dict[str, Occurrence]:
-        """The occurrences of these tasks that are under way, by task: one of each at most (T-051)."""
+        """Return the running occurrences of these tasks by task; each has one at most (T-051)."""
         rows = await tx.rows(
             "SELECT o.* FROM occurrences o JOIN json_each(?) t ON t.value = o.task_id"
             " WHERE o.state = 'claimed'",
@@ -169,14 +172,14 @@ class Occurrences:
         return {row["task_id"]: occurrence(row) for row in rows}
 
     async def move(self, tx: Transaction, seq: int, conversation_id: str) -> None:
-        """It is said elsewhere."""
+        """Move an occurrence to another conversation."""
         await tx.execute(
             "UPDATE occurrences SET conversation_id = ? WHERE seq = ?", (conversation_id, seq)
         )
 
     async def claimed(self, tx: Transaction, claims: Sequence[Claim]) -> set[str]:
-        """The tasks among these whose due moment was claimed before (T-034)."""
-        asked = [[each.due.task.id, stamp(each.due_at)] for each in claims]
+        """Return the tasks whose due moment was claimed before (T-034)."""
+        asked = [[item.due.task.id, stamp(item.due_at)] for item in claims]
         rows = await tx.rows(
             "SELECT o.task_id FROM json_each(?) c JOIN occurrences o"
             " ON o.task_id = c.value ->> 0 AND o.due_at = c.value ->> 1",
@@ -187,7 +190,7 @@ class Occurrences:
     async def take(
         self, tx: Transaction, claims: Sequence[tuple[Claim, OccurrenceState, str, str | None]]
     ) -> None:
-        """Keep new occurrences: each with its state, conversation and message."""
+        """Store new occurrences, each with its state, conversation and message."""
         now = self._clock.now()
         rows = [
             {
@@ -207,24 +210,24 @@ class Occurrences:
         await tx.execute_many(*insert_many("occurrences", rows))
 
     async def advance(self, tx: Transaction, claims: Sequence[Claim]) -> None:
-        """What is next for these tasks, in the transaction that takes what is due."""
+        """Store the next due moments of these tasks, in the transaction of `take`."""
         await tx.execute_many(
             "UPDATE tasks SET rule_due = :rule_due, snoozed = :snoozed, zone = :zone WHERE id = :id",
             [
-                stored({"rule_due": each.rule_due, "snoozed": each.snoozed})
-                | {"zone": self._zone.key, "id": each.due.task.id}
-                for each in claims
+                stored({"rule_due": item.rule_due, "snoozed": item.snoozed})
+                | {"zone": self._zone.key, "id": item.due.task.id}
+                for item in claims
             ],
         )
 
     async def stands_for(self, tx: Transaction, seq: int, more: int) -> None:
-        """An occurrence that could not be said yet stands for later ones as well."""
+        """Let an undelivered occurrence cover later due moments as well."""
         await tx.execute(
             "UPDATE occurrences SET missed = max(missed, 1) + ? WHERE seq = ?", (more, seq)
         )
 
     async def undelivered(self, tx: Transaction) -> list[Occurrence]:
-        """Reminders whose message may be on its way still."""
+        """List the reminders whose message may not be delivered yet."""
         rows = await tx.rows(
             "SELECT * FROM occurrences INDEXED BY occurrences_claimed"
             " WHERE state = 'claimed' AND outbox_id IS NOT NULL"
@@ -233,9 +236,9 @@ class Occurrences:
         return [occurrence(row) for row in rows]
 
     async def delivered(self, tx: Transaction, outbox_id: str) -> Sequence[str]:
-        """A message is in its room: the signs to put on it, if it is a reminder.
+        """Mark a reminder as delivered when its message arrives. Return the reactions to add to it.
 
-        Only now is a task that is due no more completed (T-041, T-042).
+        Only now is a task that is never due again completed (T-041, T-042).
         """
         now = self._clock.now()
         row = await tx.row(
@@ -251,9 +254,9 @@ class Occurrences:
     async def answer(
         self, tx: Transaction, outbox_id: str, sign: Sign, *, by_owner: bool
     ) -> str | None:
-        """The task of a delivered reminder that is answered with a sign, each sign once (T-063).
+        """Record an answer to a delivered reminder and return its task; each answer counts once (T-063).
 
-        On a task of all rooms only the owner's counts (T-014).
+        On a global task only the owner's answer counts (T-014).
         """
         row = await tx.row(
             "UPDATE occurrences SET answers = answers || :sign || ' ' WHERE outbox_id = :outbox"
@@ -263,8 +266,8 @@ class Occurrences:
         )
         return row["task_id"] if row else None
 
-    async def last_told(self, tx: Transaction, conversation_id: str) -> str | None:
-        """The task of the last reminder that was delivered in a conversation."""
+    async def last_delivered(self, tx: Transaction, conversation_id: str) -> str | None:
+        """Return the task of the last reminder that was delivered in a conversation."""
         row = await tx.row(
             f"SELECT task_id FROM occurrences WHERE conversation_id = ? AND outbox_id IS NOT NULL"
             f" AND mode = 'reminder' AND state = 'done' ORDER BY {TOLD_AT} DESC LIMIT 1",
@@ -272,11 +275,11 @@ class Occurrences:
         )
         return row["task_id"] if row else None
 
-    async def told_of_rooms(self, tx: Transaction, conversation_id: str) -> dict[str, str]:
-        """Rooms' own tasks that a conversation has heard of, each with its scope.
+    async def room_tasks_shown_in(self, tx: Transaction, conversation_id: str) -> dict[str, str]:
+        """Return tasks of rooms that were posted in a conversation, each with its scope.
 
-        All who can read there may read them, also when there is one person left, whose own scope
-        is another.
+        Everybody who can read the conversation may read them, also if only one person is left,
+        whose scope is another.
         """
         rows = await tx.rows(
             "SELECT id, scope FROM tasks WHERE scope LIKE ? || '%' AND id IN (SELECT task_id"
@@ -286,7 +289,7 @@ class Occurrences:
         return {row["id"]: row["scope"] for row in rows}
 
     async def last(self, task_ids: Sequence[str]) -> dict[str, Occurrence]:
-        """The newest occurrence of each of these tasks that has one which was fired."""
+        """Return the newest occurrence of each of these tasks, except missed ones."""
         rows = await self._database.rows(
             "SELECT o.* FROM json_each(?) t JOIN occurrences o ON o.seq ="
             " (SELECT seq FROM occurrences WHERE task_id = t.value AND state <> 'missed'"
@@ -296,7 +299,7 @@ class Occurrences:
         return {row["task_id"]: occurrence(row) for row in rows}
 
     async def of_task(self, task_id: str, limit: int) -> list[Occurrence]:
-        """The history of a task, newest first."""
+        """List the occurrences of a task, newest first."""
         rows = await self._database.rows(
             "SELECT * FROM occurrences WHERE task_id = ? ORDER BY due_at DESC LIMIT ?",
             (task_id, limit),
@@ -306,9 +309,10 @@ class Occurrences:
     async def delivered_in(
         self, tx: Transaction, conversation_id: str, since: datetime, limit: int
     ) -> list[Occurrence]:
-        """What a room was told by its tasks since a moment, oldest first; the newest of it.
+        """List the newest task messages of a room since a moment, oldest first.
 
-        Not what was kept back from it, or told to fewer than can read there now (F-004).
+        Messages that were held back, or that fewer people got than can read the room now, are left
+        out (F-004).
         """
         rows = await tx.rows(
             f"SELECT * FROM (SELECT *, {TOLD_AT} AS told_at FROM occurrences"
@@ -322,27 +326,20 @@ class Occurrences:
         return [occurrence(row) for row in rows]
 
 
-NO_ACTION = "[NO_ACTION]"
-"""The whole result of a run that found nothing to tell (T-049)."""
-AT_WORK = "state = 'claimed' AND mode <> 'reminder'"
-_NOT_BEFORE = "CAST(not_before AS REAL)"
-_ROOMS = "conversation_id IN (SELECT value FROM json_each(:rooms))"
-
-
 class TaskRuns:
-    """The store of autonomous runs: the occurrences that are no reminders."""
+    """The store of autonomous runs: the occurrences that are not reminders."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def rooms(self, tx: Transaction) -> list[str]:
-        """The conversations for which something is at work or waits."""
+        """List the conversations with running or waiting runs."""
         rows = await tx.rows(f"SELECT DISTINCT conversation_id FROM occurrences WHERE {AT_WORK}")
         return [row["conversation_id"] for row in rows]
 
     async def open_in(self, tx: Transaction, conversation_id: str) -> list[Occurrence]:
-        """What is at work or waits for a conversation."""
+        """List the running and waiting runs of a conversation."""
         rows = await tx.rows(
             f"SELECT * FROM occurrences WHERE {AT_WORK} AND conversation_id = ? ORDER BY seq",
             (conversation_id,),
@@ -350,7 +347,7 @@ class TaskRuns:
         return [occurrence(row) for row in rows]
 
     async def ready(self, tx: Transaction, rooms: Sequence[str], limit: int) -> list[Occurrence]:
-        """What may start now, oldest first: not begun yet, or put off until now."""
+        """List the runs that may start now, oldest first: new ones, and postponed ones whose time has come."""
         rows = await tx.rows(
             f"SELECT * FROM occurrences WHERE {AT_WORK} AND {_ROOMS}"
             f" AND (cast_id IS NULL AND not_before IS NULL OR {_NOT_BEFORE} <= :now)"
@@ -362,7 +359,7 @@ class TaskRuns:
     async def interrupted(
         self, tx: Transaction, rooms: Sequence[str]
     ) -> list[tuple[Occurrence, int]]:
-        """What was at work when the program ended, and how often that has happened to it."""
+        """Return the runs that were running when the program ended, each with its number of interruptions."""
         rows = await tx.rows(
             "UPDATE occurrences SET interruptions = interruptions + 1"
             f" WHERE {AT_WORK} AND {_ROOMS} AND cast_id IS NOT NULL AND not_before IS NULL"
@@ -372,7 +369,7 @@ class TaskRuns:
         return [(occurrence(row), row["interruptions"]) for row in rows]
 
     async def parked(self, tx: Transaction, runs: Sequence[int]) -> None:
-        """What is at work of these is left in order: to find it so is no interruption."""
+        """Note that the running ones of these were suspended in an orderly way, which is no interruption."""
         await tx.execute(
             f"UPDATE occurrences SET interruptions = interruptions - 1 WHERE {AT_WORK}"
             " AND cast_id IS NOT NULL AND not_before IS NULL"
@@ -381,16 +378,16 @@ class TaskRuns:
         )
 
     async def hurry(self, tx: Transaction) -> None:
-        """Try again now what was put off: after a start the reason may be gone."""
+        """Retry postponed runs now: after a start the reason may be gone."""
         await tx.execute(
             "UPDATE occurrences SET not_before = '0' WHERE state = 'claimed'"
             " AND not_before IS NOT NULL"
         )
 
     async def next_try(self, tx: Transaction) -> float | None:
-        """When the next of those that were put off may be tried again, by the steady clock.
+        """Return when the next postponed run may be tried again, by the monotonic clock.
 
-        One whose time has come waits for a free place, and is begun when there is one.
+        One whose time has come is not among them: it starts as soon as there is a free place.
         """
         row = await tx.row(
             f"SELECT min({_NOT_BEFORE}) AS due FROM occurrences WHERE {AT_WORK}"
@@ -400,17 +397,17 @@ class TaskRuns:
         return row["due"] if row else None
 
     async def begin(self, tx: Transaction, seq: int, cast_id: str) -> None:
-        """A cast works on it from now on."""
+        """Note the cast that works on a run."""
         await tx.execute(
             "UPDATE occurrences SET cast_id = ?, not_before = NULL WHERE seq = ?", (cast_id, seq)
         )
 
     async def put_off(self, tx: Transaction, seq: int, until: float) -> None:
-        """Try it again then, by the steady clock (F-015)."""
+        """Postpone a run, by the monotonic clock (F-015)."""
         await tx.execute("UPDATE occurrences SET not_before = ? WHERE seq = ?", (until, seq))
 
     async def dropped(self, tx: Transaction, seq: int, why: str) -> None:
-        """It is no longer wanted. A task that is not due again waits to be resumed."""
+        """End a run that is no longer wanted. A task that is not due again is paused."""
         await self._end(tx, seq, "missed", why, None)
         await tx.execute(
             "UPDATE tasks SET status = 'paused' WHERE status = 'active' AND next_due IS NULL"
@@ -421,7 +418,7 @@ class TaskRuns:
     async def done(
         self, tx: Transaction, run: Occurrence, result: str, outbox_id: str | None
     ) -> None:
-        """It went well. `outbox_id`: the message that tells of it, if any."""
+        """End a run that succeeded. `outbox_id`: the message with its result, if any."""
         await self._end(tx, run.seq, "done", result, outbox_id)
         await tx.execute("UPDATE tasks SET failures = 0 WHERE id = ?", (run.task_id,))
         await complete(tx, [run.task_id], self._clock.now())
@@ -429,7 +426,7 @@ class TaskRuns:
     async def failed(
         self, tx: Transaction, run: Occurrence, why: str, outbox_id: str | None, *, pauses: bool
     ) -> None:
-        """It failed, and was told; `pauses`: its task does not run again by itself (T-050)."""
+        """End a run that failed and was reported. `pauses`: its task does not run again by itself (T-050)."""
         await self._end(tx, run.seq, "failed", why, outbox_id)
         await tx.execute(
             "UPDATE tasks SET failures = failures + 1, changed_at = :now,"
@@ -447,7 +444,7 @@ class TaskRuns:
         )
 
     async def before(self, tx: Transaction, run: Occurrence) -> tuple[int, str]:
-        """How many runs of its task there were before, and the last result there was to tell."""
+        """Return the number of earlier runs of the task, and the last result that reported anything."""
         row = await tx.row(
             "SELECT count(*) AS n, (SELECT result FROM occurrences WHERE task_id = :task"
             "  AND due_at < :due AND state = 'done' AND mode <> 'reminder'"
@@ -459,9 +456,10 @@ class TaskRuns:
 
 
 async def purge_completed(tx: Transaction, before: datetime) -> int:
-    """Remove tasks that were completed or deleted before a moment, with what fell due of them.
+    """Remove tasks that were completed or deleted before a moment, with their occurrences. Return
+    their number.
 
-    The loom still has how they were made (T-061). How many.
+    The loom still has the casts that made them (T-061).
     """
     over = (
         "SELECT id FROM tasks t WHERE status IN ('completed', 'deleted') AND changed_at < ?"

@@ -24,27 +24,36 @@ from wintermute.tasks.grammar import MEANING, folded
 
 DAYS = tuple(name[:3].lower() for name in NAMES)
 ELAPSED = {"minute": 60, "hour": 3600}
-"""Seconds of the units that are elapsed time; days and more keep the time of day."""
+"""Seconds of the units of elapsed time. Days and longer units keep the time of day."""
 RULES = {"day": "DAILY", "week": "WEEKLY", "year": "YEARLY"}
 FURTHEST = timedelta(days=36_525)
 EXAMPLES = "tomorrow at 9, in 20 minutes or every monday at 8"
 WINDOW = 200
-"""Characters at either end of a text in which a time is looked for."""
+"""The number of characters at either end of a text in which a time is searched."""
 SOUND = re.compile(r"(?=.)(?:i|e|h|a?c?|(?:D\+?|W[wvo]|W\+[wo]|Md|Ym|[ym](?:n?w)?|d|n?w|v|o|t)c?)")
-"""Parts that go together: an instant, elapsed time, or days, dates and their rhythm, with a clock."""
+"""Parts that go together: an instant, elapsed time, or days, dates and their rhythm with a time of day."""
 HALF = "half"
 ONLY = "I read English, German, French, Spanish, Italian, Chinese and Japanese times, not '{}'."
 STRIPPED = " \t\n,:;，：；、。"  # noqa: RUF001  also in scripts without blanks
 UNREAD = "I cannot read '{}' as a time."
 EITHER, THIS = 2, 3
-"""`next friday`: of this week or of the next; `this friday`: of this week, although it has passed."""
+"""`next friday` may be of this week or of the next; `this friday` is of this week, even if it has passed."""
 Slots = dict[str, tuple[Any, ...]]
-"""Parts that were read so far, each with all its meanings."""
+"""The parts read so far, each with all its meanings."""
+APART = {
+    "iso": {"ahead", "rhythm", "date", "week", "days", "day", "clock"},
+    "ahead": {"rhythm", "date", "week", "days", "day"},
+    "rhythm": {"ahead", "day"},
+    "date": {"ahead", "day"},
+    "days": {"ahead", "day"},
+    "day": {"ahead", "rhythm", "date", "days"},
+}
+"""For each part, the parts that cannot follow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A time that was found in a text, as a `PlanRequest` takes it, and the text without it."""
+    """A time found in a text, as a `PlanRequest` takes it, and the text without it."""
 
     at: str
     rest: str
@@ -63,20 +72,20 @@ class When:
     day: int | None = None
     clock: time | None = None
     often: bool = False
-    """On every such day, although nothing says `every`."""
+    """True for every such day, even without the word `every`."""
 
     @property
     def is_whole(self) -> bool:
-        """Tell if nothing is missing: a day needs a time of day."""
+        """True if nothing is missing: a day needs a time of day."""
         return self.parts()[-1:] in "iaehc"
 
     @property
     def recurs(self) -> bool:
-        """Tell if it is a series."""
+        """True if it is a series."""
         return self.rhythm is not None or self.often or len(self.days) > 1
 
     def parts(self) -> str:
-        """A letter for each part that is named, in order, as in `SOUND`."""
+        """Return a letter for each part that is named, in order, as in `SOUND`."""
         unit, count = self.rhythm or ("", 0)
         year, month, _ = self.date or (None, None, 0)
         named = (
@@ -92,7 +101,7 @@ class When:
         return "".join(letter for part, letter in named if part)
 
     def words(self) -> str:
-        """Write it so that it has only this meaning."""
+        """Return words that have only this meaning."""
         if self.iso:
             return f"{self.iso:%Y-%m-%d %H:%M}{'Z' if self.iso.tzinfo else ''}"
         if self.ahead:
@@ -118,7 +127,7 @@ class When:
         return f"{every} on" if self.days or self.date else every
 
     def asked(self) -> dict[str, Any]:
-        """Give the parts of a `PlanRequest` for a series."""
+        """Return the parts of a `PlanRequest` for a series."""
         unit, count = self.rhythm or ("week", 1)
         if unit in ELAPSED:
             return {"schedule_type": "interval", "interval_seconds": count * ELAPSED[unit]}
@@ -150,7 +159,7 @@ def _number(text: str) -> int:
 
 
 def _span(unit: str, count: str) -> tuple[str, int]:
-    """A number of minutes, hours, days and so on."""
+    """Return a number of minutes, hours, days and so on."""
     known, number = MEANING["unit"][unit], _number(count)
     return ("minute", 30 * number) if known == HALF else (known, number)
 
@@ -269,7 +278,7 @@ def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
 
 
 def _window(found: re.Match[str], slots: Slots) -> Slots | None:
-    """A part of the day, as in `tomorrow evening`; `9:00 evening class` has none."""
+    """Read a part of the day, as in `tomorrow evening`; `9:00 evening class` has none."""
     window = MEANING["part"][found["part"]]
     if [*slots][-1:] == ["clock"]:
         return None
@@ -282,7 +291,7 @@ def _window(found: re.Match[str], slots: Slots) -> Slots | None:
 
 
 def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> bool:
-    """Tell if a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
+    """Return True if a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
     at, short = given["at"] or given["near"], slots.get("short")
     if short and at and not grammar.share("short", short[0], "glue", at):
         return False  # `what to do at 9`: only in German `do` is a day
@@ -297,7 +306,7 @@ def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> b
 
 
 def _at_part(at: time, windows: list[tuple[int, int]]) -> time | None:
-    """The time in these parts of the day; None if it is in none or may be two."""
+    """Return the time in these parts of the day; None if it is in none of them or ambiguous."""
     for low, high in windows:
         hours = {at.hour, at.hour + 12 if at.hour < 12 else at.hour - 12 * (at.hour == 12)}
         fits = [hour for hour in hours if low <= hour <= high]
@@ -313,20 +322,11 @@ READERS: Mapping[str, Callable[[re.Match[str], Slots], Slots | None]] = {
     "day": lambda found, slots: {"day": (MEANING["day"].get(found["day"], 0),)},
     "week": lambda found, slots: {"week": (1,)} if found["then"] or "days" in slots else None,
 }
-APART = {
-    "iso": {"ahead", "rhythm", "date", "week", "days", "day", "clock"},
-    "ahead": {"rhythm", "date", "week", "days", "day"},
-    "rhythm": {"ahead", "day"},
-    "date": {"ahead", "day"},
-    "days": {"ahead", "day"},
-    "day": {"ahead", "rhythm", "date", "days"},
-}
-"""Parts that are not read beside one that was read already."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A time in a text: what it may mean, and from where to where it goes."""
+class _Phrase:
+    """A time in a text: its possible meanings, and its start and end."""
 
     meanings: tuple[When, ...]
     start: int
@@ -345,12 +345,12 @@ class _Piece:
 
     @property
     def names_day(self) -> bool:
-        """Tell if more than a time of day is given."""
+        """True if it names more than a time of day."""
         return self.meanings[0] != When(clock=self.meanings[0].clock)
 
 
-def _piece(text: str, start: int = 0) -> _Piece | None:
-    """The longest time that begins here, in a folded text."""
+def _phrase(text: str, start: int = 0) -> _Phrase | None:
+    """Find the longest time that begins here, in a folded text."""
     slots, at, stop = Slots(), start, start
     while True:
         at = grammar.BETWEEN.match(text, stop).end()  # type: ignore[union-attr]  # may be empty
@@ -375,38 +375,38 @@ def _piece(text: str, start: int = 0) -> _Piece | None:
         return None
     loose, bare = (True in slots.get(name, ()) for name in ("loose", "bare"))
     bare = bare or whole[0].parts() == "a"
-    return _Piece(tuple(whole), start, stop, "short" in slots, loose, bare)
+    return _Phrase(tuple(whole), start, stop, "short" in slots, loose, bare)
 
 
-def _last(text: str, cut: int) -> _Piece | None:
-    """The longest time that ends a folded text, `cut` characters of which are left out."""
+def _last(text: str, cut: int) -> _Phrase | None:
+    """Find the longest time that ends a folded text, of which `cut` characters are left out."""
     end = len(text.rstrip(" .!?…。"))
-    short: _Piece | None = None
+    short: _Phrase | None = None
     for begin in grammar.BEGINS.finditer(text, max(0, end - WINDOW)):
-        piece = _piece(text, begin.start())
-        if piece and piece.stop >= end and piece.short:
-            short = short or piece
-        elif piece and piece.stop >= end:
-            before = text[: piece.start]
-            far = piece.names_day and grammar.FAR.search(before)
+        phrase = _phrase(text, begin.start())
+        if phrase and phrase.stop >= end and phrase.short:
+            short = short or phrase
+        elif phrase and phrase.stop >= end:
+            before = text[: phrase.start]
+            far = phrase.names_day and grammar.FAR.search(before)
             stopped = grammar.STOPPED.search(before) or far
             is_day = short and not text.startswith("the ", short.start)  # `watch the sun at 9`
             day = short.meanings[0] if short and is_day else None
-            moved = replace(piece, start=piece.start + cut, stop=piece.stop + cut, day=day)
+            moved = replace(phrase, start=phrase.start + cut, stop=phrase.stop + cut, day=day)
             return None if stopped else moved
     return None
 
 
 def _meanings(text: str) -> Sequence[When]:
-    """Read a text that is nothing but a time: all its meanings, or none."""
+    """Read a text that consists of a time: all its meanings, or none."""
     line = folded(unicodedata.normalize("NFC", text[:WINDOW])).strip()
     line = re.sub("^[0-9]{1,2}$", r"at \g<0>", line)
-    piece = _piece(line) if len(text) <= WINDOW else None
-    return piece.meanings if piece and piece.stop == len(line) else ()
+    phrase = _phrase(line) if len(text) <= WINDOW else None
+    return phrase.meanings if phrase and phrase.stop == len(line) else ()
 
 
 def _one(meanings: Sequence[When], text: str) -> When:
-    """The only meaning of a time that was found. Raises: ToolFailed with what to write instead."""
+    """Return the only meaning of a time. Raises: ToolFailed with a clearer wording to use instead."""
     first = meanings[0]
     if not first.is_whole:
         example = f"{first.words()} at {'19:00' if first.day == 0 else '9'}"
@@ -424,13 +424,13 @@ def _choose(text: str, *meanings: When | str) -> NoReturn:
 
 
 def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
-    """The time with which a sentence begins or ends, and the rest; None: it has none.
+    """Find the time at the beginning or end of a sentence, and the rest; None: there is none.
 
-    Raises: ToolFailed if the time can mean two things, or is a day without a time of day.
+    Raises: ToolFailed if the time is ambiguous, or a day without a time of day.
     """
     text = unicodedata.normalize("NFC", text).strip()
     line = folded(text[:WINDOW])
-    head, tail = _piece(line), None
+    head, tail = _phrase(line), None
     if head and (grammar.STOPS.match(line, head.stop) or _goes_on(text, line, head)):
         return None
     if head is None or head.bare or not (head.is_whole and head.names_day):
@@ -438,7 +438,7 @@ def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
         tail = _last(folded(text[cut:]), cut)
     few = grammar.FEW.match(line, head.stop - 1) if head and head.bare else None
     if few and tail and not tail.names_day:
-        head = _piece(line[: few.start()])  # `every day 2 pills at 9`
+        head = _phrase(line[: few.start()])  # `every day 2 pills at 9`
     found = _joined(text, head, tail, now, zone)
     if found is None:
         return None
@@ -450,7 +450,7 @@ def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
 
 
 def _check_rest(
-    text: str, head: _Piece | None, found: Timed, when: When, now: datetime, zone: ZoneInfo
+    text: str, head: _Phrase | None, found: Timed, when: When, now: datetime, zone: ZoneInfo
 ) -> None:
     """Refuse a time if the words beside it may belong to it: `call tomorow at 9`, `tomorrow 1 egg`."""
     ends = f"{found.rest[:WINDOW]} {found.rest[-WINDOW:]}"
@@ -469,7 +469,7 @@ def _check_rest(
 
 
 def _unknown(text: str, words: Sequence[str]) -> str:
-    """Name a word that is nearly a day; inside a text none with a capital, as names have."""
+    """Return a word that is nearly a day; inside a text no capitalised one, which may be a name."""
     for word in words:
         plain = folded(word).strip(STRIPPED + ".!?").partition("'")[0]
         near = next((spelt for day, spelt in grammar.NAMED.items() if _is_misspelt(plain, day)), "")
@@ -479,7 +479,7 @@ def _unknown(text: str, words: Sequence[str]) -> str:
 
 
 def _is_misspelt(word: str, day: str) -> bool:
-    """Tell if letters are missing, doubled or swapped: in `tomorow`, but not in `domino` or `domain`."""
+    """Return True if letters are missing, doubled or swapped: in `tomorow`, but not in `domino` or `domain`."""
     letters, once = iter(day), re.sub(r"(.)\1", r"\1", word)
     is_long = len(word) > 5 and word[0] + word[-1] == day[0] + day[-1]
     fewer = len(word) > 6 and len(day) - len(once) < 4 and all(each in letters for each in once)
@@ -487,7 +487,7 @@ def _is_misspelt(word: str, day: str) -> bool:
 
 
 def _unreal(line: str, *, certain: bool = False) -> str:
-    """Name a date or a time of day that cannot be; `certain`: nothing that may be a sum or a verse."""
+    """Return an impossible date or time of day; `certain`: nothing that may be a sum or a verse."""
     for begin, (slot, pattern) in product(grammar.BEGINS.finditer(line), grammar.slots()):
         found = pattern.match(line, begin.start())
         if not found or slot not in ("iso", "date", "clock") or READERS[slot](found, {"iso": ()}):
@@ -509,19 +509,19 @@ def _unreal(line: str, *, certain: bool = False) -> str:
 
 
 def unread(text: str) -> str:
-    """Say why no time was read in a text, naming the part; empty if there is nothing to name."""
+    """Explain why a text has no readable time, naming the part; empty if there is nothing to name."""
     text = unicodedata.normalize("NFC", text).strip(STRIPPED + ".!?…")[-WINDOW:]
     line = folded(text)
     if why := _unreal(line) or _unknown(text, text.split()):
         return why
     if foreign := grammar.FOREIGN.search(text):
         return ONLY.format(shown(foreign[0]))
-    pieces = (_piece(line, begin.start()) for begin in grammar.BEGINS.finditer(line))
-    piece = next((each for each in pieces if each and each.is_whole and not each.short), None)
-    if piece is None:
+    phrases = (_phrase(line, begin.start()) for begin in grammar.BEGINS.finditer(line))
+    phrase = next((each for each in phrases if each and each.is_whole and not each.short), None)
+    if phrase is None:
         odd = grammar.ODD.search(line)
         return UNREAD.format(shown(text[odd.start() : odd.end()])) if odd else ""
-    before, at, after = text[: piece.start], text[piece.start : piece.stop], text[piece.stop :]
+    before, at, after = text[: phrase.start], text[phrase.start : phrase.stop], text[phrase.stop :]
     left = grammar.STOPPED.search(folded(before)) or grammar.FAR.search(folded(before))
     right = grammar.STOPS.match(folded(after))
     if left or right:
@@ -532,8 +532,8 @@ def unread(text: str) -> str:
     return why if before and after else ""
 
 
-def _goes_on(text: str, line: str, head: _Piece) -> bool:
-    """Tell if a time right behind would be left out, as in `in 2 weeks on monday`.
+def _goes_on(text: str, line: str, head: _Phrase) -> bool:
+    """Return True if a time follows that would be left out, as in `in 2 weeks on monday`.
 
     Raises: ToolFailed for a series with a start or an end.
     """
@@ -541,14 +541,14 @@ def _goes_on(text: str, line: str, head: _Piece) -> bool:
         series = shown(text[: head.stop])
         raise ToolFailed(f"I cannot read when '{series}' should start or end. Leave that out.")
     at = grammar.BETWEEN.match(line, head.stop).end()  # type: ignore[union-attr]  # may be empty
-    behind = _piece(line, at) if head.bare and head.meanings[0].ahead else None
+    behind = _phrase(line, at) if head.bare and head.meanings[0].ahead else None
     return behind is not None and not behind.short
 
 
 def _joined(
-    text: str, head: _Piece | None, tail: _Piece | None, now: datetime, zone: ZoneInfo
+    text: str, head: _Phrase | None, tail: _Phrase | None, now: datetime, zone: ZoneInfo
 ) -> tuple[Timed, Sequence[When]] | None:
-    """The time, and what it may mean: of `tomorrow call mum at 9` both ends together."""
+    """Join the times at both ends, as in `tomorrow call mum at 9`, with the possible meanings."""
     if head and tail and head.is_whole != tail.is_whole:
         at = f"{text[: head.stop]} {text[tail.start : tail.stop]}"
         meanings = _meanings(at)
@@ -576,14 +576,14 @@ def _joined(
 
 
 def _with_day(when: When, now: datetime, zone: ZoneInfo) -> When:
-    """The time of day alone, on the day on which it comes next."""
+    """Add the next day on which a time of day comes."""
     alone = When(clock=when.clock)
     days = moment(alone, "", now, zone).date() - now.astimezone(zone).date()
     return replace(alone, day=days.days)
 
 
 def moment(when: When, text: str, now: datetime, zone: ZoneInfo) -> datetime:
-    """The wall clock time of what is due once, or an instant in UTC."""
+    """Return the wall clock time of a single due moment, or an instant in UTC."""
     if when.iso is not None:
         return when.iso
     local = now.astimezone(zone).replace(tzinfo=None, fold=0, microsecond=0)
@@ -602,7 +602,7 @@ def moment(when: When, text: str, now: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _next(when: When, local: datetime, zone: ZoneInfo) -> datetime:
-    """The next day on which it may be, at its time of day."""
+    """Return the next matching day, at its time of day."""
     assert when.clock is not None
     day = local.date()
     if when.week in (1, THIS):
@@ -617,7 +617,7 @@ def _next(when: When, local: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _on(when: When, text: str, today: date) -> date:
-    """The date, of this year or the next in which it exists and is still to come."""
+    """Return the next date that exists and is still to come."""
     assert when.date is not None
     year, month, number = when.date
     years = [year] if year else range(today.year, today.year + 9)
@@ -629,33 +629,33 @@ def _on(when: When, text: str, today: date) -> date:
 
 
 def _after(when: When, local: datetime, now: datetime) -> datetime:
-    """Minutes and hours are elapsed time; days and more keep the time of day, or have their own."""
+    """Add to now: minutes and hours as elapsed time; days and longer units keep the time of day or name one."""
     ahead = when.ahead
     spans: dict[str, Any] = {f"{unit}s": sum(n for u, n in ahead if u == unit) for unit, _ in ahead}
     start = now.astimezone(UTC).replace(microsecond=0) if "e" in when.parts() else local
     try:
         at = start + relativedelta(**spans)
     except (OverflowError, ValueError):
-        return start + 2 * FURTHEST  # too far for the calendar, as the furthest is for us
+        return start + 2 * FURTHEST  # beyond the calendar, so refused like any far date
     return datetime.combine(at, when.clock) if when.clock else at
 
 
 def spoken(at: str) -> tuple[str, bool]:
-    """Say how often a time comes, as in `once` or `every Friday`, and if it names its own zone."""
+    """Return how often a time comes, as in `once` or `every Friday`, and if it names its own zone."""
     when = _meanings(at)[0]
     zoned = when.iso is not None and when.iso.tzinfo is not None
     return replace(when, clock=None).words() if when.recurs else "once", zoned
 
 
 def plan_parts(text: str) -> dict[str, Any]:
-    """Give the parts of a `PlanRequest` that a time asks for: of a single one the text as it is."""
+    """Return the parts of a `PlanRequest` that a time asks for; a single time stays as text."""
     meanings = _meanings(text)
     when = _one(meanings, text) if meanings else When()
     return when.asked() if when.recurs else {"at": text}
 
 
 def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
-    """The `at` of a schedule `once` (T-017): a wall clock time, or with an offset an instant in UTC."""
+    """Return the `at` of a schedule `once` (T-017): a wall clock time, or an instant in UTC if it has an offset."""
     meanings = _meanings(text)
     if not meanings:
         why = unread(text) or f"at '{shown(text)}' cannot be read."
@@ -680,7 +680,7 @@ def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
 
 
 def time_of_day(name: str, text: str) -> str:
-    """`9:00`, `9am` or `09:00:30` as it is stored."""
+    """Read `9:00`, `9am` or `09:00:30` and return it as stored."""
     meanings = _meanings(text)
     found = meanings[0].clock if len(meanings) == 1 else None
     if found is None or meanings[0] != When(clock=found):
@@ -692,7 +692,7 @@ def time_of_day(name: str, text: str) -> str:
 
 
 def weekdays(text: str) -> tuple[int, ...]:
-    """Names of days or their short forms, in any case, with commas between them (T-021)."""
+    """Read names of days or their short forms, in any case, separated by commas (T-021)."""
     names = [folded(word).strip() for word in text.split(",")]
     if strange := [name for name in names if name not in grammar.DAYS]:
         raise ToolFailed(f"day_of_week '{shown(strange[0])}' is no day; write for example mon,thu")

@@ -1,6 +1,6 @@
-"""The kinds of schedules, a class each, and the plan that a request makes of one (T-016..T-027).
+"""The types of schedules, a class each, and the plan that a request makes of one (T-016..T-027).
 
-A new kind is a class here with its place in `KINDS`, its arguments in `PlanRequest`, and its words
+A new type is a class here with its place in `KINDS`, its arguments in `PlanRequest`, and its words
 in the tool's definition.
 """
 
@@ -33,16 +33,28 @@ from wintermute.text import clean, is_blank
 
 FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
 MODES: tuple[FiringMode, ...] = get_args(FiringMode)
+LAST_YEAR = 9998
+"""The last year to compute with; the calendar of Python ends a year later."""
+LEAST_SECONDS = 60
+MOST_SECONDS = 366 * 24 * 60 * 60
+MOST_POSITIONS = 366
+"""The highest BYSETPOS that RFC 5545 allows."""
+MOST_DATES = 100
+"""The number of due moments that an export lists for a schedule without a recurrence rule."""
+UNITS = (("DAILY", 86_400), ("HOURLY", 3_600), ("MINUTELY", 60), ("SECONDLY", 1))
+RULE_DEADLINE = 2.0
+"""Seconds to search for the first date of a rule."""
+MOST_PROMPT_CHARACTERS = 4000
 
 
 def _part(text: str) -> Any:
-    """A part of a request that may be missing, with its help on the command line."""
+    """Declare an optional part of a request, with its help on the command line."""
     return field(default=None, metadata={"help": text})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """When and how something is to happen, as a person or a model asks for it; None: nothing."""
+    """A schedule and a mode as a person or a model asks for them. None: not asked for."""
 
     schedule_type: str | None = _part("How it repeats; none: it is never due.")
     at: str | None = _part(
@@ -64,7 +76,9 @@ class PlanRequest:
 
     @classmethod
     def of(cls, args: Mapping[str, object]) -> "PlanRequest":
-        """What is among these arguments. A blank text says nothing; of ai_prompt it says: none."""
+        """Read a request from arguments. A blank text means nothing, except for ai_prompt: it
+        removes the prompt.
+        """
         given: dict[str, Any] = {}
         for part in fields(cls):
             value, kind = args.get(part.name), get_args(part.type)[0]
@@ -81,16 +95,16 @@ class PlanRequest:
 
     @property
     def is_empty(self) -> bool:
-        """Whether neither a schedule nor a mode is asked for."""
+        """True if neither a schedule nor a mode is asked for."""
         return self == NOTHING
 
     @property
     def times(self) -> bool:
-        """Whether anything about the schedule is asked."""
+        """True if any part of a schedule is asked for."""
         return self.schedule_type is not None or bool(self.parts())
 
     def parts(self) -> dict[str, Any]:
-        """What is asked about the schedule, without its type."""
+        """Return the parts of the schedule that are asked for, without its type."""
         other = {"schedule_type", "execution_mode", "ai_prompt"}
         given = {name: value for name, value in asdict(self).items() if value is not None}
         return {name: given[name] for name in given if name not in other}
@@ -101,7 +115,9 @@ NOTHING = PlanRequest()
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """As in RFC 5545: its start, in UTC if it does not follow the wall clock; a rule; more dates."""
+    """A recurrence as in RFC 5545: a start (in UTC unless it follows the wall clock), a rule,
+    further dates.
+    """
 
     start: datetime
     rule: str = ""
@@ -110,52 +126,52 @@ class Recurrence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(ABC):
-    """When a task is due."""
+    """The due moments of a task, computed from a rule."""
 
     kind: ClassVar[str]
     takes: ClassVar[tuple[str, ...]] = ("at",)
-    """Which parts of a request go with it (T-026)."""
+    """The parts of a request that go with this type (T-026)."""
     optional: ClassVar[tuple[str, ...]] = ()
     recurs: ClassVar[bool] = True
     once_a_day: ClassVar[bool] = True
-    """It is due by the wall clock, on a day once at most."""
+    """Due by the wall clock, at most once a day."""
 
     at: str
 
     @classmethod
     @abstractmethod
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Schedule":
-        """What is asked for. Raises: ToolFailed for what can be misread (T-018)."""
+        """Read a request. Raises: ToolFailed if it is ambiguous (T-018)."""
 
     @abstractmethod
     def describe(self, zone: ZoneInfo) -> str:
-        """In a few words (T-027), as in `weekly on mon, thu at 09:00`."""
+        """Describe the schedule in a few words (T-027), as in `weekly on mon, thu at 09:00`."""
 
     @abstractmethod
     def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-        """In order, from somewhat before `after`; a moment may come twice."""
+        """Yield the due moments in order, from somewhat before `after`. A moment may come twice."""
 
     @abstractmethod
     def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
-        """From the first moment after `since` on. `due`: when its task is due next."""
+        """Return the recurrence from the first moment after `since` on. `due`: the task's next due moment."""
 
     def parts(self, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
-        """As it could be asked for now."""
+        """Return the parts of a request that would ask for this schedule now."""
         return {"at": self.at}
 
     def remark(self, due: datetime | None, zone: ZoneInfo) -> str:
-        """What must be pointed out about it (T-022, T-032); empty: nothing."""
+        """Return a remark for the person about a surprising date (T-022, T-032); empty: none."""
         return ""
 
     def stored(self) -> str:
-        """As JSON, without what it does not need."""
+        """Return the schedule as JSON, without empty fields."""
         known = {"kind": self.kind, **asdict(self)}
         return json.dumps({name: value for name, value in known.items() if value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Once(Schedule):
-    """`at`: `2026-03-01T09:00:00` on the wall clock, or with an offset an instant."""
+    """A single moment. `at`: `2026-03-01T09:00:00` on the wall clock, or an instant if it has an offset."""
 
     kind = "once"
     recurs = False
@@ -176,7 +192,7 @@ class Once(Schedule):
 
     def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
         local = (due or next(self.due_times(since, zone))).astimezone(zone)
-        # A local time cannot name the second of two equal ones: that is told in UTC.
+        # Of two equal local times only the first can be named: the second is given in UTC.
         return Recurrence(local.astimezone(UTC) if local.fold else local)
 
     def remark(self, due: datetime | None, zone: ZoneInfo) -> str:
@@ -185,24 +201,20 @@ class Once(Schedule):
             return ""
         if in_gap(at, zone):
             there = due.astimezone(zone)
-            return f"{at:%Y-%m-%d %H:%M} does not exist there; it is due at {there:%Y-%m-%d %H:%M}"
-        twice = f"{at:%Y-%m-%d %H:%M} comes twice there; the first is meant"
+            return f"{at:%Y-%m-%d %H:%M} is skipped by the clock change; it is due at {there:%Y-%m-%d %H:%M}"
+        twice = f"{at:%Y-%m-%d %H:%M} comes twice that day; it is due the first time"
         return twice if comes_twice(at, zone) else ""
 
 
-LAST_YEAR = 9998
-"""Arithmetic stops here, a year before the calendar of Python does."""
-
-
 def every_day(first: date) -> Iterator[date]:
-    """From this one on."""
+    """Yield this day and all that follow."""
     last = date(LAST_YEAR, 12, 31)
     return map(date.fromordinal, range(first.toordinal(), last.toordinal()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daily(Schedule):
-    """`at`: the time of day, as in `09:00:00`. What is due on some days only is one of these too."""
+    """A time every day, `at` as in `09:00:00`. Weekly and monthly schedules inherit from it."""
 
     kind = "daily"
 
@@ -211,15 +223,15 @@ class Daily(Schedule):
         return cls(at=time_of_day("at", request.at or ""))
 
     def days_from(self, first: date) -> Iterator[date]:
-        """The days on which it is due."""
+        """Yield the days on which it is due."""
         return every_day(first)
 
-    def on(self) -> tuple[str, str]:
-        """On which days, in words and in a recurrence rule."""
+    def day_rule(self) -> tuple[str, str]:
+        """Return the days in words and as a part of a recurrence rule."""
         return "", ""
 
     def describe(self, zone: ZoneInfo) -> str:
-        return f"{self.kind}{self.on()[0]} at {clock(self.at)}"
+        return f"{self.kind}{self.day_rule()[0]} at {clock(self.at)}"
 
     def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
         at, today = time.fromisoformat(self.at), after.astimezone(zone).date()
@@ -227,20 +239,20 @@ class Daily(Schedule):
 
     def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
         first = (next_due(self, since, zone) or since).astimezone(zone)
-        # On a day on which this time does not exist it is due later; the days after, it is not.
+        # If this time does not exist on the first day, it is due later on that day only.
         wall = datetime.combine(first.date(), time.fromisoformat(self.at), zone)
-        # The kinds that inherit this are called as in RFC 5545, section 3.3.10.
-        return Recurrence(wall, f"FREQ={self.kind.upper()}{self.on()[1]}")
+        # The types that inherit this have the names of RFC 5545, section 3.3.10.
+        return Recurrence(wall, f"FREQ={self.kind.upper()}{self.day_rule()[1]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weekly(Daily):
-    """On these days of the week."""
+    """A time on some days of the week."""
 
     kind = "weekly"
     takes = ("at", "day_of_week")
     days: tuple[int, ...]
-    """0 is Monday; sorted."""
+    """Days of the week, sorted; 0 is Monday."""
 
     @classmethod
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Weekly":
@@ -250,7 +262,7 @@ class Weekly(Daily):
     def days_from(self, first: date) -> Iterator[date]:
         return (day for day in every_day(first) if day.weekday() in self.days)
 
-    def on(self) -> tuple[str, str]:
+    def day_rule(self) -> tuple[str, str]:
         names = [DAYS[day] for day in self.days]
         return f" on {', '.join(names)}", f";BYDAY={','.join(name[:2].upper() for name in names)}"
 
@@ -260,7 +272,7 @@ class Weekly(Daily):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monthly(Daily):
-    """On this day of each month, 1 to 31, in shorter months on the last one (T-022)."""
+    """A time on one day of each month, 1 to 31; in shorter months on the last day (T-022)."""
 
     kind = "monthly"
     takes = ("at", "day_of_month")
@@ -280,8 +292,8 @@ class Monthly(Daily):
                 return
             yield date(year, month, min(self.day, monthrange(year, month)[1]))
 
-    def on(self) -> tuple[str, str]:
-        # The last of these days that a month has is the day itself, or the end of the month (T-022).
+    def day_rule(self) -> tuple[str, str]:
+        # The last day of this list that a month has is the day itself, or the end of the month (T-022).
         days = ",".join(map(str, range(min(self.day, 28), self.day + 1)))
         last = ";BYSETPOS=-1" if self.day > 28 else ""
         return f" on day {self.day}", f";BYMONTHDAY={days}{last}"
@@ -294,18 +306,11 @@ class Monthly(Daily):
         return last if self.day > 28 else ""
 
 
-LEAST_SECONDS = 60
-MOST_SECONDS = 366 * 24 * 60 * 60
-MOST_POSITIONS = 366
-"""The highest BYSETPOS that RFC 5545 knows."""
-MOST_DATES = 100
-"""How many due moments stand for a schedule that no rule can say."""
-UNITS = (("DAILY", 86_400), ("HOURLY", 3_600), ("MINUTELY", 60), ("SECONDLY", 1))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval(Schedule):
-    """In elapsed time (T-031): from `at`, an instant, or from each opening of the window (T-024)."""
+    """A repetition in elapsed time (T-031): from `at`, an instant, or from each opening of a window
+    (T-024).
+    """
 
     kind = "interval"
     takes = ("interval_seconds", "window_start", "window_end")
@@ -313,7 +318,7 @@ class Interval(Schedule):
     once_a_day = False
     seconds: int
     window: tuple[str, str] | None = None
-    """Local times between which it is due, both included; the end may be on the next day."""
+    """The local times between which it is due, both included. The end may be on the next day."""
 
     @classmethod
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Interval":
@@ -343,8 +348,9 @@ class Interval(Schedule):
             yield from self._beats(first, last, after)
 
     def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
-        """In UTC, where the clock is never changed; within a window as a rule of all its times of
-        day, which keeps to the wall clock in a night of its change as we do not, or as moments.
+        """Return a rule in UTC, where clocks never change. With a window: a rule of all its times
+        of day, which in a night of a clock change follows the wall clock (we do not), or a list of
+        moments.
         """
         if self.window is None:
             unit, seconds = next(unit for unit in UNITS if self.seconds % unit[1] == 0)
@@ -359,7 +365,7 @@ class Interval(Schedule):
         return Recurrence(next(at for at in local if at.time() in beats and not at.fold), rule)
 
     def _opening(self, day: date) -> tuple[datetime, datetime]:
-        """From when to when the window is open that begins on this day."""
+        """Return the beginning and the end of the window that opens on this day."""
         opens, closes = map(time.fromisoformat, self.window or ())
         overnight = timedelta(days=closes <= opens)
         return datetime.combine(day, opens), datetime.combine(day, closes) + overnight
@@ -377,7 +383,7 @@ class Interval(Schedule):
 
 
 def parsed_window(start: str | None, end: str | None, seconds: int) -> tuple[str, str] | None:
-    """The times of day between which an interval is due (T-024); `none` twice takes them away."""
+    """Return the times of day between which an interval is due (T-024); `none` twice removes the window."""
     if start is None and end is None:
         return None
     if start is None or end is None:
@@ -394,9 +400,9 @@ def parsed_window(start: str | None, end: str | None, seconds: int) -> tuple[str
 
 
 def rule_of_each_day(beats: set[time]) -> str:
-    """The rule for these times of every day: some of all that their hours, minutes, seconds make.
+    """Return a rule for these times of every day; empty if no rule can express them.
 
-    Empty if no rule can say it.
+    The rule names all hours, minutes and seconds, and selects from their combinations.
     """
     hours, minutes, seconds = (
         sorted({getattr(beat, unit) for beat in beats}) for unit in ("hour", "minute", "second")
@@ -411,13 +417,9 @@ def rule_of_each_day(beats: set[time]) -> str:
     return ";".join(["FREQ=DAILY", *(f"{name}={','.join(map(str, by[name]))}" for name in by)])
 
 
-RULE_DEADLINE = 2.0
-"""Seconds that the search for the first date of a rule may take."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrenceRule(Schedule):
-    """`at`: the first wall clock time that may be meant (DTSTART of RFC 5545)."""
+    """A recurrence rule of RFC 5545. `at`: the earliest wall clock time that may match (DTSTART)."""
 
     kind = "rrule"
     takes = ("at", "rrule")
@@ -425,7 +427,7 @@ class RecurrenceRule(Schedule):
 
     @classmethod
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "RecurrenceRule":
-        """The rule must come true once at least, and soon be found to (T-025)."""
+        """Read a rule that matches at least once, and whose first date is found quickly (T-025)."""
         rule = checked_rule(request.rrule or "")
         at = wall_time(request.at or "", now, zone)
         if (begin := datetime.fromisoformat(at)).tzinfo:
@@ -455,19 +457,19 @@ class RecurrenceRule(Schedule):
         return (instant(at, zone) for at in dropwhile(lambda at: at <= local, found))
 
     def recurrence(self, due: datetime | None, since: datetime, zone: ZoneInfo) -> Recurrence:
-        """The rule as it is, from its own first date, so that its COUNT stays right."""
+        """Return the rule unchanged, from its own first date, so that its COUNT stays right."""
         at = datetime.fromisoformat(self.at)
         first = next(dates(self.rrule, at, zone), at)
         return Recurrence(first.replace(tzinfo=zone), self.rrule)
 
 
 KINDS: dict[str, type[Schedule]] = {
-    each.kind: each for each in (Once, Daily, Weekly, Monthly, Interval, RecurrenceRule)
+    schedule.kind: schedule for schedule in (Once, Daily, Weekly, Monthly, Interval, RecurrenceRule)
 }
 
 
 def read(stored: str) -> Schedule:
-    """The schedule that `stored` gave."""
+    """Read a schedule from its JSON."""
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in json.loads(stored).items()
@@ -475,12 +477,9 @@ def read(stored: str) -> Schedule:
     return KINDS[known.pop("kind")](**known)
 
 
-MOST_PROMPT_CHARACTERS = 4000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """When something is to happen, and what: the text is said, or `ai_prompt` is worked on."""
+    """A schedule and a mode: when it is due the task's text is posted, or a model works on `ai_prompt`."""
 
     schedule: Schedule | None = None
     mode: FiringMode = "reminder"
@@ -488,7 +487,7 @@ class Plan:
 
     @property
     def recurs(self) -> bool:
-        """Whether it may happen more than once."""
+        """True if it may be due more than once."""
         return self.schedule is not None and self.schedule.recurs
 
 
@@ -498,7 +497,7 @@ UNPLANNED = Plan()
 async def planned(
     request: PlanRequest, now: datetime, zone: ZoneInfo, before: Plan = UNPLANNED
 ) -> Plan:
-    """What is to happen, after what was asked for; what was not stays as it was."""
+    """Apply a request to a plan. Parts that are not asked for stay unchanged."""
     schedule = before.schedule
     if request.times:
         schedule = await _scheduled(request, now, zone, before.schedule)
@@ -540,7 +539,7 @@ async def _scheduled(
 
 
 def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:
-    """The mode, and the objective of an autonomous run (T-047)."""
+    """Return the mode and the instruction of an autonomous run (T-047)."""
     name = (request.execution_mode or before.mode).strip().lower()
     mode = next((mode for mode in MODES if mode == name), None)
     if mode is None:

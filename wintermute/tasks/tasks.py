@@ -1,6 +1,6 @@
-"""Tasks: what they may be, and their table. Every change of a task is kept with its way back.
+"""Tasks: their rules and their table. Every change of a task is recorded, so that it can be undone.
 
-What breaks a rule is told in words.
+A broken rule raises ToolFailed with a text for the person or the model.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,24 +27,52 @@ from wintermute.text import is_blank, one_line
 Status = Literal["active", "paused", "completed", "deleted"]
 OccurrenceState = Literal["claimed", "done", "failed", "missed"]
 Sign = Literal["done", "snooze", "tomorrow", "cancel"]
-"""What a person may answer to a delivered reminder (T-063)."""
+"""The answers a person can give to a delivered reminder (T-063)."""
 SIGNS: Mapping[str, Sign] = {
     "\N{WHITE HEAVY CHECK MARK}": "done",
     "\N{SLEEPING SYMBOL}": "snooze",
     "\N{ALARM CLOCK}": "tomorrow",
     "\N{CROSS MARK}": "cancel",
 }
-"""The reactions that say it, in the order in which they are offered."""
+"""The reaction for each answer, in the order in which they are offered."""
 
 EVERYWHERE = "global"
-"""The scope of a task that the owner asked to be shown in every room (T-014)."""
+"""The scope of a task that the owner wants to see in every room (T-014)."""
+MOST_CHARACTERS = 2_000
+MOVES: dict[str, tuple[frozenset[Status], Status]] = {
+    "complete": (frozenset({"active", "paused"}), "completed"),
+    "pause": (frozenset({"active"}), "paused"),
+    "resume": (frozenset({"paused", "completed"}), "active"),
+    "delete": (frozenset({"active", "paused", "completed"}), "deleted"),
+}
+"""For each action, the statuses it may start from and the one it leads to. A completed task can be resumed."""
+COLUMNS = (
+    "id, scope, content, priority, status, created_at, reason,"
+    " schedule, mode, ai_prompt, snoozed, next_due, failures, held, made_by, seq AS number"
+)
+VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
+"""The only rule of which tasks a scope can see (T-013..T-015). NULL: a person at the command line,
+who sees all.
+"""
+TASKS = Kept(
+    *("tasks", ("content", "reason", "ai_prompt")),
+    where="status = 'deleted'",
+    of=f"scope IN {SCOPES} OR {OF_TALKS}",
+    cuts="text",
+)
+"""Only deleted tasks are searched when something is forgotten; the others are for a person to change."""
+ORDER = "ORDER BY priority, seq"
+ID_LENGTH = len("task_") + 8
+"""Short enough to type. An id is never given twice."""
+CLOSE = 0.7
+"""The similarity from which an unknown id is taken for a misspelt one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """A goal or a promise. `priority` 1 is urgent, 10 is low.
 
-    `scope`: whose it is, as in `person:@ann:example.org` or `room:!abc`, or `global`.
+    `scope` is the owner of the task: `person:@ann:example.org`, `room:!abc` or `global`.
     """
 
     id: str
@@ -54,37 +82,26 @@ class Task:
     status: Status
     created_at: datetime
     reason: str = ""
-    """Why it was completed."""
+    """The reason why it was completed."""
     schedule: str = ""
-    """When it happens, in the words of its bracket (T-027): `daily at 09:00`; empty: unscheduled."""
+    """The schedule in words, as in the brackets of a list (T-027): `daily at 09:00`. Empty: unscheduled."""
     plan: Plan = UNPLANNED
     snoozed: datetime | None = None
-    """Due then as well, beside a series or without a schedule (T-063)."""
+    """An extra due moment, beside a series or without a schedule (T-063)."""
     next_due: datetime | None = None
-    """None: never, or not any more."""
+    """None: never due, or not any more."""
     failures: int = 0
-    """How many of its runs failed in a row."""
+    """The number of runs in a row that failed."""
     held: bool = False
-    """It is due, but there is no room in which it may be said (T-013)."""
+    """True if it is due but has no room in which it may be posted (T-013)."""
     made_by: str = ""
-    """What brought it, as a cause of changes: `tool`, if the assistant did; "": not known any more."""
+    """The cause of the change that created it: `tool` for the assistant; "" if unknown."""
     number: int = field(default=0, compare=False)
-    """Its short name for people, as it was stored; never given twice."""
-
-
-MOST_CHARACTERS = 2_000
-
-MOVES: dict[str, tuple[frozenset[Status], Status]] = {
-    "complete": (frozenset({"active", "paused"}), "completed"),
-    "pause": (frozenset({"active"}), "paused"),
-    "resume": (frozenset({"paused", "completed"}), "active"),
-    "delete": (frozenset({"active", "paused", "completed"}), "deleted"),
-}
-"""From which status each action leads, and to which. A completed task can be taken up again."""
+    """A short number for people, as stored; never given twice."""
 
 
 def checked_text(text: object, what: str) -> str:
-    """The content or the reason as one clean line (T-003, T-005)."""
+    """Return the content or the reason as one clean line (T-003, T-005)."""
     line = one_line(text) if isinstance(text, str) else ""
     if is_blank(line):
         raise ToolFailed(f"{what} must be a text that is not blank")
@@ -96,27 +113,23 @@ def checked_text(text: object, what: str) -> str:
 
 
 def checked_priority(value: object) -> int:
-    """The priority: a whole number, and neither a text nor a truth (T-003)."""
+    """Return a valid priority: an integer from 1 to 10, and no bool (T-003)."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10:
         raise ToolFailed("priority must be an integer from 1 (urgent) to 10 (low)")
     return value
 
 
 def _hidden(request: PlanRequest, theirs: str = "") -> PlanRequest:
-    """A plan that nobody asked for, without secrets (M-083)."""
+    """Remove secrets from a plan that no person asked for (M-083)."""
     prompt = request.ai_prompt
     return replace(request, ai_prompt=without_secrets(prompt, theirs)) if prompt else request
 
 
 _task = reader(Task, "schedule", "plan")
-COLUMNS = (
-    "id, scope, content, priority, status, created_at, reason,"
-    " schedule, mode, ai_prompt, snoozed, next_due, failures, held, made_by, seq AS number"
-)
 
 
 def task_of(row: Row, zone: ZoneInfo) -> Task:
-    """The task of a row with `COLUMNS`, its schedule in the words of this zone."""
+    """Read a task from a row with `COLUMNS`; its schedule is described in this time zone."""
     schedule = read(row["schedule"]) if row["schedule"] else None
     return _task(
         row,
@@ -126,7 +139,7 @@ def task_of(row: Row, zone: ZoneInfo) -> Task:
 
 
 def state_of(task: Task) -> Json | None:
-    """What a change set holds of a task; a deleted one is as none."""
+    """Return the state of a task as a change set stores it; None for a deleted one."""
     if task.status == "deleted":
         return None
     return {
@@ -143,7 +156,7 @@ def state_of(task: Task) -> Json | None:
 
 
 def fields_of(state: Json) -> dict[str, Any]:
-    """The fields of a task that `state_of` gave; of an older state those that it had."""
+    """Return the fields of a task from a state of `state_of`. An older state may lack some of them."""
     fields = {name: state[name] for name in ("content", "priority", "status", "reason", "scope")}
     if "mode" in state:
         stored = state["schedule"]
@@ -156,29 +169,12 @@ def fields_of(state: Json) -> dict[str, Any]:
     return fields
 
 
-VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
-"""The one rule of who sees a task (T-013..T-015). NULL is the person at the command line."""
-
-TASKS = Kept(
-    *("tasks", ("content", "reason", "ai_prompt")),
-    where="status = 'deleted'",
-    of=f"scope IN {SCOPES} OR {OF_TALKS}",
-    cuts="text",
-)
-"""Deleted ones: others are a person's to change."""
-ORDER = "ORDER BY priority, seq"
-ID_LENGTH = len("task_") + 8
-"""Short enough to be typed; a name that was given before is not given again."""
-CLOSE = 0.7
-"""How alike two ids are when one is taken for a slip of the other."""
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which task is to be changed, why, and on whose behalf.
+    """A task to change, the reason, and the scope that asks.
 
-    A task that its `scope` may not see is as unknown as one that does not exist. A global task is
-    seen everywhere and changed by the owner alone: without a scope, or `by_owner`.
+    A task that `scope` cannot see is reported as unknown. A global task is seen everywhere, but
+    only the owner can change it: with `by_owner`, or without a scope.
     """
 
     task_id: str
@@ -199,7 +195,7 @@ class Tasks:
         owner: Owner,
         timezone: str,
     ) -> None:
-        """`timezone`: in which schedules are meant."""
+        """`timezone` is the time zone in which schedules are meant."""
         self._database = database
         self._changes = changes
         self._clock = clock
@@ -220,10 +216,10 @@ class Tasks:
         origins: Sequence[str] = (),
         written: datetime | None = None,
     ) -> Task:
-        """A new active task (T-002). Who may make a global one is for the caller to say.
+        """Add an active task (T-002). The caller decides who may make a global one.
 
-        Nothing is stored unless all of it is right (T-010). `written`: when it was asked for, if a
-        single time counts from there (F-029); by now that may have passed.
+        Nothing is stored if any argument is invalid (T-010). `written` is when the person wrote the
+        request: a single time counts from then (F-029) and may have passed by now.
         """
         if why.is_unasked:
             content, request = without_secrets(content), _hidden(request)
@@ -256,9 +252,9 @@ class Tasks:
         request: PlanRequest = NOTHING,
         written: datetime | None = None,
     ) -> Task:
-        """Another wording, priority, schedule or mode, each alone or together (T-004).
+        """Change the content, priority, schedule or mode, each alone or together (T-004).
 
-        Another schedule counts from now, or `written`: its next moment replaces the one there was.
+        A new schedule counts from now, or from `written`, and replaces the next due moment.
         """
         if content is None and priority is None and request.is_empty:
             raise ToolFailed("an update needs a new content, priority, schedule or execution_mode")
@@ -281,24 +277,26 @@ class Tasks:
         return await self._become(tx, target.why, task, changed, now, since, starts=request.times)
 
     async def complete(self, tx: Transaction, target: Target, reason: str) -> Task:
-        """Done, or no longer needed; the reason says which (T-005)."""
+        """Complete a task; the reason says if it is done or no longer needed (T-005)."""
         words = checked_text(reason, "the reason of a completed task")
         return await self._move(tx, target, "complete", words)
 
     async def pause(self, tx: Transaction, target: Target) -> Task:
-        """Out of the prompt until it is resumed (T-006)."""
+        """Pause a task: it leaves the prompt until it is resumed (T-006)."""
         return await self._move(tx, target, "pause")
 
     async def resume(self, tx: Transaction, target: Target) -> Task:
-        """Active again, after a pause or a completion that came too early (T-006)."""
+        """Resume a task after a pause or a premature completion (T-006)."""
         return await self._move(tx, target, "resume")
 
     async def delete(self, tx: Transaction, target: Target) -> Task:
-        """Gone from prompt and list; the row stays, so that it can come back (T-007)."""
+        """Delete a task from prompt and list; the row stays, so that it can be restored (T-007)."""
         return await self._move(tx, target, "delete")
 
     async def restore(self, tx: Transaction, target: Target) -> Task:
-        """A deleted task as it was, within 30 days; completed if its last moment was told (T-007)."""
+        """Restore a deleted task within 30 days. It is completed if its last due moment was
+        delivered (T-007).
+        """
         task = await self._changeable(tx, target)
         if task.status != "deleted":
             raise ToolFailed(f"{task.id} is {task.status}, not deleted; nothing was changed")
@@ -309,7 +307,9 @@ class Tasks:
         return await self._ended(tx, await self._become(tx, target.why, task, back))
 
     async def snooze(self, tx: Transaction, target: Target, until: datetime) -> Task:
-        """Active and due then (T-063): a single task then alone; a series moves one occurrence."""
+        """Make a task active and due at `until` (T-063): a single task only then; of a series one
+        occurrence moves.
+        """
         task = await self._changeable(tx, target)
         if task.status not in ("active", "completed"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
@@ -317,22 +317,25 @@ class Tasks:
         if task.plan.schedule and not task.plan.recurs:
             at = Once(at=until.astimezone(UTC).isoformat())
             awake = replace(awake, snoozed=None, plan=replace(task.plan, schedule=at))
-        left, due = await self._become(tx, target.why, task, awake), await self._untold(tx, task)
+        left, due = (
+            await self._become(tx, target.why, task, awake),
+            await self._next_undelivered(tx, task),
+        )
         if due and due.astimezone(self.zone).date() <= until.astimezone(self.zone).date():
-            await self._rule(tx, left, max(due, self._clock.now()))
+            await self._set_rule_due(tx, left, max(due, self._clock.now()))
         return await self.find(tx, task.id, None)
 
-    async def _untold(self, tx: Transaction, task: Task) -> datetime | None:
-        """The next occurrence of a series, unless the last one is nearer."""
+    async def _next_undelivered(self, tx: Transaction, task: Task) -> datetime | None:
+        """Return the next due moment of a series, unless the last delivered one is nearer to now."""
         due, now = task.next_due, self._clock.now()
         if due is None or task.snoozed or not task.plan.recurs:
             return None
         query = "SELECT due_at FROM occurrences WHERE task_id = ? ORDER BY due_at DESC LIMIT 1"
-        told = await tx.scalars(query, (task.id,))
-        return None if told and now - moment(told[0]) <= due - now else due
+        last = await tx.scalars(query, (task.id,))
+        return None if last and now - moment(last[0]) <= due - now else due
 
     async def acknowledge(self, tx: Transaction, target: Target) -> Task:
-        """What was reminded of is done (T-063): once for all, or until it is due again."""
+        """Mark a delivered reminder as done (T-063). A series only until it is due again."""
         task = await self._changeable(tx, target)
         if task.status not in ("active", "completed"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
@@ -346,9 +349,9 @@ class Tasks:
     async def listed(
         self, scope: str | None, status: Status | Literal["all"] = "active"
     ) -> tuple[Task, ...]:
-        """Those with one status, or all with those that were deleted (T-008).
+        """List the tasks with a status; `all` includes deleted ones (T-008).
 
-        By priority, then creation, as the prompt shows them (P-019, P-020).
+        Sorted by priority, then creation, as in the prompt (P-019, P-020).
         """
         only = "" if status == "all" else " AND status = :status"
         rows = await self._database.rows(
@@ -358,25 +361,25 @@ class Tasks:
         return tuple(self._task(row) for row in rows)
 
     async def scopes(self) -> list[str]:
-        """Whose tasks are to be done, each person and room once."""
+        """List the persons and rooms that have active tasks, each once."""
         return await self._database.scalars(
             "SELECT DISTINCT scope FROM tasks WHERE status = 'active' AND scope <> ? ORDER BY scope",
             (EVERYWHERE,),
         )
 
     async def get(self, task_id: str, scope: str | None) -> Task:
-        """One task, whatever its status.
+        """Return one task, whatever its status.
 
         Raises: ToolFailed for an id that this scope does not see (T-009, T-015).
         """
         return await self.find(self._database, task_id, scope)
 
     async def rezone(self, tx: Transaction) -> int:
-        """What is to come keeps its local time in another zone than before (T-033); how many.
+        """Let all coming occurrences keep their local time in a new time zone (T-033). Return their number.
 
-        A day on which it was due by the old clock is not begun again by the new one. What fell
-        due under the old zone and has not been claimed stays due, and so does what has no moment
-        to come by the new clock: nothing is lost.
+        A day on which a task was due by the old clock does not count again by the new one. An
+        occurrence that fell due under the old zone and is not claimed stays due, and so does one
+        without a moment to come by the new clock: nothing is lost.
         """
         rows = await tx.rows(
             f"SELECT {COLUMNS}, zone, rule_due, (SELECT max(due_at) FROM occurrences o WHERE o.task_id ="
@@ -390,14 +393,14 @@ class Tasks:
             if row["last"] and row["zone"] and schedule and schedule.once_a_day:
                 local = moment(row["last"]).astimezone(ZoneInfo(row["zone"]))
                 after = max(after, local.replace(tzinfo=self.zone))
-            await self._rule(tx, task, after, moment(row["rule_due"]))
+            await self._set_rule_due(tx, task, after, moment(row["rule_due"]))
         return len(rows)
 
     async def recount(self, tx: Transaction) -> int:
-        """After the clock was set back: series go on from the time that is real (F-015); how many.
+        """Let series go on from the real time after the clock was set back (F-015). Return their number.
 
-        What was begun or claimed later than now was so by a time that never was. A series that had
-        ended by it goes on too. What has been said is not said again (T-034).
+        Anything begun or claimed later than now was dated by a wrong clock. A series that ended by
+        it goes on too. Delivered reminders are not repeated (T-034).
         """
         now = self._clock.now()
         rows = await tx.rows(
@@ -423,16 +426,16 @@ class Tasks:
         return counted
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
-        """What a change set holds of a task; a deleted one is as none."""
+        """Return the state of a task as a change set stores it; None for a deleted one."""
         row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
         return state_of(self._task(row)) if row else None
 
     async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
-        """None: no task is put in the place of another."""
+        """Return nothing: a task never replaces another."""
         return {}
 
     async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
-        """The way back of an undo. False for a task that was purged."""
+        """Write an earlier state of a task back, for an undo. False if the task was purged."""
         row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
         if row is None:
             return False
@@ -442,21 +445,21 @@ class Tasks:
         now = self._clock.now()
         left = await self._write(tx, after, now, starts=_starts(before, after))
         if before.snoozed and not after.snoozed and not (left.next_due and left.next_due <= now):
-            await self._rule(tx, left, now)  # with the occurrence that had moved
+            await self._set_rule_due(tx, left, now)  # the snoozed occurrence goes back as well
         await self._ended(tx, await self.find(tx, item, None))
         return True
 
     async def _ended(self, tx: Transaction, task: Task) -> Task:
-        """The task that is back; completed if the last moment of its schedule was told already."""
+        """Return a restored task, completed if the last moment of its schedule was delivered already."""
         schedule = task.plan.schedule
         if schedule is None or task.next_due is not None:
             return task
-        told = await tx.scalars(
+        delivered = await tx.scalars(
             "SELECT due_at FROM occurrences WHERE task_id = ? AND state <> 'claimed'"
             " ORDER BY due_at DESC",
             (task.id,),
         )
-        for at in map(moment, told):  # one that was snoozed until then is not of the schedule
+        for at in map(moment, delivered):  # a snoozed moment is not one of the schedule
             before = at - timedelta(seconds=1)
             if (next_due(schedule, before, self.zone), next_due(schedule, at, self.zone)) == (
                 at,
@@ -467,11 +470,11 @@ class Tasks:
         return task
 
     async def rename(self, tx: Transaction, was: str, scope: str) -> None:
-        """A scope has another name by now."""
+        """Move the tasks of a scope to its new name."""
         await tx.execute("UPDATE tasks SET scope = ? WHERE scope = ?", (scope, was))
 
     async def made_in(self, tx: Transaction, was: str, conversation_id: str) -> None:
-        """What was asked for in one conversation is said in another from now on."""
+        """Move the tasks that were asked for in one conversation to another, which gets their reminders."""
         query = "UPDATE tasks SET conversation_id = ? WHERE conversation_id = ?"
         await tx.execute(query, (conversation_id, was))
 
@@ -492,9 +495,9 @@ class Tasks:
         return task
 
     async def find(self, source: Transaction | Database, task_id: str, scope: str | None) -> Task:
-        """As `get`, also within a transaction.
+        """Find one task, as `get`, also within a transaction.
 
-        The prompt shows ids with a `#` in front, so that is taken along.
+        A `#` before the id is ignored, because the prompt shows ids with one.
         """
         wanted = one_line(task_id).removeprefix("#")
         row = await source.row(
@@ -542,9 +545,10 @@ class Tasks:
         *,
         starts: bool,
     ) -> Task:
-        """`starts`: what it is due by counts from now, or `since` (T-004, T-006, F-029).
+        """Write a task and return it as stored.
 
-        `now` is what its times were judged by: a moment that comes meanwhile is due, not past.
+        `starts`: its due moments count anew, from now or `since` (T-004, T-006, F-029). `now` is
+        the time by which its times were checked: a moment that comes meanwhile is due, not past.
         """
         starts = starts or task.status != "active"
         snoozed = task.snoozed if task.status == "active" else None
@@ -561,13 +565,13 @@ class Tasks:
             stored(values),
         )
         if starts:
-            await self._rule(tx, task, since or now)
+            await self._set_rule_due(tx, task, since or now)
         return await self.find(tx, task.id, None)
 
-    async def _rule(
+    async def _set_rule_due(
         self, tx: Transaction, task: Task, after: datetime, otherwise: datetime | None = None
     ) -> None:
-        """What is next after a moment; nothing unless it is active."""
+        """Set the next due moment of an active task after a moment; of any other, none."""
         schedule = task.plan.schedule if task.status == "active" else None
         due = next_due(schedule, after, self.zone) or otherwise if schedule else None
         await tx.execute(
@@ -576,7 +580,7 @@ class Tasks:
         )
 
     async def _record(self, tx: Transaction, why: Reason, task: Task, before: Json | None) -> None:
-        """What is changed everywhere stands in the owner's history, for nobody else to undo."""
+        """Record a change. That of a global task goes to the owner's history: nobody else can undo it."""
         if task.scope == EVERYWHERE:
             why = replace(why, scope=self.owner.scope)
         change = Change("task", task.id, before, state_of(task), why.evidence)
@@ -587,19 +591,19 @@ class Tasks:
 
 
 def _since(request: PlanRequest, before: Plan, written: datetime | None) -> datetime | None:
-    """From when the times count; None: from now, as those of a series do."""
+    """Return the time from which a single time counts. None: from now, as for a series."""
     kind = request.schedule_type or (before.schedule.kind if before.schedule else Once.kind)
     return written if kind.strip().lower() == Once.kind else None
 
 
 def _starts(before: Task, after: Task) -> bool:
-    """Whether its schedule begins to count anew."""
+    """Return True if the schedule begins to count anew."""
     woken = before.status != "active" and after.status == "active"
     return woken or before.plan.schedule != after.plan.schedule
 
 
 async def complete(tx: Transaction, task_ids: Collection[str], now: datetime) -> None:
-    """End the tasks among these that are never due again (T-025, T-041)."""
+    """Complete those of the tasks that are never due again (T-025, T-041)."""
     await tx.execute_many(
         "UPDATE tasks SET status = 'completed', reason = 'delivered', changed_at = ?"
         " WHERE id = ? AND status = 'active' AND next_due IS NULL AND schedule IS NOT NULL",

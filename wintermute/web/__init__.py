@@ -1,1 +1,1 @@
-"""The web door: talk in the browser, read and mend the wiki."""
+"""The web door: chat in the browser, read and edit the wiki."""

@@ -28,14 +28,14 @@ from wintermute.messages import Json
 from wintermute.web import chat, conversations, editing, graph, jobs, login, wiki
 from wintermute.web.messages import MessageViews
 from wintermute.web.parts import WebParts
-from wintermute.web.safety import Guarded, Out, Receive, Scope, Send
+from wintermute.web.safety import Out, Receive, RequestChecks, Scope, Send
 from wintermute.web.sessions import DoorStore
 from wintermute.web.views import Refusal, Views, failure_words
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
 REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 429, 431, 500, 503)
-"""Statuses that any JSON route may answer with, beside its own."""
+"""Error statuses of every JSON route."""
 STATUSES: dict[type[WintermuteError], int] = {
     PageRefused: 400,
     StoreMissing: 404,
@@ -44,7 +44,7 @@ STATUSES: dict[type[WintermuteError], int] = {
     StorageBlocked: 503,
     StoreUnusable: 503,
 }
-"""By kind of failure, as far as it matters to a client; all others are 409."""
+"""The status for each type of failure; others are 409."""
 BUG = ("Wintermute made a mistake.", "Try again; the log of `wintermute run` tells what happened.")
 WRONG_METHOD = (
     "This address cannot be used like that.",
@@ -54,7 +54,7 @@ NOTHING = "There is nothing at this address.", "Go back to the chat, or correct 
 
 
 class ApiProblem(BaseModel):
-    """An error as every JSON route tells it (V-031)."""
+    """An error, in the one form of all JSON routes (V-031)."""
 
     error: str
     what_to_do: str
@@ -80,12 +80,12 @@ async def unguarded(parts: WebParts) -> FastAPI:
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=STATIC))
     for kind in (HTTPException, RequestValidationError, WintermuteError, Exception):
-        app.add_exception_handler(kind, told)
+        app.add_exception_handler(kind, error_response)
     return app
 
 
 async def health() -> PlainTextResponse:
-    """Say `ok`, and nothing of the person."""
+    """Answer `ok`, with nothing about the person."""
     return PlainTextResponse("ok")
 
 
@@ -95,8 +95,8 @@ def description(request: Request) -> JSONResponse:
     described["components"]["schemas"]["ApiProblem"] = ApiProblem.model_json_schema()
     for methods in described["paths"].values():
         for operation in methods.values():
-            operation["responses"].pop("422", None)  # which we tell as 400
-            for status in REFUSALS:  # told to the framework, they cost a validator for each route
+            operation["responses"].pop("422", None)  # we answer with 400 instead
+            for status in REFUSALS:  # the framework would make a validator for each
                 operation["responses"].setdefault(str(status), _described(status))
     return JSONResponse(described)
 
@@ -113,20 +113,20 @@ class WebApp:
     def __init__(self, app: FastAPI) -> None:
         self._views: Views = app.state.views
         self._folders: conversations.FolderViews = app.state.folders
-        self._guarded = Guarded(app, self._views)
+        self._checked = RequestChecks(app, self._views)
 
     def leave(self) -> None:
-        """Ask all that is being answered to end."""
+        """Ask all running answers to end."""
         self._views.sessions.dismiss_all()
 
     async def work(self) -> None:
-        """Make the answers that were asked for in folders, until cancelled."""
+        """Make the answers that were requested in folders, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(self._answer(await self._folders.asked.get()))
 
     async def _answer(self, asked: conversations.AskedAnswer) -> None:
-        """Answer what a request asked for, which may be over by now."""
+        """Answer a request's question; the request may be over by now."""
         if await _is_bug(self._folders.make(asked), {}):
             self._folders.fail(asked, *BUG)
 
@@ -134,12 +134,12 @@ class WebApp:
         if scope["type"] != "http":
             return
         out = Out(scope, send)
-        if await _is_bug(self._guarded(scope, receive, out), scope) and not out.has_begun:
+        if await _is_bug(self._checked(scope, receive, out), scope) and not out.has_begun:
             await self._views.problem(scope, Refusal(500, *BUG))(scope, receive, out)
 
 
 async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
-    """Await an answer inside the bulkhead of web requests (A-7); True after a bug, which is logged."""
+    """Await an answer inside the error boundary of web requests (A-7). True after a bug, which is logged."""
     try:
         await answering
     except Exception:
@@ -150,8 +150,8 @@ async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
     return False
 
 
-async def told(request: Request, error: Exception) -> Response:
-    """Tell what came of a request that has no answer."""
+async def error_response(request: Request, error: Exception) -> Response:
+    """Return the response for an error."""
     if isinstance(error, HTTPException) and error.status_code == 303:
         return Response(status_code=303, headers=error.headers)
     views: Views = request.app.state.views
@@ -159,7 +159,7 @@ async def told(request: Request, error: Exception) -> Response:
 
 
 def _refusal(error: Exception, redact: Redaction) -> Refusal:
-    """Put an error into words; those of an expected failure end with what to do."""
+    """Describe an error; an expected failure ends with what to do."""
     match error:
         case Refusal():
             return error
@@ -167,7 +167,7 @@ def _refusal(error: Exception, redact: Redaction) -> Refusal:
             return Refusal(405, *WRONG_METHOD)
         case HTTPException():
             return Refusal(error.status_code, *NOTHING)
-        case RequestValidationError():  # without its values: they may be secret, or no text
+        case RequestValidationError():  # without the values: they may be secret, or no text
             named = [f"{_place(each)}: {each['msg']}" for each in error.errors()[:5]]
             text = f"The request is not understood: {'; '.join(named)}."
             return Refusal(400, text, "Send what /openapi.json describes.")
@@ -178,6 +178,6 @@ def _refusal(error: Exception, redact: Redaction) -> Refusal:
 
 
 def _place(problem: MutableMapping[str, Any]) -> str:
-    """The field that a problem is in; names of our own fields only."""
+    """Return the field with a problem; only names of our own fields."""
     inner = [str(part) for part in problem["loc"][1:] if problem["type"] != "extra_forbidden"]
     return ".".join(inner) or str(problem["loc"][0])

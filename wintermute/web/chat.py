@@ -18,13 +18,14 @@ from wintermute.web.stream import Stream
 from wintermute.web.views import Refusal, Viewing, Visiting, is_api
 
 LISTED_MOST = 30
-"""Conversations of a list."""
+"""The conversations of one page of the list."""
 FROM_NEWEST = "~ "
-"""A key before that of each conversation."""
+"""A cursor before those of all conversations."""
 ID = r"^[A-Za-z0-9_-]{1,64}$"
 KNOWN = "conv_"
-"""Beginning of ids that conversations of other doors have: no new one is called like that."""
+"""The prefix of ids of other doors' conversations: no new one may have it."""
 GONE = "There is no such conversation here.", "Open one from the list, or begin a new one."
+ChatId = Annotated[str, Path(pattern=ID)]
 
 
 async def rooms_served(request: Request, views: Viewing) -> None:
@@ -35,7 +36,6 @@ async def rooms_served(request: Request, views: Viewing) -> None:
 
 
 router = APIRouter(dependencies=[Depends(rooms_served)])
-ChatId = Annotated[str, Path(pattern=ID)]
 
 
 class ChatRow(BaseModel):
@@ -128,7 +128,7 @@ def _row(held: HeldConversation) -> ChatRow:
 
 @router.get("/api/chats/{chat_id}/messages")
 async def list_messages(chat_id: ChatId, messages: Messages, before: str = "") -> RenderedPage:
-    """Give the newest messages of a conversation, or those before the key of a list."""
+    """Return the newest messages of a conversation, or those before the key of a list."""
     held, key = await messages.opened(chat_id), MessageKey.from_page(before)
     if key is None:
         raise Refusal(400, "The key of the earlier messages is none of ours.", "Reload the page.")
@@ -146,7 +146,7 @@ async def take_message(
 ) -> dict[str, str]:
     """Store a message or a command of the owner, once for each key; its `id`. Its room wakes."""
     parts, text = messages.views.parts, written(text).lstrip("\n")
-    text = text.strip() if text.lstrip().startswith("/") else text  # an indent may be one of code
+    text = text.strip() if text.lstrip().startswith("/") else text  # an indent may mean code
     held = await messages.opened(chat_id)
     if held is not None and not held.room_id.startswith(WEB):
         raise Refusal(403, "This conversation can only be read here.", "Answer where it is held.")
@@ -168,7 +168,7 @@ async def take_message(
     async with parts.stores.database.transaction() as tx:
         conversations = parts.stores.conversations
         known = await conversations.of_room(tx, room)
-        if known is not None and not owner.owns(known.scope):  # of who was the owner before
+        if known is not None and not owner.owns(known.scope):  # of an earlier owner
             raise Refusal(404, *GONE)
         conversation = await conversations.in_room(tx, room, owner.scope, "terminal")
         if not await parts.stores.inbox.store(tx, conversation, incoming, "waiting"):

@@ -38,7 +38,7 @@ from wintermute.wiki.links import CONVERSATIONS, RAW, is_name, legible
 
 LISTED_MOST = 30
 PATIENCE = 5.0
-"""Seconds for which somebody else may have a conversation before that is told."""
+"""Seconds to wait for the lock of a conversation before that is reported."""
 GONE = "conversation not found", "Open one from the list, or make a new one."
 KEPT = "This conversation is kept word for word: make a new one to go on"
 
@@ -62,7 +62,7 @@ class FolderList(BaseModel):
 
 @dataclass(eq=False, slots=True)
 class AskedAnswer:
-    """An answer that was asked for. `outcome`: the event that ends its streams, once there is one."""
+    """A requested answer. `outcome`: the event that ends its streams, once there is one."""
 
     path: str
     desk: DraftDesk
@@ -70,9 +70,9 @@ class AskedAnswer:
 
 
 class FolderViews:
-    """Everything the routes of these conversations share while the server runs.
+    """The state that the routes of these conversations share while the server runs.
 
-    Of each folder one answer is made at a time, even if whoever asked for it has left.
+    One answer at a time is made in each folder, even if the client that asked has left.
     """
 
     def __init__(self, views: Views) -> None:
@@ -90,7 +90,7 @@ class FolderViews:
         Raises: StoreMissing; StoreUnusable for a list that is damaged.
         """
 
-        def look() -> FolderList:
+        def read() -> FolderList:
             if not self._wiki.exists:
                 raise StoreMissing(missing(self._wiki.root))
             paths = [path for path in reversed(listed(self._wiki.files)) if _is_below(path)]
@@ -100,19 +100,19 @@ class FolderViews:
             more = len(paths) > begin + LISTED_MOST
             return FolderList(conversations=rows, next=rows[-1].id if more else None)
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(read)
 
     async def newest_or_none(self) -> FolderList:
-        """List them for a page that is worth showing without them."""
+        """List them for a page that is useful without them."""
         try:
             return await self.newest()
-        except WintermuteError:  # which the page of all conversations tells
+        except WintermuteError:  # the page of all conversations reports it
             return FolderList(conversations=[])
 
     def _row(self, path: str) -> FolderRow:
         name, words, is_gone = legible(_id(path)), "", not is_there(self._wiki.files, path)
         if not is_gone:
-            with suppress(WintermuteError):  # which its page tells
+            with suppress(WintermuteError):  # its page reports it
                 words = self.folder(path).opening()
         title = display_name(one_line(words), 60) or name
         return FolderRow(id=_id(path), title=title, missing=is_gone)
@@ -120,16 +120,16 @@ class FolderViews:
     async def path_of(self, conversation_id: str, *, gone: bool = False) -> str:
         """Find the path of a listed conversation, `gone`: also without folder. Raises: Refusal."""
 
-        def look() -> str:
+        def read() -> str:
             for path in filter(_is_below, listed(self._wiki.files)):
                 if _id(path) == conversation_id and (gone or is_there(self._wiki.files, path)):
                     return path
             raise Refusal(404, *GONE)
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(read)
 
     def folder(self, path: str) -> ConversationFolder:
-        """Give the folder of a path."""
+        """Return the folder of a path."""
         return ConversationFolder(self._wiki.root, path)
 
     @asynccontextmanager
@@ -155,7 +155,7 @@ class FolderViews:
         return [*map(shown, messages)]
 
     def is_making(self, path: str) -> bool:
-        """Decide if an answer is being made here."""
+        """Return True if an answer is being made here."""
         return path in self._making
 
     def ask(self, path: str) -> AskedAnswer:
@@ -169,7 +169,7 @@ class FolderViews:
         return self._making[path]
 
     async def make(self, asked: AskedAnswer) -> None:
-        """Have the last message answered, and add the answer to the folder."""
+        """Let the model answer the last message, and add the answer to the folder."""
         path, watch = asked.path, Shown(self._parts.speaker, asked.path)
         try:
             async with self.held(path) as folder:
@@ -190,7 +190,7 @@ class FolderViews:
         self._parts.speaker.end_answer(asked.path, asked.path)
 
     async def events(self, asked: AskedAnswer, visitor: Visitor) -> AsyncIterator[str]:
-        """Give the states of an answer, then what came of it."""
+        """Yield the states of an answer, then its outcome."""
         parts, path, seen, spoke_at = self._parts, asked.path, 0, self._parts.clock.monotonic()
         draft = WatchedDraft(parts, visitor, asked.desk, path)
         while not visitor.left.is_set() and await self._views.sessions.lives(visitor):
@@ -208,7 +208,7 @@ Folders = Annotated[FolderViews, of_application("folders")]
 
 
 async def folder_path(conversation_id: str, folders: Folders) -> str:
-    """Give the path of the conversation that an address names; clients never name paths."""
+    """Return the path of the conversation in an address; clients never send paths."""
     return await folders.path_of(conversation_id)
 
 
@@ -259,7 +259,7 @@ async def make_folder(views: Viewing) -> dict[str, str]:
 
 @router.get("/api/conversations/{conversation_id}")
 async def list_folder_messages(path: FolderPath, folders: Folders, before: str = "") -> Json:
-    """Give the newest `messages` of a conversation, or those before the key of a list.
+    """Return the newest `messages` of a conversation, or those before the key of a list.
 
     Each has the `id` of its file, a `role` and a `text`. `earlier`: the key of those before them.
     """
@@ -300,7 +300,7 @@ async def add_message(
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> StreamingResponse:
-    """Have the last message answered, and stream that; all who ask meanwhile see the same answer."""
+    """Let the model answer the last message, and stream that; all who ask meanwhile get the same answer."""
     last = (await asyncio.to_thread(folders.folder(path).page, 1)).messages
     if not folders.is_making(path) and (not last or last[0].role == "assistant"):
         raise WintermuteError(ANSWERED if last else "There is no message: add one first")
@@ -314,5 +314,5 @@ def _id(path: str) -> str:
 
 
 def _is_below(path: str) -> bool:
-    """Decide if a listed path stays in the store, and can be the path of a folder there."""
+    """Return True if a listed path is inside the store and can be that of a folder."""
     return is_encodable(path) and all(part and is_name(part) for part in path.split("/"))

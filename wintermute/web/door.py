@@ -1,4 +1,4 @@
-"""The web door as the composition root builds it. The framework behind it loads when it serves (A-8)."""
+"""The web door as the composition root builds it. Its framework is loaded when it serves (A-8)."""
 
 import asyncio
 import errno
@@ -28,12 +28,14 @@ EXPOSED = (
     " let only a proxy with TLS reach the port"
 )
 TURN_SECONDS = 0.001
-"""Time that a busy thread keeps the interpreter from the loop; a request waits for several such turns."""
+"""Seconds for which a busy thread may keep the interpreter from the event loop; a request waits for
+several such turns.
+"""
 GARBAGE = (700, 10, 100)
-"""Allocations between looks for garbage, as Python's but for the last: a look at everything, 50 ms of
-standstill beside a wiki of 10,000 pages, came five times while it was read."""
+"""The thresholds of garbage collection: Python's, but for the last. A full collection stops
+everything for 50 ms beside a wiki of 10,000 pages, and came five times while it was read.
+"""
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-
 
 Server = Callable[[WebParts, socket.socket], Awaitable[None]]
 """Answers requests on an open socket until it is cancelled."""
@@ -60,7 +62,7 @@ class WebDoor:
     async def serve_until(
         self, leaving: asyncio.Event, listener: socket.socket, invite: Callable[[str], None]
     ) -> None:
-        """Serve until `leaving` is set; `invite` is told the key of a login address.
+        """Serve until `leaving` is set; `invite` gets the key of a login address.
 
         Raises: WebUnavailable.
         """
@@ -72,14 +74,14 @@ class WebDoor:
             serving.cancel()
 
     async def prepare(self) -> None:
-        """Note at a start that no page is served yet, and what was noted before and is not so any more."""
+        """Note at a start that no page is served yet; an old note is replaced."""
         await self._store.serve_at(None)
         if await self._health.part(PART):
             state = "opens after the first sync" if self._web.enabled else "off"
             await self._health.note(PART, "ok", state)
 
     async def serve(self) -> None:
-        """Serve at the configured address; what is in the way is noted, and all else goes on."""
+        """Serve at the configured address. A failure is noted, and the other parts go on."""
         try:
             with await asyncio.to_thread(open_listener, self._web.host, self._web.port) as listener:
                 await self.load()
@@ -92,14 +94,14 @@ class WebDoor:
 
     @asynccontextmanager
     async def announced(self) -> AsyncIterator[None]:
-        """Let commands know during a block where pages are served. Raises: WebUnavailable."""
+        """Let commands find the served pages during a block. Raises: WebUnavailable."""
         door_token(self._parts.config)
         await self._store.id()
         await self._store.serve_at(address_of(self._web))
         try:
             yield
         finally:
-            with suppress(StorageBlocked):  # the next start says it again
+            with suppress(StorageBlocked):  # the next start writes it again
                 await self._store.serve_at(None)
 
     async def _note(self) -> None:
@@ -108,12 +110,12 @@ class WebDoor:
         warning = EXPOSED.format(host=host) if self._web.is_exposed else ""
         if warning:
             log.warning("web door exposed reason=%s", warning)
-        told = f"serves {address}; {warning}" if warning else f"serves {address}"
-        await self._health.note(PART, "warn" if warning else "ok", told)
+        detail = f"serves {address}; {warning}" if warning else f"serves {address}"
+        await self._health.note(PART, "warn" if warning else "ok", detail)
 
 
 def address_of(web: Web) -> str:
-    """Give the address that a person opens."""
+    """Return the address that a person opens."""
     if web.public_url:
         return web.public_url
     host = ANYWHERE.get(web.host.strip("[]"), web.host.strip("[]"))
@@ -121,9 +123,9 @@ def address_of(web: Web) -> str:
 
 
 def open_listener(host: str, port: int, setting: str = "web.") -> socket.socket:
-    """Open the port. Raises: WebUnavailable with the one that is taken, or is not ours.
+    """Open the port. Raises: WebUnavailable if it is taken, or the address is not ours.
 
-    `setting`: the first part of what to correct: of keys, or `--` for options.
+    `setting`: the prefix of the setting to correct: of a key, or `--` for an option.
     """
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
@@ -132,16 +134,16 @@ def open_listener(host: str, port: int, setting: str = "web.") -> socket.socket:
     except (OSError, UnicodeError) as error:
         number = getattr(error, "errno", None)
         if number == errno.EADDRINUSE:
-            told = f"port {port} on {host} is taken: end the program that uses it, or set {setting}port"
+            detail = f"port {port} on {host} is taken: end the program that uses it, or set {setting}port"
         elif number == errno.EACCES:
-            told = f"port {port} may not be opened: set {setting}port to one above 1023"
+            detail = f"port {port} may not be opened: set {setting}port to one above 1023"
         else:
-            told = f"{host} is no address of this machine: correct {setting}host"
-        raise WebUnavailable(told) from error
+            detail = f"{host} is no address of this machine: correct {setting}host"
+        raise WebUnavailable(detail) from error
 
 
 def is_installed() -> bool:
-    """Look for the framework without loading it."""
+    """Return True if the framework is installed, without loading it."""
     return all(find_spec(name) for name in FRAMEWORK)
 
 
@@ -157,7 +159,7 @@ def _server() -> Server:
 
 
 def _favour_the_loop() -> None:
-    """Let the event loop wait less for threads that search, and for looks for garbage."""
+    """Let the event loop wait less for searching threads and garbage collection."""
     sys.setswitchinterval(TURN_SECONDS)
     gc.freeze()
     gc.set_threshold(*GARBAGE)

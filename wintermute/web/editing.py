@@ -1,4 +1,4 @@
-"""Pages in an editor: preview, save against what was opened, and the way back (V-022, V-032)."""
+"""Pages in an editor: preview, saving only over the opened version, and undo (V-022, V-032)."""
 
 import asyncio
 from datetime import date
@@ -37,7 +37,6 @@ ANSWERED = "this was answered already: reload the page to see what is still aske
 UNKNOWN = "this change of pages is unknown: changes are kept for 30 days"
 NOT_UNDONE = "nothing was undone, for the page was undone or changed since: open it to read it"
 
-
 PagePath = Annotated[str, Body(min_length=1, max_length=4_000)]
 TypedText = Annotated[str, Body(max_length=1_000_000)]
 Version = Annotated[str, Body(max_length=64)]
@@ -47,15 +46,15 @@ ChangeSetId = Annotated[str, Body(embed=True, min_length=1, max_length=100)]
 @router.get("/edit/{title:path}", include_in_schema=False)
 async def edit_page(views: Viewing, title: str) -> Response:
     """Show a page in the editor, or an empty one for a page that does not exist yet."""
-    source = await in_store(views, lambda wiki: page_source(wiki, _meant(wiki, title)))
+    source = await in_store(views, lambda wiki: page_source(wiki, _path_of(wiki, title)))
     if (there := address(source.path, "/edit/")) != address(title, "/edit/"):
         return RedirectResponse(there, 303)
     title = f"{'New page' if source.text is None else 'Edit'}: {name_of(source.path)}"
     return views.page("edit.html", title=title, place="edit", source=source)
 
 
-def _meant(wiki: WikiStore, title: str) -> str:
-    """Give the path of the page that a title means, or that a new one of this title gets."""
+def _path_of(wiki: WikiStore, title: str) -> str:
+    """Return the path of the page with a title, or the path that a new one gets."""
     found = wiki.resolve(title)
     if isinstance(found, str):
         return found
@@ -68,7 +67,7 @@ def _meant(wiki: WikiStore, title: str) -> str:
 async def preview(views: Viewing, path: PagePath, text: TypedText) -> dict[str, str]:
     """Render a page as it would be shown; `problem`: why it could not be saved, "" if it could."""
 
-    def look(wiki: WikiStore) -> dict[str, str]:
+    def read(wiki: WikiStore) -> dict[str, str]:
         problem = ""
         try:
             page_source(wiki, path).edited(text, _today(views))
@@ -76,7 +75,7 @@ async def preview(views: Viewing, path: PagePath, text: TypedText) -> dict[str, 
             problem = str(refused)
         return {"html": page_html(wiki, path, text), "problem": problem}
 
-    return await in_store(views, look)
+    return await in_store(views, read)
 
 
 @router.post("/api/wiki/save")
@@ -94,8 +93,8 @@ async def save(views: Viewing, path: PagePath, text: TypedText, before: Version)
 
 
 async def _saved(views: Views, path: str, typed: str, before: str) -> dict[str, str]:
-    stores, look = views.parts.stores, partial(page_source, path=path)
-    source = await in_store(views, look)
+    stores, read = views.parts.stores, partial(page_source, path=path)
+    source = await in_store(views, read)
     if source.version == before:
         text, done = await asyncio.to_thread(source.edited, typed, _today(views)), ""
         try:
@@ -104,7 +103,7 @@ async def _saved(views: Views, path: str, typed: str, before: str) -> dict[str, 
                 done = await put_page(views.parts, change, Reason("edit", stores.owner.scope))
             return {"text": text, "version": PageSource(path, text).version, "change": done}
         except StoreChanged:
-            source = await in_store(views, look)
+            source = await in_store(views, read)
     theirs = None if source.text is None else source.text.replace("\r\n", "\n")
 
     def compared() -> str:
@@ -140,7 +139,7 @@ async def put_page(
 
 @router.post("/api/wiki/undo")
 async def undo(views: Viewing, change: ChangeSetId) -> dict[str, list[str]]:
-    """Take a change of pages back; `kept`: those that somebody changed since, and that stay."""
+    """Undo a change of pages; `kept`: pages that were changed since, which stay."""
     stores = views.parts.stores
     found = await stores.changes.get(change) if views.parts.rooms else None
     kinds = {each.kind for each in found.changes} if found else set()

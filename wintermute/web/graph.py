@@ -18,10 +18,11 @@ from wintermute.wiki.store import WikiStore
 
 MOST_NODES = 300
 MOST_EDGES = 1_500
-"""More lines are no picture, and take longer than a frame."""
+"""The most lines of a picture: more are unreadable, and take longer than a frame to draw."""
 Neighbours = Mapping[str, set[str]]
 
 router = APIRouter()
+Around = Annotated[str, Query(max_length=1_000)]
 
 
 class GraphNode(BaseModel):
@@ -49,7 +50,7 @@ def picture(
     around: str | None = None,
     most: int = MOST_NODES,
 ) -> GraphPicture:
-    """Choose what is drawn: breadth first around a page, or the most linked pages of all."""
+    """Choose the pages: breadth first around one, or the most linked of all."""
 
     def rank(path: str) -> tuple[int, str]:
         return -len(neighbours[path]), path
@@ -70,7 +71,7 @@ def picture(
         )
         for path in chosen
     ]
-    # Each page has its first link drawn before any has its second.
+    # Draw the first link of each page before any second one.
     edges = [(place, target) for _, place, target in sorted(turns)[:MOST_EDGES]]
     return GraphPicture(nodes=nodes, edges=edges, all_pages=len(linked), all_edges=len(turns))
 
@@ -78,7 +79,7 @@ def picture(
 def _around(
     path: str, neighbours: Neighbours, rank: Callable[[str], tuple[int, str]]
 ) -> Iterator[str]:
-    """Give a page, then those linked with it, then those linked with these."""
+    """Yield a page, then those linked with it, then those linked with these."""
     waiting, seen = deque([path]), {path}
     while waiting:
         yield (nearest := waiting.popleft())
@@ -88,14 +89,11 @@ def _around(
 
 
 def _drawn(wiki: WikiStore, around: str, most: int = MOST_NODES) -> tuple[GraphPicture, str | None]:
-    """Look at the store: what is drawn, and the page that an address means, with or without `.md`."""
+    """Return the picture, and the page in the address, which may end with `.md`."""
     graph = wiki.graph()
     paths = (path for path in (around + ENDING, around) if path in graph.linked)
     middle = next(paths, None)
     return picture(graph.linked, graph.neighbours, middle, most), middle
-
-
-Around = Annotated[str, Query(max_length=1_000)]
 
 
 @router.get("/graph", include_in_schema=False)

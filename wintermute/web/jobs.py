@@ -1,4 +1,4 @@
-"""Work on pages that waits to be looked at: what jobs did, and questions with yes and no (V-023)."""
+"""Jobs on pages: what they did, and their questions with yes and no (V-023)."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ T = TypeVar("T")
 MOST_JOBS = 50
 MOST_QUESTIONS = 20
 MOST_ROWS = 1_000
-"""Lines of several differences on one page: so many are rendered within 30 ms."""
+"""Lines of several comparisons on one page: so many are rendered within 30 ms."""
 HEAD = re.compile(r"^--- (.*)\n\+\+\+ (.*)\n(?=@@ )", re.MULTILINE)
 LineKind = Literal["new", "gone", "same", "gap"]
 DifferenceRows = Sequence[Difference] | None
@@ -44,9 +44,9 @@ RELOAD = "reload the page to see what is still asked"
 
 @dataclass(frozen=True, slots=True)
 class PageQuestion:
-    """A change of a `page` to a `text` that a person may allow; None: the page goes.
+    """A change of a `page` to a `text` that a person may allow; None: the page is deleted.
 
-    `places`: the lines that would go instead. `wanted`: what asks it.
+    `places`: the lines that would be deleted instead. `wanted`: the decision that asks.
     """
 
     id: str
@@ -59,7 +59,7 @@ class PageQuestion:
 
 
 def behind(key: str, keys: Sequence[str]) -> int:
-    """Give the place behind a key; the first one if the key is gone."""
+    """Return the position after a key; the first one if the key is gone."""
     return keys.index(key) + 1 if key in keys else 0
 
 
@@ -67,13 +67,13 @@ def behind(key: str, keys: Sequence[str]) -> int:
 async def job_list(views: Viewing, before: str = "") -> HTMLResponse:
     """List what made or changed pages, the newest first; `before`: the last one that was shown."""
 
-    def look(wiki: WikiStore) -> tuple[list[WikiJob], str]:
+    def read(wiki: WikiStore) -> tuple[list[WikiJob], str]:
         names = job_names(wiki.files)
         names = names[behind(before, names) :]
         found = filter(None, (read_job(wiki.files, name) for name in names[:MOST_JOBS]))
         return list(found), names[MOST_JOBS - 1] if len(names) > MOST_JOBS else ""
 
-    found, more = await in_store(views, look)
+    found, more = await in_store(views, read)
     return views.page("jobs.html", title="Jobs", place="wiki", jobs=found, more=more)
 
 
@@ -81,7 +81,7 @@ async def job_list(views: Viewing, before: str = "") -> HTMLResponse:
 async def job_page(views: Viewing, name: str, after: str = "") -> HTMLResponse:
     """Show what a job did, why, and what it changed or wanted to change; `after`: from behind there."""
 
-    def look(wiki: WikiStore) -> dict[str, Any]:
+    def read(wiki: WikiStore) -> dict[str, Any]:
         job = read_job(wiki.files, name) if NAME.fullmatch(name) else None
         if job is None:
             raise HTTPException(404)
@@ -97,7 +97,7 @@ async def job_page(views: Viewing, name: str, after: str = "") -> HTMLResponse:
         shown, more = fitting(pages[behind(after, [key for key, _, _ in pages]) :])
         return {"job": job, "report": html, "pages": shown, "more": more}
 
-    values = await in_store(views, look)
+    values = await in_store(views, read)
     page = partial(views.page, "job.html", title=f"Job {name}", place="wiki", **values)
     return await asyncio.to_thread(page)
 
@@ -105,7 +105,7 @@ async def job_page(views: Viewing, name: str, after: str = "") -> HTMLResponse:
 def fitting(
     found: Iterable[tuple[str, T, DifferenceRows]],
 ) -> tuple[list[tuple[str, T, DifferenceRows]], str]:
-    """Take what one page shows of differences under their keys: whole ones, one at least.
+    """Return the comparisons that fit on one page: whole ones, at least one.
 
     With the key of the last one, if there are more.
     """
@@ -134,7 +134,7 @@ def patched(patch: str) -> list[tuple[str, DifferenceRows]]:
 @router.get("/proposals", include_in_schema=False)
 async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
     """Show what may become of pages if a person says yes; `after`: from behind this question on."""
-    found = await _asked(views)
+    found = await _open_questions(views)
     found = found[behind(after, [each.id for each in found]) :]
 
     def render() -> HTMLResponse:
@@ -147,8 +147,8 @@ async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
     return await asyncio.to_thread(render)
 
 
-async def _asked(views: Views) -> list[PageQuestion]:
-    """List what nights ask about pages, and what none has asked yet; of a store alone nothing is known."""
+async def _open_questions(views: Views) -> list[PageQuestion]:
+    """List the nights' questions about pages, and those not asked yet; for a store alone there are none."""
     stores, scope = views.parts.stores, views.parts.stores.owner.scope
     found: list[PageQuestion] = []
     if views.parts.rooms is None:
@@ -173,8 +173,8 @@ async def answer(
     yes: Annotated[bool, Body()],
     before: Annotated[str, Body(max_length=64)] = "",
 ) -> None:
-    """Say yes or no to a question about pages, once; `before`: the version that it was shown with."""
-    waiting = await _asked(views)
+    """Answer yes or no to a question about pages, once; `before`: the version that it was shown with."""
+    waiting = await _open_questions(views)
     asked = (each for each in waiting if question in (each.id, str(each.wanted.seq)))
     found = next(asked, None)
     if found is None:
@@ -190,7 +190,7 @@ async def answer(
 
 
 async def _change(views: Views, found: PageQuestion, before: str) -> None:
-    """Do what no night has asked yet. Raises: StoreChanged; StoreUnusable."""
+    """Carry out a change that no night has asked yet. Raises: StoreChanged; StoreUnusable."""
     stores = views.parts.stores
     if found.page.version != before:
         raise StoreChanged(f"the page was changed meanwhile: {RELOAD}")

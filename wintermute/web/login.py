@@ -1,4 +1,4 @@
-"""Coming in: the login page, login addresses, and the list of sessions."""
+"""Logging in: the login page, login addresses, and the list of sessions."""
 
 from typing import Annotated
 
@@ -72,14 +72,14 @@ def _logged_in(views: Views, request: Request, answer: Response, cookie: str) ->
 
 @router.get("/sessions", include_in_schema=False)
 async def sessions_page(views: Viewing, visitor: Visiting) -> HTMLResponse:
-    """List who is logged in."""
+    """List the sessions."""
     listed, own = await views.sessions.listed(), visitor.session
     return views.page("sessions.html", title="Sessions", place="sessions", sessions=listed, own=own)
 
 
 @router.post("/api/sessions/end")
 async def end_all(views: Viewing) -> dict[str, int]:
-    """End all sessions, also one's own; `ended`: how many there were."""
+    """End all sessions, also one's own; `ended`: their number."""
     return {"ended": await views.sessions.end(None)}
 
 

@@ -16,21 +16,21 @@ from wintermute.text import clean, display_name, is_blank, one_line
 from wintermute.web.views import Refusal, Views, of_application
 
 NEWEST_MOST = 50
-"""Messages of a page, and of the part of a conversation that a stream keeps true."""
+"""The messages of a page, and those that a stream keeps up to date."""
 IN_THREAD = 300
-"""Characters of Markdown that cost up to 20 ms, as of brackets: more are rendered beside the loop."""
+"""Characters of Markdown that can take 20 ms; more are rendered in a thread."""
 MESSAGE_MOST = 64_000
-"""Bytes of a message that is sent."""
+"""The largest message, in bytes."""
 DRAWS = 0.1
 """Seconds between two states of a draft."""
 SHARE = 10
-"""Rendering a draft may take one of so many parts of the time."""
+"""Rendering a draft may take one nth of the time."""
 KEPT_MOST = 2_000_000
-"""Characters of rendered messages that are kept."""
+"""Characters of rendered messages in the cache."""
 
 
 def written(given: str) -> str:
-    """Clean a message that somebody wrote. Raises: Refusal for a blank or a long one."""
+    """Return a person's message without harmful characters. Raises: Refusal for a blank or a long one."""
     if len(given.encode(errors="replace")) > MESSAGE_MOST:
         raise Refusal(413, "The message is longer than 64 kB.", "Send it in parts.")
     if is_blank(text := clean(given).rstrip()):
@@ -39,7 +39,7 @@ def written(given: str) -> str:
 
 
 class Renderings:
-    """The HTML of messages by the hash of their text: an id would outlive what is forgotten."""
+    """A cache of rendered messages by the hash of their text; an id would outlive a forgotten text."""
 
     def __init__(self, most: int = KEPT_MOST) -> None:
         self._most = most
@@ -65,7 +65,7 @@ class Renderings:
 
 
 class DraftDesk:
-    """Draws the draft of one conversation, once for all who watch it. `until`: not again before."""
+    """Renders the draft of one conversation, once for all watching pages. `until`: not again before."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -100,9 +100,9 @@ class RenderedMessage:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPage:
-    """Messages, oldest first, and the key of those before them. `version` names this state.
+    """Messages, oldest first, and the cursor of those before them. `version` names this state.
 
-    `erased`: a number that is another one after messages were erased, wherever that was.
+    `erased`: a number that changes whenever messages are erased anywhere.
     """
 
     messages: tuple[RenderedMessage, ...] = ()
@@ -137,12 +137,12 @@ class MessageViews:
         return await self.reader.held(chat_id, f"{WEB}{chat_id}")
 
     def desk(self, conversation_id: str) -> DraftDesk:
-        """Give the desk of a conversation, which is there while somebody has it."""
+        """Return the desk of a conversation; it lives while a page uses it."""
         return self._desks.setdefault(conversation_id, DraftDesk(self.views.parts.clock))
 
     async def page(self, conversation_id: str, before: MessageKey = NEWEST) -> RenderedPage:
         """Render the newest messages before a place."""
-        erased = await self.reader.erased()  # first: who sees an old number looks once more
+        erased = await self.reader.erased()  # read first: a client with an old number asks again
         messages, earlier = await self.reader.page(conversation_id, NEWEST_MOST, before)
         htmls = await self._renderings.html({m.body for m in messages if m.ours})
         recalled = await self._loom.recalled({m.cast_id for m in messages if m.cast_id})

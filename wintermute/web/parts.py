@@ -1,4 +1,4 @@
-"""Everything that the pages read, and through which they act."""
+"""The parts that the pages read from and act through."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ FolderAnswer = Callable[[ConversationFolder, Watch], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class WebParts:
-    """Everything that pages read, and through which they act. `rooms` None: a wiki store alone.
+    """The parts that the pages read from and act through. `rooms` None: a wiki store alone.
 
-    `notice` stands on every page.
+    `notice` is shown on every page.
     """
 
     config: Config

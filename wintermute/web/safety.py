@@ -1,4 +1,4 @@
-"""Decides about each request before a route sees it: who asks, from where, and with what."""
+"""The checks of each request before a route sees it: the sender, the origin, and the body."""
 
 import asyncio
 import json
@@ -21,18 +21,18 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN = re.compile(r"/healthz|/login|/login/[^/]+|/static/.+")
-"""The only paths that are answered without a session. They show nothing of the person (V-006)."""
+"""The only paths without a session. They show nothing about the person (V-006)."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 MOST_HEAD = 16 * 1024
 MOST_BODY = 1_000_000
 MOST_OPEN = 8 * 1024
-"""Bytes of a body from somebody who is not logged in."""
+"""The largest body, in bytes, without a login."""
 MOST_READ = 8 * MOST_BODY
-"""Read and thrown away of a larger body: who is cut off while sending sees no answer."""
+"""Bytes of a too large body that are read and dropped: a client that is cut off while sending gets no answer."""
 BODY_SECONDS = 10.0
 DEEPEST = 32
 MOST_VALUES = 10_000
-"""In a body: so many are parsed within a few milliseconds, and a route parses in the loop."""
+"""The most values in a body: so many are parsed within a few milliseconds, in the event loop."""
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*+"?', re.DOTALL)
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 PORTS = {"http": 80, "https": 443}
@@ -50,7 +50,6 @@ HEADERS = (
 END: Message = {"type": "http.response.body", "body": b""}
 KEPT = b"public, max-age=31536000, immutable"
 """Browsers keep a static file for a year: its address changes with it."""
-
 
 LOG_IN = (
     "You are not logged in.",
@@ -73,7 +72,7 @@ PUBLIC = (
 )
 
 
-class Guarded:
+class RequestChecks:
     """The application behind the checks."""
 
     def __init__(self, app: App, views: Views) -> None:
@@ -105,12 +104,12 @@ class Guarded:
             except TimeoutError:
                 if not visitor.left.is_set():
                     raise
-                if out.is_open:  # who does not read would not read the end either
+                if out.is_open:  # a client that does not read would not read the end either
                     scope["state"]["abort"]()
                     await out(END)
 
     def _check_head(self, request: Request) -> None:
-        """Raises: Refusal."""
+        """Check host and size of a request. Raises: Refusal."""
         scope, host = request.scope, request.headers.get("host", "").lower()
         name = _name(host)
         if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
@@ -121,7 +120,7 @@ class Guarded:
             raise Refusal(431, "The headers are over 16 kB.", "Delete cookies of this address.")
         if "websocket" in request.headers.get("upgrade", "").lower():
             raise Refusal(400, "There are no websockets here.", "Ask with plain HTTP.")
-        # Another name may be that of a site which points at this machine.
+        # Under another name a foreign site may point at this machine (DNS rebinding).
         server = scope.get("server") or ("",)
         known = {self._web.public_host, _name(self._web.host), str(server[0])} - {""}
         if not is_loopback(name) and name not in known:
@@ -130,7 +129,7 @@ class Guarded:
             raise Refusal(403, error, PUBLIC.format(host=shown))
 
     async def _visitor(self, request: Request, *, is_open: bool) -> Visitor:
-        """Find out who asks. Raises: Refusal for a wrong token."""
+        """Find the sender. Raises: Refusal for a wrong token."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and not is_open:
             check_token(self._logins, token)
@@ -139,7 +138,7 @@ class Guarded:
         return await self._logins.visitor(cookie or "")
 
     def _check_origin(self, request: Request) -> None:
-        """Look where a change comes from: another site may have made the browser send it."""
+        """Check where a change comes from: another site may have made the browser send it."""
         headers = request.headers
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if not headers.get("authorization", "").lower().startswith("bearer "):
@@ -155,7 +154,7 @@ class Guarded:
             raise Refusal(403, "The body is not JSON.", what_to_do)
 
     def _led_to_login(self, request: Request) -> Response:
-        """Answer whoever is not logged in; a strict cookie stays behind where another site leads here."""
+        """Send a client without a session to the login; links from other sites bring no strict cookie."""
         if is_api(request.scope["path"]) or request.method not in READING:
             raise Refusal(401, *LOG_IN, BEARER)
         fetch = [request.headers.get(f"sec-fetch-{name}") for name in ("site", "mode")]
@@ -165,7 +164,7 @@ class Guarded:
 
 
 def check_token(logins: Logins, token: str) -> None:
-    """Raises: Refusal for a wrong token, and for any one unseen after too many of them."""
+    """Check a token. Raises: Refusal for a wrong one, and for any one, unchecked, after too many."""
     if seconds := logins.wait():
         what_to_do = f"Try again in {seconds} seconds, or use a login address of `wintermute web`."
         retry = {"Retry-After": str(seconds)}
@@ -176,13 +175,13 @@ def check_token(logins: Logins, token: str) -> None:
 
 
 def _name(host: str) -> str:
-    """The name or address in a Host header, in small letters and without brackets."""
+    """Return the name or address in a Host header, in small letters and without brackets."""
     found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", host)
     return (found[1] if found else host).strip("[]").lower()
 
 
 def _origin(address: str) -> tuple[str, str, int] | None:
-    """Scheme, name and port of an address, so that two can be compared; None for no address."""
+    """Return scheme, name and port of an address, so that two can be compared; None for no address."""
     try:
         parts = urlsplit(address)
         port = parts.port or PORTS.get(parts.scheme, 0)
@@ -192,7 +191,7 @@ def _origin(address: str) -> tuple[str, str, int] | None:
 
 
 def _is_text(raw: bytes) -> bool:
-    """Decide if a part of an address is text once it is decoded."""
+    """Return True if a decoded part of an address is text."""
     try:
         return not NO_TEXT.search(unquote_to_bytes(raw).decode())
     except UnicodeDecodeError:
@@ -225,7 +224,7 @@ async def _body(request: Request, most: int) -> bytes:
 
 
 def _check_json(body: bytes) -> None:
-    """Refuse what is no JSON of texts that can be stored, deeper or of more than anything we read."""
+    """Refuse a body that is no JSON, too deep or too long, or has texts that cannot be stored."""
     bare = STRING.sub(b"", body)
     if sum(map(bare.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:
         raise Refusal(400, *UNREADABLE)
@@ -248,11 +247,11 @@ def _check_json(body: bytes) -> None:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(constant)  # NaN and infinities, which no JSON has
+    raise ValueError(constant)  # NaN and infinities are no JSON
 
 
 def _given(body: bytes, receive: Receive) -> Receive:
-    """Give an application the body that was read, then what follows it."""
+    """Return a `receive` that gives the body that was read, then what follows it."""
     read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def give() -> Message:
@@ -267,12 +266,12 @@ class Out:
     def __init__(self, scope: Scope, send: Send) -> None:
         path, query = str(scope["path"]), scope["query_string"]
         self._static = path.startswith("/static/")
-        # Else files that the page asks for, and the page that it leads to, are told the key.
+        # Otherwise linked files and pages would get the key as referrer.
         self._referrer = b"no-referrer" if path.startswith("/login/") else b"same-origin"
         self._versioned = query.startswith(b"v=")
         self._send = send
         self.has_begun = self.is_open = False
-        """The answer has begun, and is not over."""
+        """True while the answer has begun and not ended."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":

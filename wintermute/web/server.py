@@ -15,15 +15,15 @@ from wintermute.web.parts import WebParts
 from wintermute.web.safety import MOST_HEAD
 
 LEAVE_SECONDS = 6
-"""Share of open answers in the twenty seconds that a stop may take (L-023)."""
+"""Seconds for open answers, of the twenty that a stop may take (L-023)."""
 ARRIVE_SECONDS = 15.0
-"""Limit for a request to arrive as a whole; the body alone has less, and is told so."""
+"""Seconds for a request to arrive as a whole; its body has less, and an error for that."""
 MOST_CONNECTIONS = 200
 DONE = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed when its request does not arrive."""
+    """A connection that is closed if its request does not arrive in time."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -35,8 +35,8 @@ class _Connection(H11Protocol):
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
             return
-        # Else a page waits 40 ms for the receipt of its own headers. Not everywhere is this passed on
-        # from the socket that listens, and the loop sees to it only where that names its protocol.
+        # Otherwise a page waits 40 ms for the acknowledgement of its headers. Not every system inherits
+        # this from the listening socket, and the loop sets it only if that names its protocol.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._arriving = self.loop.call_later(ARRIVE_SECONDS, transport.abort)
 
@@ -52,7 +52,7 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Tell of garbage, unless an answer is on its way."""
+        """Report an invalid request, unless an answer is on its way."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
@@ -71,7 +71,7 @@ class _PageServer(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End; whoever does not read what we send is cut off before the server would cancel it."""
+        """End; a client that does not read is cut off before the server would cancel it."""
         loop = asyncio.get_running_loop()
         cutting = loop.call_later(LEAVE_SECONDS - 1, self._cut)
         await super().shutdown(sockets)

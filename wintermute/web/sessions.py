@@ -24,21 +24,21 @@ LARGEST = 4096
 LINK_LASTS = timedelta(minutes=10)
 SESSION_LASTS = timedelta(days=30)
 TOUCHED = timedelta(minutes=1)
-"""Precision of the time of the last use."""
+"""The precision of the time of the last use."""
 MOST_WRONG = 5
 WRONG_SECONDS = 60.0
 LEAVE_SECONDS = 3.0
 DOOR_ID, ADDRESS = "web door", "web address"
-"""The id that the cookie of this data folder is called by; the place where pages are served now."""
+"""The keys for the id in the cookie's name, and for the address where pages are served now."""
 ROLLBACK = "(SELECT COALESCE(MAX(seq), 0) FROM rollbacks WHERE since IS NOT NULL)"
-"""The newest moment at which our data turned out to be an earlier copy."""
+"""The newest rollback: the last time that our data turned out to be an earlier copy."""
 
 
 @dataclass(eq=False, slots=True)
 class Visitor:
-    """The sender of a request, until it is answered. `session` None: a program, by its token.
+    """The sender of a request, until it is answered. `session` None: a program with the token.
 
-    `is_known` False: somebody who is not logged in. Streams end when it has `left`.
+    `is_known` False: not logged in. Streams end when it has `left`.
     """
 
     session: str | None = None
@@ -47,7 +47,7 @@ class Visitor:
     limit: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
 
     def leave(self) -> None:
-        """Let streams end, and everything else within a few seconds."""
+        """End the streams, and everything else within a few seconds."""
         if not self.left.is_set():
             self.left.set()
             self.limit.reschedule(asyncio.get_running_loop().time() + LEAVE_SECONDS)
@@ -67,9 +67,9 @@ _session = reader(WebSession)
 
 
 def door_token(config: Config) -> str:
-    """Give the configured token, else the one in the data folder, which is made once.
+    """Return the configured token, else the one in the data folder, which is made once.
 
-    Raises: WebUnavailable for a file that holds none, or a short one that others could try out.
+    Raises: WebUnavailable for a file without a token, or with a short one that others could guess.
     """
     if config.web.token is not None:
         token = config.web.token.reveal()
@@ -108,7 +108,7 @@ class DoorStore:
         self._clock = clock
 
     async def invite(self) -> str:
-        """Give a key that lets one browser in, once, within ten minutes."""
+        """Return a key that lets one browser in, once, within ten minutes."""
         key = secrets.token_urlsafe(32)
         async with self._database.transaction() as tx:
             await tx.execute(
@@ -118,7 +118,7 @@ class DoorStore:
         return key
 
     async def id(self) -> str:
-        """Give the id that the cookie of this data folder is called by."""
+        """Return the id in the name of this data folder's cookie."""
         async with self._database.transaction() as tx:
             known = await single(tx, DOOR_ID) or secrets.token_hex(6)
             await put_single(tx, DOOR_ID, known)
@@ -130,15 +130,15 @@ class DoorStore:
             await put_single(tx, ADDRESS, address)
 
     async def address(self) -> str | None:
-        """Give the address at which a running daemon serves pages."""
+        """Return the address at which a running daemon serves pages."""
         return await single(self._database, ADDRESS)
 
 
 class Logins:
-    """Tokens, login addresses and sessions of one data folder, and who is here at this moment."""
+    """The tokens, login addresses and sessions of one data folder, and the present visitors."""
 
     def __init__(self, parts: WebParts) -> None:
-        """Raises: WebUnavailable where there is no token."""
+        """Read the token. Raises: WebUnavailable if there is none."""
         self._database = parts.stores.database
         self._clock = parts.clock
         token = door_token(parts.config)
@@ -149,20 +149,20 @@ class Logins:
         self._is_over = False
 
     def wait(self) -> int:
-        """Give the seconds until a token is looked at again; 0: now."""
+        """Return the seconds until a token is checked again; 0: now."""
         if len(self._wrong) < MOST_WRONG:
             return 0
         return max(0, math.ceil(self._wrong[0] + WRONG_SECONDS - self._clock.monotonic()))
 
     def knows(self, token: str) -> bool:
-        """Compare a token with ours; each wrong one counts."""
+        """Compare a token with ours; wrong ones are counted."""
         right = hmac.compare_digest(_digest(token), self._token)
         if not right:
             self._wrong.append(self._clock.monotonic())
         return right
 
     async def enter(self) -> str:
-        """Begin a session, after the right token; the value of its cookie."""
+        """Begin a session after the right token. Return the value of its cookie."""
         async with self._database.transaction() as tx:
             return await self._begin(tx)
 
@@ -177,7 +177,7 @@ class Logins:
                     "now": stamp(now),
                     "hash": _digest(key),
                     "first": stamp(now - LINK_LASTS),
-                    "last": stamp(now + LINK_LASTS),  # the clock may have been set back since
+                    "last": stamp(now + LINK_LASTS),  # the clock may have been set back
                 },
             )
             return await self._begin(tx) if taken else None
@@ -197,13 +197,13 @@ class Logins:
         return cookie
 
     async def visitor(self, cookie: str) -> Visitor:
-        """Give whoever has this cookie, and note that its session was used if it goes on."""
+        """Return the sender with this cookie, and note the use of its session."""
         found = await self._sessions("AND hash = ?", _digest(cookie)) if cookie else []
         if not found:
             return Visitor(is_known=False)
         now = self._clock.now()
         if abs(now - found[0].used_at) >= TOUCHED:
-            with suppress(StorageBlocked):  # reading goes on while nothing can be written
+            with suppress(StorageBlocked):  # pages can be read even if nothing can be written
                 async with self._database.transaction() as tx:
                     await tx.execute(
                         "UPDATE web_sessions SET used_at = ? WHERE hash = ?",
@@ -212,17 +212,17 @@ class Logins:
         return Visitor(found[0].hash)
 
     async def lives(self, visitor: Visitor) -> bool:
-        """Decide if a visitor is still let in: a session ends by a logout, by age, by a new token."""
+        """Return True while a session is valid: it ends by a logout, by age, or by a new token."""
         if visitor.session is None:
             return True
         return bool(await self._sessions("AND hash = ?", visitor.session))
 
     async def listed(self) -> list[WebSession]:
-        """Give all sessions, the last used first."""
+        """Return all sessions, the last used first."""
         return await self._sessions("ORDER BY used_at DESC, seq DESC")
 
     async def end(self, seq: int | None) -> int:
-        """End one session, or all of them, with their streams; how many there were."""
+        """End one session, or all, with their streams. Return their number."""
         gone = [each for each in await self.listed() if seq in (None, each.seq)]
         async with self._database.transaction() as tx:
             await tx.execute_many(
@@ -244,7 +244,7 @@ class Logins:
 
     @contextmanager
     def present(self, visitor: Visitor) -> Iterator[None]:
-        """Count somebody as here during a block, so that it can be ended."""
+        """Note a visitor as present during a block, so that it can be ended."""
         self._present.add(visitor)
         if self._is_over:
             visitor.leave()

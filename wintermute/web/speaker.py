@@ -1,7 +1,7 @@
-"""The way back to a page: answers as they are made, for whoever looks, and none is lost if nobody does.
+"""The Speaker of the web pages: shows answers as they are made, and loses none if nobody watches.
 
-The outbox is the list of messages of a page, so nothing here is sent. No web framework is needed: the
-daemon also answers with its web door closed.
+The outbox is the list of messages of a page, so nothing is sent. It needs no web framework, because
+the daemon also answers while its web door is closed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from wintermute.messages import Quote
 from wintermute.text import display_name
 
 TEXT_MOST = 200_000
-"""Characters of an answer that are kept while it is made; all of it is in the outbox in the end."""
+"""The characters of a growing answer that are kept; the outbox gets all of it in the end."""
 GATES_MOST = 50
 
 
@@ -24,9 +24,9 @@ GATES_MOST = 50
 class Making:
     """An answer that is being made.
 
-    `answers`: the event of the message. `text`: the Markdown so far of what the model is saying.
-    `gates`: the tools used so far, the newest last; `tool`: the one at work. `since`: from when on it
-    waits for what comes next, by the steady clock.
+    `answers`: the event of the message. `text`: the model's Markdown so far. `gates`: the tools
+    used so far, the newest last; `tool`: the running one. `since`: the beginning of the present
+    wait, by the monotonic clock.
     """
 
     answers: str
@@ -38,7 +38,7 @@ class Making:
 
 
 class WebSpeaker:
-    """Keeps what is being made in all conversations, and marks what is said to pages as said.
+    """Keeps the growing answers of all conversations, and marks messages to pages as delivered.
 
     Implements `Speaker`.
     """
@@ -49,12 +49,12 @@ class WebSpeaker:
         self._making: dict[str, Making] = {}
         self._moves: dict[str, int] = {}
         self._touched: dict[str, int] = {}
-        self._bells: dict[str, asyncio.Event] = {}
+        self._wakeups: dict[str, asyncio.Event] = {}
         self._count = 0
         self._spoke = asyncio.Event()
 
     async def run(self) -> None:
-        """Mark what is in the outbox for pages as said, until cancelled."""
+        """Mark messages for pages in the outbox as delivered, until cancelled."""
         while True:
             self._spoke.clear()
             for outbox_id in await self._outbox.waiting_for_pages():
@@ -62,33 +62,33 @@ class WebSpeaker:
             await self._spoke.wait()
 
     def making(self, conversation_id: str) -> Making | None:
-        """The answer that is being made in a conversation."""
+        """Return the answer that is being made in a conversation."""
         return self._making.get(conversation_id)
 
     def touched(self, conversation_id: str) -> int:
-        """Number the last change after which the messages of a conversation may be others."""
+        """Return the number of the last change that may have altered the messages of a conversation."""
         return self._touched.get(conversation_id, 0)
 
     async def moved(self, conversation_id: str, seen: int) -> int:
-        """Wait for a change in one conversation after the one that was seen; its number."""
+        """Wait for a change of a conversation after the change number `seen`. Return the new number."""
         while self._moves.get(conversation_id, 0) <= seen:
-            await self._bells.setdefault(conversation_id, asyncio.Event()).wait()
+            await self._wakeups.setdefault(conversation_id, asyncio.Event()).wait()
         return self._moves[conversation_id]
 
     def serves(self, room_id: str) -> bool:
-        """Only conversations in the browser."""
+        """Return True for conversations in the browser only."""
         return room_id.startswith(WEB)
 
     def fits(self, conversation: Conversation) -> bool:
-        """Never: whoever is to be told something may look at no page for days."""
+        """Return False: a person may not open a page for days, so no notice is sent here."""
         return False
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
-        """None: a conversation in the browser begins with its first message."""
+        """Return None: a conversation in the browser begins with its first message."""
         return None
 
     def attend(self, row: Waiting) -> None:
-        """An answer is begun."""
+        """Note that an answer begins."""
         self.begin_answer(row.conversation_id, row.event_id)
 
     def begin_answer(self, conversation_id: str, answers: str) -> None:
@@ -97,7 +97,7 @@ class WebSpeaker:
         self._touch(conversation_id)
 
     def rest(self, row: Waiting) -> None:
-        """No answer is being made any more; that of another message stays."""
+        """End the answer to this message; that to another one stays."""
         self.end_answer(row.conversation_id, row.event_id)
 
     def end_answer(self, conversation_id: str, answers: str) -> None:
@@ -108,7 +108,7 @@ class WebSpeaker:
         self._touch(conversation_id)
 
     def draft(self, conversation_id: str, piece: str) -> None:
-        """Add a piece; an empty one takes back what was said so far."""
+        """Add to the text; an empty part retracts it."""
         if known := self._making.get(conversation_id):
             text = (known.text + piece)[:TEXT_MOST] if piece else ""
             since = known.since if piece else self._now()
@@ -116,16 +116,16 @@ class WebSpeaker:
             self._keep(conversation_id, made)
 
     def retract(self, conversation_id: str) -> None:
-        """Take back what it said so far."""
+        """Retract the text so far."""
         self.draft(conversation_id, "")
 
     def wait(self, conversation_id: str, wait: Wait) -> None:
-        """Keep what is waited for."""
+        """Note what the answer waits for."""
         if known := self._making.get(conversation_id):
             self._keep(conversation_id, replace(known, waiting=wait))
 
     def gate(self, conversation_id: str, name: str, doing: str) -> None:
-        """Keep that a tool is used; what was said before it stays until more is said."""
+        """Note that a tool runs; the text before it stays until more comes."""
         if known := self._making.get(conversation_id):
             tool = display_name(name)
             gates = (*known.gates, tool)[-GATES_MOST:]
@@ -133,16 +133,16 @@ class WebSpeaker:
             self._keep(conversation_id, made)
 
     def shown(self, row: Waiting) -> str:
-        """Nothing that an answer would take the place of."""
+        """Return nothing: no draft is replaced by an answer."""
         return ""
 
     def speak(self, conversation_id: str) -> None:
-        """Something is in the outbox."""
+        """Note that the outbox has a new message."""
         self._spoke.set()
         self._touch(conversation_id)
 
     async def quote(self, row: Waiting) -> Quote | None:
-        """None: on a page nobody replies to one message among many."""
+        """Return None: a page has no replies to single messages."""
         return None
 
     def _now(self) -> float:
@@ -159,5 +159,5 @@ class WebSpeaker:
     def _move(self, conversation_id: str) -> None:
         self._count += 1
         self._moves[conversation_id] = self._count
-        if bell := self._bells.pop(conversation_id, None):
-            bell.set()
+        if wakeup := self._wakeups.pop(conversation_id, None):
+            wakeup.set()

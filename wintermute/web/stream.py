@@ -1,10 +1,10 @@
-"""The stream of a conversation: states, not pieces, so that nothing can be doubled or missed.
+"""The stream of a conversation: states, not changes, so that nothing can be doubled or missed.
 
     messages  the newest ones by id and order, with those that are new or look different; the title,
               and a number that is another one after messages were erased, here or elsewhere
     draft     the answer being made: its blocks from the first that differs, tools, what it waits for
 
-Whoever connects gets what they have not got; nothing is kept for whoever is away.
+A page that connects gets what it lacks; nothing is stored for absent pages.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from wintermute.web.sessions import Visitor
 from wintermute.web.speaker import Making
 
 SETTLES = 0.03
-"""Seconds in which what belongs together arrives."""
+"""Seconds in which related changes are collected."""
 LOOKS = 2.0
-"""Seconds between looks for what nobody tells of: what was forgotten, or came by a command line."""
+"""Seconds between polls for changes without a signal: forgetting, or the command line."""
 BEATS = 15.0
-"""Seconds of silence after which a dead connection is found out."""
+"""Seconds of silence after which a dead connection is noticed."""
 PATIENCE = 2
-"""Seconds from which on a wait is worth a line."""
+"""Seconds after which a wait is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class DraftState:
     waiting: str = ""
 
     def event(self, before: "DraftState") -> Json:
-        """Tell a page that shows the state `before` what is different now."""
+        """Return the difference from the state `before` for a page."""
         known = before.blocks if before.answers == self.answers else ()
         pairs = zip(known, self.blocks, strict=False)
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -51,7 +51,7 @@ NO_DRAFT = DraftState()
 
 
 def waiting_line(making: Making, now: float) -> str:
-    """Say what an answer waits for, and for how long, in words of the terminal; "": nothing."""
+    """Return a line about a longer wait, as in the terminal; "": none."""
     seconds = int(now - making.since)
     if seconds < PATIENCE or (making.text and not making.tool):
         return ""
@@ -72,7 +72,7 @@ class WatchedDraft:
         self._is_behind = False
 
     async def news(self, making: Making | None) -> list[str]:
-        """Give the event of what the page does not show yet, if there is anything."""
+        """Return the event with everything that the page does not show yet, if there is any."""
         state = NO_DRAFT
         if making is not None:
             await self._desk.draw(making.text)
@@ -83,7 +83,7 @@ class WatchedDraft:
         return [] if state == before else [event("draft", state.event(before))]
 
     async def woken(self, seen: int) -> int:
-        """Wait until something may be different, for a second at most while an answer is made."""
+        """Wait for a change, for at most a second while an answer is made."""
         clock, is_made = self._parts.clock, self._state.answers is not None
         pause = self._desk.until - clock.monotonic() if is_made else 0.0
         await clock.sleep(max(SETTLES, pause))
@@ -105,7 +105,7 @@ class Stream:
     def __init__(
         self, messages: MessageViews, conversation_id: str, visitor: Visitor, has: str
     ) -> None:
-        """`has`: the version of the newest messages that the page has."""
+        """`has` is the version of the newest messages that the page has."""
         self._parts = messages.views.parts
         self._sessions = messages.views.sessions
         self._messages = messages
@@ -119,10 +119,10 @@ class Stream:
         self._looks_at = 0.0
 
     async def events(self) -> AsyncIterator[str]:
-        """Give events until the session or the scope is over, or the server ends (V-004)."""
+        """Yield events until the session or the scope ends, or the server does (V-004)."""
         clock, seen, spoke_at, asked_at = self._parts.clock, 0, 0.0, 0.0
         while not self._visitor.left.is_set():
-            making = self._parts.speaker.making(self._id)  # before the look: its answer is there
+            making = self._parts.speaker.making(self._id)  # first: the answer it made is then found
             found = [*await self._news(), *await self._draft.news(making)]
             if found or clock.monotonic() - asked_at >= LOOKS:
                 asked_at = clock.monotonic()
@@ -134,7 +134,7 @@ class Stream:
             seen = await self._draft.woken(seen)
 
     async def _news(self) -> list[str]:
-        """Look what the page does not show yet, if the messages may be others by now."""
+        """Return what the page does not show yet, if the messages may have changed."""
         now, touched = self._parts.clock.monotonic(), self._parts.speaker.touched(self._id)
         if touched == self._seen[0] and now < self._looks_at:
             return []

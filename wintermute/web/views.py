@@ -1,4 +1,4 @@
-"""Pages from templates, and the one shape in which errors are told (V-005, V-031)."""
+"""Pages from templates, and the one form of errors (V-005, V-031)."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 
 class Refusal(HTTPException):
-    """A request that is not answered: what happened, then what to do; `more` is for programs."""
+    """A refused request: what happened, then what to do; `more` is for programs."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Views:
     """Renders templates; every value in them is escaped unless our own renderer made it."""
 
     def __init__(self, parts: WebParts, cookie: str) -> None:
-        """`cookie`: what the session cookie of this data folder is called."""
+        """`cookie` is the name of the session cookie of this data folder."""
         self.parts = parts
         self.cookie = cookie
         self.sessions = Logins(parts)
-        self.searching = asyncio.Lock()  # one search at a time: each takes a core for a while
+        self.searching = asyncio.Lock()  # one search at a time: each keeps a core busy
         files = [each for each in (HERE / "static").rglob("*") if each.is_file()]
         names = [each.relative_to(HERE / "static").as_posix() for each in files]
         digests = [hashlib.sha256(each.read_bytes()).hexdigest()[:12] for each in files]
@@ -70,7 +70,7 @@ class Views:
         }
 
     def static(self, name: str) -> str:
-        """Give the address of a static file; it changes with the file's content."""
+        """Return the address of a static file; it changes with the file's content."""
         return f"/static/{name}?v={self._versions[name]}"
 
     def page(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -78,7 +78,7 @@ class Views:
         return HTMLResponse(self.fragment(template, **values), status)
 
     def problem(self, scope: Mapping[str, Any], refusal: Refusal) -> Response:
-        """Tell an error: as JSON to a program, as a page to a person."""
+        """Return an error: as JSON for a program, as a page for a person."""
         words = {"error": refusal.detail, "what_to_do": refusal.what_to_do, **refusal.more}
         if scope["method"] != "GET" or is_api(scope["path"]):
             return JSONResponse(words, refusal.status_code, refusal.headers)
@@ -95,38 +95,40 @@ class Views:
 
 
 def is_api(path: str) -> bool:
-    """Decide if a path is for programs, which get JSON whatever happens."""
+    """Return True if a path is for programs, which always get JSON."""
     return path.startswith("/api/") or path == "/openapi.json"
 
 
 def of_application(name: str) -> Any:
-    """Give a route what the application that it belongs to has under a name."""
+    """Return a dependency that gives a route the application's object of this name."""
 
-    async def found(request: Request) -> Any:  # what is not `async` is called in a thread
+    async def found(
+        request: Request,
+    ) -> Any:  # a function that is not `async` would be called in a thread
         return getattr(request.app.state, name)
 
     return Depends(found)
 
 
 async def visitor(request: Request) -> Visitor:
-    """Give whoever sent a request."""
+    """Return the sender of a request."""
     found: Visitor = request.state.visitor
     return found
 
 
 def address(path: str, place: str = "/wiki/") -> str:
-    """Give the address of a page of the wiki by its path in the store, with or without `.md`."""
+    """Return the address of a page of the wiki by its path in the store, with or without `.md`."""
     bare = path.removesuffix(ENDING)
     return place + quote(path if bare.endswith(ENDING) else bare, errors="replace")
 
 
 def coded(text: str) -> Markup:
-    """Show the parts of a sentence of ours that stand between backticks as code."""
+    """Show parts of our own sentences between backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def failure_words(text: str) -> tuple[str, str]:
-    """Part the words of an error of ours into two sentences: what happened, and what to do."""
+    """Split the text of one of our errors into two sentences: what happened, and what to do."""
     happened, _, advice = text.rpartition(" -> " if " -> " in text else ": ")
     if not happened:
         happened, advice = text, "Try again, or look at `wintermute status`."
@@ -134,7 +136,7 @@ def failure_words(text: str) -> tuple[str, str]:
 
 
 def _sentence(text: str) -> str:
-    """A sentence of the words of an error; a path at its beginning stays as it is."""
+    """Return a text as a sentence; a path at its beginning stays unchanged."""
     text = text if text.endswith((".", "!", "?")) else f"{text}."
     return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
 

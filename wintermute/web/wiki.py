@@ -1,4 +1,4 @@
-"""The wiki's pages: reading, searching, and what is to be mended."""
+"""The wiki's pages: reading, searching, and the list of problems."""
 
 import asyncio
 from collections import Counter
@@ -54,12 +54,12 @@ REFUSALS = {
     "missing": (404, "Search for it with /wiki-search?q= and a word of it."),
     "ambiguous": (409, "Give one of these paths."),
 }
-"""By why a title means no page: the status, and what to do."""
+"""The status and advice for each reason why a title names no page."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedPage:
-    """A page as it is shown. `unusable`: why it cannot be read; `asked`: lines kept from models.
+    """A page as it is shown. `unusable`: why it cannot be read; `asked`: lines hidden from models.
 
     `messages`: those of a conversation, each with its role.
     """
@@ -76,20 +76,20 @@ class OpenedPage:
 
     @property
     def is_editable(self) -> bool:
-        """Say if a person may write it here."""
+        """True if a person may edit it here."""
         return not path_problem(self.path) and not self.unusable
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A line of two texts: in both, in the older or the newer one only, or left out between."""
+    """A line of a comparison: in both texts, in the older or the newer one only, or left out."""
 
     kind: Literal["same", "gone", "new", "gap"]
     line: str = ""
 
 
 async def in_store(views: Views, work: Callable[[WikiStore], T]) -> T:
-    """Do something with the store in a thread, while nobody writes. Raises: WintermuteError."""
+    """Run a function on the store in a thread, under its lock. Raises: WintermuteError."""
     wiki = views.parts.stores.wiki
 
     def locked() -> T:
@@ -101,15 +101,15 @@ async def in_store(views: Views, work: Callable[[WikiStore], T]) -> T:
 
 @router.get("/wiki", include_in_schema=False)
 async def wiki_home(views: Viewing) -> HTMLResponse:
-    """Show where reading the wiki begins: the index, the search, and what is to be mended."""
+    """Show the wiki's first page: the index, the search, and the number of problems."""
 
-    def look(wiki: WikiStore) -> dict[str, Any]:
+    def read(wiki: WikiStore) -> dict[str, Any]:
         counts = Counter(each.kind for each in wiki.problems())
         has_pages = wiki.tree().names.has_pages
         return {"page": opened(wiki, INDEX), "counts": counts, "has_pages": has_pages, "why": ""}
 
     try:
-        values: dict[str, Any] = await in_store(views, look)
+        values: dict[str, Any] = await in_store(views, read)
     except StoreMissing as problem:
         values = {"page": None, "why": str(problem)}
     return _page(views, "wiki.html", "Wiki", q="", hits=(), more="", **values)
@@ -117,9 +117,9 @@ async def wiki_home(views: Viewing) -> HTMLResponse:
 
 @router.get("/wiki/{title:path}", include_in_schema=False)
 async def wiki_page(views: Viewing, title: str, part: bool = False) -> Response:
-    """Show the page that a title or a path means. `part`: without what stands around pages."""
+    """Show the page with a title or a path. `part`: without the frame of the site."""
 
-    def look(wiki: WikiStore) -> OpenedPage | Unresolved:
+    def read(wiki: WikiStore) -> OpenedPage | Unresolved:
         found = wiki.resolve(title)
         if isinstance(found, Unresolved):
             return _conversation(wiki, title) or found
@@ -127,7 +127,7 @@ async def wiki_page(views: Viewing, title: str, part: bool = False) -> Response:
 
     if not title.strip():
         return RedirectResponse("/wiki", 303)
-    found = await in_store(views, look)
+    found = await in_store(views, read)
     if isinstance(found, Unresolved):
         return _unresolved(views, found)
     if part:
@@ -168,12 +168,12 @@ def opened(wiki: WikiStore, path: str) -> OpenedPage:
 
 
 def page_html(wiki: WikiStore, path: str, text: str) -> str:
-    """Render a page without frontmatter: its links lead on, and its name is not said twice."""
-    names, look = wiki.tree().names, wiki.files.presence
+    """Render a page without frontmatter; its links work, and its name is not repeated."""
+    names, presence = wiki.tree().names, wiki.files.presence
 
     def link(inside: str) -> WikiTarget | None:
         target, said = target_of(inside), inside.replace("\\|", "|").rpartition("|")[2].strip()
-        found = resolve(target, names, look, near=False)
+        found = resolve(target, names, presence, near=False)
         if isinstance(found, str):
             return WikiTarget(address(found), said or target)
         match found.reason:
@@ -190,7 +190,7 @@ def page_html(wiki: WikiStore, path: str, text: str) -> str:
 
 
 def _conversation(wiki: WikiStore, path: str) -> OpenedPage | None:
-    """The raw copy of a conversation, whose path is that of a folder."""
+    """Return the raw copy of a conversation, whose path is that of a folder."""
     if not path.startswith(f"{RAW}/") or ".." in path.split("/") or "\0" in path:
         return None
     try:
@@ -202,7 +202,7 @@ def _conversation(wiki: WikiStore, path: str) -> OpenedPage | None:
 
 
 def _unresolved(views: Views, found: Unresolved) -> HTMLResponse:
-    """Say why a title means no page, and offer what comes next: a choice, a like name, a new page."""
+    """Report why a title names no page, and offer a choice, a similar name, or a new page."""
     is_choice, wanted = found.reason == "ambiguous", found.title.removesuffix(ENDING)
     new = wanted if "/" in wanted else f"semantic/{wanted}"
     problem = path_problem(f"{new}{ENDING}") if found.reason == "missing" else ""
@@ -214,7 +214,7 @@ def _unresolved(views: Views, found: Unresolved) -> HTMLResponse:
 
 
 async def _versions(views: Views, path: str, before: int | None) -> list[ItemVersion]:
-    """The newest changes of a page; those of a store alone are on no record."""
+    """Return the newest changes of a page; those of a store alone are not recorded."""
     stores = views.parts.stores
     if views.parts.rooms is None:
         return []
@@ -265,11 +265,11 @@ def differences(before: str, after: str) -> tuple[Difference, ...] | None:
 async def wiki_pages(views: Viewing, after: str = "", to: str = "") -> HTMLResponse:
     """List all pages, or those that link to one, in the order of their paths."""
 
-    def look(wiki: WikiStore) -> list[str]:
+    def read(wiki: WikiStore) -> list[str]:
         found = wiki.graph().backlinks(to) if to else filter(is_page, wiki.tree().names.paths)
         return sorted(path for path in found if path > after)[: MOST + 1]
 
-    found = await in_store(views, look)
+    found = await in_store(views, read)
     title = f"Links to {name_of(to)}" if to else "All pages"
     more = urlencode({"after": found[MOST - 1], "to": to}) if len(found) > MOST else ""
     return _page(views, "wiki_list.html", title, paths=found[:MOST], more=more, to=to)
@@ -279,15 +279,15 @@ async def wiki_pages(views: Viewing, after: str = "", to: str = "") -> HTMLRespo
 async def wiki_problems(
     views: Viewing, kind: str = "", page: str = "", subject: str = ""
 ) -> HTMLResponse:
-    """List what is to be mended, as `wiki check` does; `page` and `subject`: the last one shown."""
+    """List the problems, as `wiki check` does; `page` and `subject`: the last one shown."""
 
-    def look(wiki: WikiStore) -> tuple[Mapping[str, int], list[WikiProblem]]:
+    def read(wiki: WikiStore) -> tuple[Mapping[str, int], list[WikiProblem]]:
         problems, last = wiki.problems(), (kind, page, subject)
         left = [each for each in problems if each.kind == kind and each.identity > last]
         left.sort(key=lambda each: each.identity)
         return Counter(each.kind for each in problems), left[: MOST + 1]
 
-    counts, found = await in_store(views, look)
+    counts, found = await in_store(views, read)
     last = found[MOST - 1] if len(found) > MOST else None
     more = {"kind": kind, "page": last.page, "subject": last.subject} if last else {}
     values: dict[str, Any] = {"counts": counts, "kind": kind, "found": found[:MOST]}
@@ -303,12 +303,12 @@ async def wiki_search(
     most: Annotated[int, Query(ge=1, le=200)] = FEW,
     part: bool = False,
 ) -> HTMLResponse:
-    """Look for words in the pages, the best first. `part`: the hits alone, for who is typing."""
+    """Search the pages for words, the best first. `part`: the hits alone, while a person types."""
     is_late = views.searching.locked()
     async with views.searching:
         if is_late:
-            await request.body()  # which arrives before the news that somebody has left
-            if await request.is_disconnected():  # for a newer question
+            await request.body()  # it arrives before the client's disconnect
+            if await request.is_disconnected():  # for a newer query
                 return HTMLResponse("", 499)
         hits = await in_store(views, lambda wiki: wiki.search(q, most)) if q.strip() else ()
     new = f"semantic/{q.strip()}"
@@ -322,26 +322,26 @@ async def wiki_search(
 
 @router.get("/api/memory/resolve")
 async def memory_resolve(views: Viewing, title: str = "") -> dict[str, str]:
-    """Give the `path` of the page that a title means (W-071)."""
-    return {"path": await in_store(views, lambda wiki: _meant(wiki, title))}
+    """Return the `path` of the page with a title (W-071)."""
+    return {"path": await in_store(views, lambda wiki: _path_of(wiki, title))}
 
 
 @router.get("/api/memory/read")
 async def memory_read(views: Viewing, title: str = "") -> dict[str, str]:
-    """Give `path` and `text` of the page that a title means (W-071)."""
+    """Return `path` and `text` of the page with a title (W-071)."""
 
-    def look(wiki: WikiStore) -> dict[str, str]:
-        found = _meant(wiki, title)
+    def read(wiki: WikiStore) -> dict[str, str]:
+        found = _path_of(wiki, title)
         try:
             return {"path": found, "text": text_of(wiki.files.content(found) or b"")}
         except FileUnusable as problem:
             error = f"{found} {problem}."
             raise Refusal(409, error, "Correct the file, then try again.") from problem
 
-    return await in_store(views, look)
+    return await in_store(views, read)
 
 
-def _meant(wiki: WikiStore, title: str) -> str:
+def _path_of(wiki: WikiStore, title: str) -> str:
     """Find the page that a title means. Raises: Refusal, where there are several with their paths."""
     found = wiki.resolve(title)
     if isinstance(found, str):
