@@ -24,7 +24,7 @@ VERBS = {
     "skill": "Show and change skills: procedures for the assistant.",
     "night": "Tidy memories now; read, answer and undo nights.",
     "prompt": "Show the prompt that the model would get now, part by part.",
-    "loom": "Read, export, fork and replay the record of all conversations.",
+    "loom": "Read, export and fork the record of all conversations.",
     "matrix": "Verify the bot, trust people, log out, and replace keys.",
 }
 """Each stands in the module of its name; the line is repeated here so that help loads none."""

@@ -196,18 +196,6 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """One question and its answer, as they were kept (L-088)."""
-
-    role: str
-    outcome: str
-    request: Request
-    answer: Reply
-    attempt: int = 1
-    """The first to this backend, or which after others that failed."""
-
-
-@dataclass(frozen=True, slots=True)
 class Spent:
     """What one role used in a span of time."""
 
@@ -249,7 +237,6 @@ RECORDED = Kept(
     came=f"cast_id {OF_CASTS} OR rowid IN {MADE_OF}",
     empties=("request = NULL", "answer = NULL", "detail = ''", "sources = NULL"),
 )
-_recorded = reader(Recorded)
 _spent = reader(Spent)
 
 
@@ -299,15 +286,6 @@ class ModelCalls:
             last = await single(tx, REFUSED) or {"times": 0}
             last |= {"role": role, "reason": reason, "at": stamp(self._clock.now())}
             await put_single(tx, REFUSED, last | {"times": last["times"] + 1})
-
-    async def recorded(self, cast_id: str) -> tuple[Recorded, ...]:
-        """The questions of a cast that were answered and kept, oldest first."""
-        rows = await self._database.rows(
-            "SELECT role, outcome, request, answer, attempt FROM model_calls WHERE cast_id = ?"
-            " AND outcome = 'ok' AND request IS NOT NULL ORDER BY created_at, rowid",
-            (cast_id,),
-        )
-        return tuple(_recorded(row) for row in rows)
 
     async def of_record(self, tx: Transaction) -> list[str]:
         """The casts of whose questions something is kept."""
