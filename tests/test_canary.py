@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from tests.replay import replayed
 from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
@@ -51,7 +52,8 @@ async def test_a_secret_appears_nowhere_whoever_repeats_it(
     said = "\n".join(answer.body for answer in answers)
     sent = json.dumps([seen.body for seen in model.requests], ensure_ascii=False)
     logged = "\n".join(daemon.log)
-    shown = [(await daemon.command("loom", verb, chat))[1] for verb in ("show", "export", "replay")]
+    shown = [(await daemon.command("loom", verb, chat))[1] for verb in ("show", "export")]
+    shown.append("\n".join(await replayed(daemon.data, chat)))
     bundle = tmp_path / "bundle.json"
     await daemon.command("loom", "export", "--bundle", str(bundle), chat)
     kept = [path.read_bytes() for path in daemon.data.glob("wintermute.db*")]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.replay import Recorded, Unanswered, events
 from tests.test_llm_models import HELLO, asking, backend, saying
 from tests.world.model import Calls, ContextTooLarge, Fail, ModelServer, Use
 from tests.world.schema import traces_of
@@ -26,10 +27,13 @@ async def test_questions_and_answers_are_kept_in_order(tmp_path: Path) -> None:
             with pytest.raises(ModelError):
                 await world.models.ask("base", saying("too long"), cast_id="cast_1")
             second = await world.models.ask("compaction", saying("more"), cast_id="cast_1")
-            found = await world.calls.recorded("cast_1")
-    assert [(one.role, one.outcome) for one in found] == [("base", "ok"), ("compaction", "ok")]
-    assert [one.request for one in found] == [HELLO, saying("more")]
-    assert [one.answer for one in found] == [first, second]
+            found = await events(world.database, "cast_1")
+    assert found == [
+        Unanswered("base", "status_500"),
+        Recorded("base", "ok", HELLO, first, 2),
+        Unanswered("base", "context"),
+        Recorded("compaction", "ok", saying("more"), second),
+    ]
     assert (first.usage, first.ms) == (Usage(7, 3, 2), 1000)
 
 
@@ -39,7 +43,7 @@ async def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path) -> None:
         local = {"local": backend(server.url)}
         async with asking(tmp_path, local) as world:
             await world.models.ask("base", HELLO, cast_id="cast_1")
-            assert await world.calls.recorded("cast_1") == ()
+            assert await events(world.database, "cast_1") == []
             (row,) = await world.rows()
     assert (row["request"], row["answer"]) == (None, None)
 
@@ -58,7 +62,8 @@ async def test_what_is_to_be_forgotten_leaves_the_record(tmp_path: Path) -> None
             async with world.database.transaction() as tx:
                 assert len((await erase(tx, [RECORDED], said)).rows) == 2
             rows = await world.rows()
-            (kept,) = await world.calls.recorded("cast_1")
+            (kept,) = await events(world.database, "cast_1")
+    assert isinstance(kept, Recorded)
     assert kept.request == saying("Bob likes goats")
     assert [row["tokens_in"] for row in rows] == [100, 100, 0]
     assert rows[2]["detail"] == ""

@@ -14,7 +14,7 @@ import pytest
 from tests.bench_tokens import counts
 from tests.world.budget import Budgeted
 from tests.world.tokenizers import Counted, counted, missing_tokenizers
-from wintermute.cli.replay import Described
+from wintermute.cli.prompt import Described
 
 LIMITS = {
     "full: core": Counted(320, 317),

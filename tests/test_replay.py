@@ -11,6 +11,17 @@ from typing import Any
 
 import pytest
 
+from tests.replay import (
+    Diverged,
+    Recorded,
+    RecordEnds,
+    Replayed,
+    Script,
+    Today,
+    again,
+    replay,
+    steps,
+)
 from tests.world.clock import NOON, FakeClock
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import (
@@ -25,18 +36,16 @@ from tests.world.model import (
     Use,
 )
 from tests.world.schema import traces_of
-from wintermute.cli.replay import Described, Replay, Replayed, Today
-from wintermute.cli.script import Diverged, RecordEnds, Script, steps
+from wintermute.cli.prompt import Described
 from wintermute.config.schema import Context
 from wintermute.config.schema import SubSessionSettings as Limits
-from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.toolbox import Caller
 from wintermute.db.eraser import erase
 from wintermute.errors import ToolFailed
-from wintermute.llm.calls import RECORDED, Recorded
+from wintermute.llm.calls import RECORDED
 from wintermute.loom.records import MODES, Cast, PromptMode, Turn
 from wintermute.messages import Json, Reply, Request, Usage
-from wintermute.prompt.assemble import Parts, again, assemble
+from wintermute.prompt.assemble import Parts, assemble
 from wintermute.prompt.modes import worker_prompt
 
 SMALL = Context(keep_recent=1, trigger_after_turns=3)
@@ -114,19 +123,12 @@ async def tell(house: House, messages: Sequence[str]) -> None:
 
 
 async def replayed(
-    house: House,
-    prompts: Path,
-    redact: Redaction = UNHIDDEN,
-    context: Context = SMALL,
-    branch: str = "",
-    below: bool = False,
-    **now: Any,
+    house: House, prompts: Path, context: Context = SMALL, branch: str = "", **now: Any
 ) -> Replayed:
     """The newest branch, run again."""
-    today = Today(house.runner.toolbox.tools, prompts, context, (), _window, redact)
-    replay = Replay(house.stores, replace(today, **now))
+    today = Today(house.runner.toolbox.tools, prompts, context, _window)
     rows = await house.rows("SELECT id FROM branches ORDER BY seq DESC")
-    return await replay.branch(branch or rows[0]["id"], below=below)
+    return await replay(house.stores, replace(today, **now), branch or rows[0]["id"])
 
 
 def _window(_role: str, _backend: str | None) -> int:
@@ -362,10 +364,10 @@ async def test_a_sub_session_is_run_again(
     model.script(use("call_agent", intent="Find it."), ECHO, use("done", answer="here"), Text("ok"))
     async with recording(tmp_path, model, prompts, sub_sessions=Limits()) as house:
         await tell(house, ["a"])
-        child = await replayed(house, prompts, below=True)
+        child = await replayed(house, prompts)
         path = prompts / "WORKER_MINIMAL.txt"
         path.write_text(path.read_text().replace(".", "!", 1))
-        changed = await replayed(house, prompts, below=True)
+        changed = await replayed(house, prompts)
         (parent, *_) = await house.rows("SELECT id FROM branches ORDER BY seq")
         above = await replayed(house, prompts, branch=parent["id"])
     assert (child.casts, child.divergence) == (1, None)
@@ -383,11 +385,12 @@ def test_a_script_says_when_more_or_less_is_asked_than_then() -> None:
     answer = Reply("hello", (), "stop", Usage(), "b", "m", 1)
     recorded = steps(cast, [Recorded("base", "ok", Request(()), answer)])
     assert recorded is not None
+    today = Today((), PROMPTS, SMALL, _window)
     with pytest.raises(Diverged, match="ends before turn_1"):
-        Script(cast, recorded, _window, UNHIDDEN).ended()
+        Script(cast, recorded, today).ended()
     for reason, problem in (("text", Diverged), ("stopped", RecordEnds)):
         with pytest.raises(problem):
-            _ = Script(replace(cast, reason=reason), (), _window, UNHIDDEN).upcoming
+            _ = Script(replace(cast, reason=reason), (), today).upcoming
     assert steps(cast, []) is None
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.replay import Recorded, events
 from tests.test_llm_models import HELLO, asking, backend
 from tests.world.listener import Listening
 from tests.world.model import Calls, Events, Fail, ModelServer, Step, Text, Use
@@ -103,10 +104,11 @@ async def test_no_secret_comes_back_in_an_answer(
             server.script(step)
             reply = await world.models.ask("base", HELLO, cast_id="cast_1")
             (row,) = await world.rows()
-            (recorded,) = await world.calls.recorded("cast_1")
+            (recorded,) = await events(world.database, "cast_1")
     assert (reply.text, reply.calls) == (text, calls)
     assert bare([reply.finish_reason, reply.model])
     assert bare([row[name] for name in row.keys()])  # noqa: SIM118  a row, no dict
+    assert isinstance(recorded, Recorded)
     assert recorded.answer == reply
 
 

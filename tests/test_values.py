@@ -22,7 +22,7 @@ from wintermute.db.values import columns, insert, insert_many, reader, stored
 from wintermute.health.health import PartHealth
 from wintermute.jobs import Job
 from wintermute.learning.harvest import Backlog, Cursor, Wording
-from wintermute.llm.calls import Recorded, Spent
+from wintermute.llm.calls import Spent
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.reading import Spot
 from wintermute.loom.records import Cast, Fold, Observation, Turn, Wards
@@ -37,7 +37,7 @@ from wintermute.matrix.people import Device, Person
 from wintermute.memory.fact import Fact, FileLine, Queue
 from wintermute.memory.resting import StaleFact
 from wintermute.memory.vectors import Space
-from wintermute.messages import Call, Json, Request
+from wintermute.messages import Call, Json
 from wintermute.pages.raw_material import OpenConsolidation
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
@@ -76,7 +76,6 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Person: (),
     PhaseTally: (),
     Queue: (),
-    Recorded: (),
     Rollback: (),
     Space: (),
     StaleFact: (),
@@ -117,8 +116,6 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(parts)
     if kind is tuple:
         return st.lists(values_of(parts[0]), max_size=3).map(tuple)
-    if hint is Request:  # what is recorded is one of the two
-        return st.builds(Request, values_of(tuple[Json, ...]), values_of(tuple[Json, ...]))
     if isinstance(hint, type) and is_dataclass(hint):
         hints = get_type_hints(hint)
         return st.builds(hint, **{name: values_of(each) for name, each in hints.items()})

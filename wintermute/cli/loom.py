@@ -16,7 +16,7 @@ import click
 
 from wintermute import __version__
 from wintermute.cli.opening import with_stores
-from wintermute.cli.options import LazyGroup, config_option, redacted, reporting, say
+from wintermute.cli.options import config_option, redacted, reporting, say
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.files import write_new
@@ -221,10 +221,9 @@ def _block(text: str, begin: str) -> Iterator[str]:
     yield from (f"{margin}| {line}" for line in others)
 
 
-# Loaded on demand: `replay` needs the whole program.
-@click.group("loom", cls=LazyGroup, lazy={"replay": "wintermute.cli.replay"})
+@click.group("loom")
 def command() -> None:
-    """Read, export, fork and replay the record of all conversations.
+    """Read, export and fork the record of all conversations.
 
     BRANCH is the id of a branch, or of a room for its newest branch.
 

@@ -24,7 +24,7 @@ VERBS = {
     "skill": "Show and change skills: procedures for the assistant.",
     "night": "Tidy memories now; read, answer and undo nights.",
     "prompt": "Show the prompt that the model would get now, part by part.",
-    "loom": "Read, export, fork and replay the record of all conversations.",
+    "loom": "Read, export and fork the record of all conversations.",
     "matrix": "Verify the bot, trust people, log out, and replace keys.",
 }
 """Command names and help lines. They repeat those of the modules, so that help loads none."""

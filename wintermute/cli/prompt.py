@@ -8,10 +8,9 @@ import click
 
 from wintermute.cli.opening import with_stores
 from wintermute.cli.options import reporting, tell
-from wintermute.cli.replay import Described, described
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
-from wintermute.conversation.toolbox import Toolbox
+from wintermute.conversation.toolbox import AnyTool, Caller, Toolbox
 from wintermute.conversation.view import (
     Looks,
     all_told,
@@ -31,8 +30,11 @@ from wintermute.messages import Json, Request, Size
 from wintermute.prompt.assemble import DIVIDER, SUMMARY, pieces
 from wintermute.prompt.block import Layout, block, parts_of, retold, told
 from wintermute.prompt.gather import Gather, read_texts
+from wintermute.prompt.tool_names import DELEGATING
+from wintermute.register import plain_tools
 from wintermute.stores import Stores
 from wintermute.text import counted, harmless
+from wintermute.tools.definition import OwnTool
 from wintermute.tools.night_tool import NIGHT
 
 NEWEST = 200  # branches searched for the owner's
@@ -122,6 +124,26 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     view = (*messages(system, past, looks), {"role": "user", "content": f"…\n\n{news}"})
     cut = tuple(_cut(models, Request(view, offered)))
     return WholePrompt(branch, scope, layout, size, tuple(parts), models.window("base"), cut)
+
+
+def described(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
+    """List all tools that a model is told of."""
+    handing = sorted(DELEGATING) if config.levels else ()
+    asked_for = config.sub_sessions.max_depth is not None
+    others = (Described(name, for_small=asked_for) for name in handing)
+    return (*plain_tools(config, stores), *others)
+
+
+class Described(OwnTool):
+    """A tool to be looked at, not used."""
+
+    durable = False
+
+    def __init__(self, name: str, *, for_small: bool = True) -> None:
+        self.name, self.for_small = name, for_small
+
+    async def run(self, caller: Caller, args: Json) -> object:
+        raise TypeError(f"{self.name} is only looked at")
 
 
 async def _of_nights(stores: Stores, scope: str) -> tuple[Described, ...]:

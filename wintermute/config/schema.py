@@ -229,7 +229,9 @@ class Llm:
     transcription: Transcription | None = key("Voice messages.", None, later=True)
     max_retries: int = key("How often to try again when a backend fails.", 3, least=0, most=20)
     budget: BudgetSettings = key("Limits for each day, which ends at midnight.", BudgetSettings)
-    record: bool = key("Store every request to a model and its answer, for `loom replay`.", False)
+    record: bool = key(
+        "Store every request to a model and its answer, for `loom export --bundle`.", False
+    )
 
     @property
     def small(self) -> frozenset[str]:

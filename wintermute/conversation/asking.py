@@ -514,7 +514,7 @@ class Asking:
         if not news:
             return view
         before = len(shown.last) - len(news)
-        kept = await self._telling.keep(running, view.last[before:])
+        kept = await self._telling.store(running, view.last[before:])
         if kept == view.last[before:]:
             return view
         last = {**view.messages[-1], "content": view.last[:before] + kept}

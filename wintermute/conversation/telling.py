@@ -72,7 +72,7 @@ class Telling:
         running.cast = bare
         return True
 
-    async def keep(self, running: CastState, text: str) -> str:
+    async def store(self, running: CastState, text: str) -> str:
         """Store the block at the end of the view; return it as stored, without secrets."""
         turn = running.newest
         async with self._database.transaction(late=True) as tx:

@@ -210,18 +210,6 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """One recorded request and its answer (L-088)."""
-
-    role: str
-    outcome: str
-    request: Request
-    answer: Reply
-    attempt: int = 1
-    """The number of the attempt at this backend, from 1."""
-
-
-@dataclass(frozen=True, slots=True)
 class Spent:
     """The usage of one role in a span of time."""
 
@@ -250,7 +238,6 @@ def amount(usage: Usage, price: Price | None) -> Amount:
     return Amount(tokens, total / MILLION)
 
 
-_recorded = reader(Recorded)
 _spent = reader(Spent)
 
 
@@ -301,15 +288,6 @@ class ModelCalls:
             last = await single(tx, REFUSED) or {"times": 0}
             last |= {"role": role, "reason": reason, "at": stamp(self._clock.now())}
             await put_single(tx, REFUSED, last | {"times": last["times"] + 1})
-
-    async def recorded(self, cast_id: str) -> tuple[Recorded, ...]:
-        """Return a cast's recorded requests that were answered, oldest first."""
-        rows = await self._database.rows(
-            "SELECT role, outcome, request, answer, attempt FROM model_calls WHERE cast_id = ?"
-            " AND outcome = 'ok' AND request IS NOT NULL ORDER BY created_at, rowid",
-            (cast_id,),
-        )
-        return tuple(_recorded(row) for row in rows)
 
     async def of_record(self, tx: Transaction) -> list[str]:
         """Return the casts that have recorded requests."""

@@ -6,8 +6,8 @@ copied into a database of its own, in the state of its beginning.
 """
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from wintermute.db.text_search import OF_EVENTS, OF_TALKS, Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.casts import PATH
-from wintermute.loom.records import Cast, Fold
+from wintermute.loom.records import Fold
 from wintermute.messages import PERSON
 from wintermute.secret_shapes import without_secrets
 
@@ -457,72 +457,6 @@ class Rewards:
             (self._new_id("reward"), value, sender, event_id, stamp(self._clock.now()), cast_id),
         )
         return added == 1
-
-
-async def begin_again(source: Database, tx: Transaction, cast: Cast) -> Cast:
-    """Copy a cast's view at its beginning into an empty loom, and the cast without its turns."""
-    await tx.execute("PRAGMA defer_foreign_keys = ON")
-    parameters = {"branch": cast.branch_id, "cast": cast.id, "begun": stamp(cast.started_at)}
-    fold = await source.row(
-        f"{PATH} SELECT f.*, c.seq AS last_cast FROM path p"
-        " JOIN folds f ON f.branch_id = p.branch_id AND f.created_at < :begun"
-        " JOIN turns t ON t.id = f.to_turn JOIN casts c ON c.id = t.cast_id"
-        " WHERE t.seq <= p.until AND f.summary <> '' ORDER BY t.seq DESC, f.seq DESC LIMIT 1",
-        parameters,
-    )
-    casts = await source.rows(
-        f"{PATH} SELECT c.* FROM path p JOIN casts c ON c.branch_id = p.branch_id"
-        " WHERE c.seq BETWEEN :from AND (SELECT seq FROM casts WHERE id = :cast) ORDER BY c.seq",
-        {**parameters, "from": fold["last_cast"] if fold else 0},
-    )
-    earlier = json.dumps([row["id"] for row in casts if row["id"] != cast.id])
-    turns = await source.rows(
-        "SELECT * FROM turns WHERE cast_id IN (SELECT value FROM json_each(?)) ORDER BY seq",
-        (earlier,),
-    )
-    observations = await source.rows(
-        "SELECT o.* FROM observations o JOIN turns t ON t.id = o.turn_id"
-        " WHERE t.cast_id IN (SELECT value FROM json_each(?)) ORDER BY o.seq",
-        (earlier,),
-    )
-    await _branches(source, tx, parameters, {row["id"] for row in turns})
-    for row in casts:
-        begun = BEGUN if row["id"] == cast.id else {}
-        await _insert(tx, "casts", row, prompt_hash=None, **begun)
-    for row in turns:
-        await _insert(tx, "turns", row, prompt_hash=None, parent_id=None)
-    for row in observations:
-        await _insert(tx, "observations", row)
-    if fold is not None:
-        await _insert(tx, "folds", fold, without=("last_cast",), from_turn=fold["to_turn"])
-    return replace(cast, state="running", reason=None, result=None, turns=(), fold_refused=0)
-
-
-async def _branches(
-    source: Database, tx: Transaction, parameters: dict[str, Any], turns: set[str]
-) -> None:
-    conversation = await source.row(
-        "SELECT c.* FROM conversations c JOIN branches b ON b.conversation_id = c.id"
-        " WHERE b.id = :branch",
-        parameters,
-    )
-    if conversation is None:
-        raise LookupError(parameters["branch"])
-    await _insert(tx, "conversations", conversation, parent_cast=None, parent_turn=None)
-    for row in await source.rows(
-        f"{PATH} SELECT b.* FROM path p JOIN branches b ON b.id = p.branch_id ORDER BY b.seq",
-        parameters,
-    ):
-        # Otherwise it was folded.
-        fork = row["forked_from"] if row["forked_from"] in turns else None
-        await _insert(tx, "branches", row, forked_from=fork)
-
-
-async def _insert(
-    tx: Transaction, table: str, row: Row, *, without: Sequence[str] = (), **other: Any
-) -> None:
-    values = {name: row[name] for name in row.keys() if name not in without} | other  # noqa: SIM118
-    await tx.execute(*insert(table, values))
 
 
 class Folds:

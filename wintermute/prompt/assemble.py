@@ -288,32 +288,3 @@ def skill_lines(skills: Iterable[Skill]) -> str:
 def _task_line(task: Task) -> str:
     when = f" [{task.schedule}]" if task.schedule else ""
     return one_line(f"[P{task.priority}] #{task.id}: {task.content}{when}")
-
-
-def again(prompt: str, *, instructions: str, minimal: str | None, summary: str) -> str:
-    """Return a recorded prompt with the present instructions and code, and the same data (L-088).
-
-    `minimal`: the short instructions, with which prompts of sub-sessions may begin.
-    """
-    parts: list[tuple[str, str]] = []
-    for name, text in pieces(prompt):
-        if parts and name not in OUR_HEADINGS:  # the instructions may have dividers of their own
-            before, begun = parts[-1]
-            parts[-1] = (before, begun + text)
-        else:
-            parts.append((name, text))
-    return "".join(_now(part, n, instructions, minimal, summary) for n, part in enumerate(parts))
-
-
-def _now(
-    part: tuple[str, str], n: int, instructions: str, minimal: str | None, summary: str
-) -> str:
-    name, text = part
-    divider = DIVIDER if n else ""
-    if name == INSTRUCTIONS:
-        return f"{divider}# {name}\n{instructions}"
-    if name == SUMMARY:
-        return f"{divider}# {name}\n{inert(summary)}" if summary else ""
-    if n == 0 and name not in OUR_HEADINGS and minimal is not None:
-        return minimal.strip()
-    return text
