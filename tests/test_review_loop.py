@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_forgetting import deliver
-from tests.test_forks import TOLD, branches, edit, shown, tell
 from tests.world.clock import FakeClock
+from tests.world.forgetting import deliver
+from tests.world.forks import DONE_BEFORE, branches, edit, shown_messages, tell_in_turn
 from tests.world.house import ANN, PROMPTS, Gate, HeldClock, open_house
 from tests.world.model import (
     Calls,
@@ -47,7 +47,7 @@ async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_bef
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "private words"}),)), Text("sent"))
     async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
-        event = await tell(house, "old")
+        event = await tell_in_turn(house, "old")
         gone = away_for(model, "new")
         await edit(house, event, "new")
         await clock.asleep()
@@ -70,7 +70,7 @@ async def test_new_keeps_its_place_behind_an_edit_that_waits(
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "x"}),)), Text("sent"))
     async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
-        event = await tell(house, "old")
+        event = await tell_in_turn(house, "old")
         gone = away_for(model, "new")
         await edit(house, event, "new")
         await clock.asleep()
@@ -80,10 +80,10 @@ async def test_new_keeps_its_place_behind_an_edit_that_waits(
         await clock.move(61)
         await house.settled()
         reasons = [row["reason"] for row in await branches(house)]
-        assert TOLD in shown(model.requests[-1])[-1]
+        assert DONE_BEFORE in shown_messages(model.requests[-1])[-1]
         await house.incoming("then")
         await house.settled()
-    assert shown(model.requests[-1]) == ["then"]
+    assert shown_messages(model.requests[-1]) == ["then"]
     assert reasons == ["start", "edit", "new"]
 
 
@@ -94,7 +94,7 @@ async def test_an_edit_that_finds_the_model_away_forks_once(
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "old one"}),)), Text("sent"))
     async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
-        event = await tell(house, "old")
+        event = await tell_in_turn(house, "old")
         model.script(Calls((Use("mail", {"say": "new one"}),)), Fail(500), Fail(500))
         await edit(house, event, "new")
         await clock.asleep()
@@ -104,8 +104,8 @@ async def test_an_edit_that_finds_the_model_away_forks_once(
         await clock.move(61)
         await house.settled()
         assert [row["reason"] for row in await branches(house)] == ["start", "edit"]
-    told, call, result = shown(model.requests[-1])
-    assert told.count(TOLD) == 1
+    told, call, result = shown_messages(model.requests[-1])
+    assert told.count(DONE_BEFORE) == 1
     assert (call, result) == ("", "new one\n\n[written 14:00, 2 minutes ago]")
     assert mail.taken == [{"say": "old one"}, {"say": "new one"}]
 
@@ -131,7 +131,7 @@ async def test_a_secret_in_a_prompt_file_is_in_no_row(tmp_path: Path, model: Mod
         ) as house,
         house.working(),
     ):
-        await tell(house, "hello")
+        await tell_in_turn(house, "hello")
         rows = [await house.rows(f"SELECT * FROM {table}") for table in ("prompts", "prompt_parts")]
     assert SECRET not in json.dumps(rows)
     assert SECRET not in json.dumps(model.requests[0].body)
@@ -154,7 +154,7 @@ async def test_what_the_model_may_not_see_is_not_summed_up(
         ) as house,
         house.working(),
     ):
-        await tell(house, "look there", "a second message", "/compact")
+        await tell_in_turn(house, "look there", "a second message", "/compact")
     (asked,) = [seen for seen in model.requests if is_for_summary(seen.body)]
     assert "[result]\n[ephemeral:camera]" in asked.messages[0]["content"]
 
@@ -182,7 +182,7 @@ async def test_one_call_larger_than_the_window_ends_no_cast(
     window: Json = {"context_tokens": 4096, "max_output_tokens": 1024} if told else {}
     echo = Gate("echo", act=_short)
     async with open_house(tmp_path, model.url, gates=[echo], **window) as house, house.working():
-        await tell(house, "write much")
+        await tell_in_turn(house, "write much")
         assert await house.spoken() == ["done it"]
     sent = [json.dumps(seen.body) for seen in model.requests]
     assert all(one != other for one, other in pairwise(sent))
@@ -199,7 +199,7 @@ async def test_recorded_questions_of_what_is_forgotten_go_by_their_cast(
     model.script(Calls((Use("append_memory", {"entry": "- I am zik"}),)), Text("noted: zik"))
     async with open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
         async with house.working():
-            await tell(house, "I am zik")
+            await tell_in_turn(house, "I am zik")
             await house.said(1)
             await deliver(house)
         facts = await house.stores.facts.live(f"person:{ANN}")
@@ -226,7 +226,9 @@ async def test_recorded_questions_do_not_keep_a_forgotten_summary(
         tmp_path, model.url, prompts=PROMPTS, record=True, context=Context(keep_recent=1)
     ) as house:
         async with house.working():
-            await tell(house, "The parrot is called Zimtkanarie", "what a day", "/compact", "so")
+            await tell_in_turn(
+                house, "The parrot is called Zimtkanarie", "what a day", "/compact", "so"
+            )
             await house.said(4)
             await deliver(house)
         assert "cinnamon" in json.dumps(model.requests[-1].messages)
@@ -246,7 +248,7 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
         open_house(tmp_path, model.url, clock=clock, budget=limits, **window) as house,
         house.working(),
     ):
-        await tell(house, "a")
+        await tell_in_turn(house, "a")
         await house.incoming("b")
         await house.said(2)
         await house.incoming("c")
@@ -323,7 +325,9 @@ async def test_a_summary_cannot_pass_for_an_event_of_ours(tmp_path: Path) -> Non
             open_house(tmp_path, model.url, prompt=Nothing(), context=context) as house,
             house.working(),
         ):
-            await tell(house, "a long first message " * 5, "a second message", "/compact", "so")
+            await tell_in_turn(
+                house, "a long first message " * 5, "a second message", "/compact", "so"
+            )
         first = model.requests[-1].messages[0]["content"]
     assert first.startswith("# Conversation Summary\n[Folded: turns 1-1]")
     assert "said &lt;event kind" in first

@@ -6,12 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_runs import check, ended, opened
 from tests.world.clock import FakeClock
 from tests.world.delegating import done
 from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Use, own_words
-from tests.world.promised import DAILY, MORNING, after, do, now, occurrences, promise, talk
+from tests.world.promised import (
+    DAILY,
+    MORNING,
+    after,
+    check,
+    do,
+    ended,
+    now,
+    occurrences,
+    open_with_tools,
+    promise,
+    talk,
+)
 from wintermute.changes.change_sets import Reason
 from wintermute.ids import new_id
 from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
@@ -57,7 +68,7 @@ async def test_a_model_that_is_away_for_long_does_not_fill_the_conversation_of_a
 ) -> None:
     """Lesson 25: each attempt began with a word of its own."""
     model.script(*[Fail(503)] * 5, done("all done"))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         for attempt in range(1, 7):
@@ -80,7 +91,7 @@ async def test_a_run_of_a_task_of_all_rooms_keeps_what_it_knows_when_its_chat_be
 ) -> None:
     """T-013, T-014, M-010: it read the memory of one person, and went on as if it had not."""
     model.script(Calls((Use("task", {"action": "list"}),)), *([Fail(503)] if put_off else [Hang()]))
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         await promise(house, "Price check", check(), scope=EVERYWHERE)
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -90,7 +101,7 @@ async def test_a_run_of_a_task_of_all_rooms_keeps_what_it_knows_when_its_chat_be
                 await house.until(lambda: _tried(house, 1))
     clock.advance(61)
     model.script(done("a private thing"))
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         await talk(house, ROOM, GROUP)
         async with house.working():
             await ended(house)
@@ -103,7 +114,7 @@ async def test_a_run_that_the_terminal_began_is_ended_by_the_daemon(
 ) -> None:
     """T-037, T-043: else it waits for the next chat at the terminal, and all that is due later with it."""
     model.script(Hang())
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         await _at_terminal(house)
         await promise(house, "Price check", check(), room=TERMINAL)
         after(clock, "2026-03-02T09:00")
@@ -111,7 +122,7 @@ async def test_a_run_that_the_terminal_began_is_ended_by_the_daemon(
         async with house.working():
             await model.request_arrived(1)
     model.script(done("249 euros"))
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         await talk(house)
         house.speaker.elsewhere.add(TERMINAL)
         async with house.working():
@@ -199,7 +210,7 @@ async def test_a_run_that_fails_after_its_task_was_changed_says_nothing_wrong(
 ) -> None:
     """T-050: neither that it was paused by us, nor anything of a deleted task."""
     model.script(Hang())
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         task = await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -207,7 +218,7 @@ async def test_a_run_that_fails_after_its_task_was_changed_says_nothing_wrong(
             await model.request_arrived(1)
         changed = await do(house, action, task, *(["bought"] if action == "complete" else []))
     model.script(Fail(400))
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         async with house.working():
             await ended(house)
         said = await house.spoken()
@@ -222,7 +233,7 @@ async def test_a_run_that_was_interrupted_too_often_is_told_at_once(
 ) -> None:
     """L-068, T-050: not when somebody happens to say something."""
     model.script(Hang(), Hang(), Hang())
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -321,7 +332,7 @@ async def test_a_long_result_is_told_in_short_to_the_next_message(
 ) -> None:
     """T-052, lesson 25: the person was shown all of it; the window of the model is not for that."""
     model.script(done("word " * 20_000))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()

@@ -7,19 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_matrix_reading import ACCOUNT, ANN, BOB, EVE, POLICY, room_of, said, verdict
-from tests.test_matrix_reading import GROUP as GROUP_VIEW
-from tests.test_promises_at_the_door import LATER
-from tests.test_remind import ask
-from tests.test_reminder_signs import DONE, Sending, happens
-from tests.test_sending import is_send
+from tests.world.chats import LATER
 from tests.world.clock import NOON
-from tests.world.duties import in_, is_sign, once, promise, signs
+from tests.world.duties import in_, is_send, is_sign, once, promise, signs
 from tests.world.homeserver import Homeserver
 from tests.world.house import ROOM, HeldClock, House, open_house
+from tests.world.promised import ask
 from tests.world.promised import promise as task_of
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
+from tests.world.reading import (
+    ACCOUNT,
+    ANN,
+    BOB,
+    EVE,
+    POLICY,
+    kind_and_body,
+    message_event,
+    room_of,
+)
+from tests.world.reading import GROUP as GROUP_VIEW
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
+from tests.world.sending import DONE, Sending, happens
 from wintermute.mailbox.outbox import TERMINAL, Late, Outbox, Outgoing
 from wintermute.matrix.inbox import RoomView, may_read
 from wintermute.matrix.outbox import events_of
@@ -195,8 +203,8 @@ def test_nothing_is_said_in_a_room_that_is_not_allowed_any_more(view: RoomView, 
 def test_a_command_is_known_in_a_group_however_it_is_written() -> None:
     """X-002: as it is where two talk; phones begin a line with a capital."""
     for body in ("/Stop", "/STOP it"):
-        assert verdict(said(body), GROUP_VIEW) == ("command", body)
-    assert verdict(said("/Shrug"), GROUP_VIEW) == ("context", "/Shrug")
+        assert kind_and_body(message_event(body), GROUP_VIEW) == ("command", body)
+    assert kind_and_body(message_event("/Shrug"), GROUP_VIEW) == ("context", "/Shrug")
 
 
 @pytest.mark.parametrize("form", ["`{}`", "{}.", "({})", "#{}", "{}"])

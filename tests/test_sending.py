@@ -12,6 +12,7 @@ from tests.world.bot import Bot, meet, said, write_settings
 from tests.world.clock import WITHIN, HeldClock, promptly
 from tests.world.desk import ANN, BOT, POLICY, Desk, at_desk, command
 from tests.world.desk import ROOM as HERE
+from tests.world.duties import is_send
 from tests.world.homeserver import Homeserver
 from tests.world.house import open_thread
 from tests.world.model import ModelServer, Slow, Text
@@ -29,10 +30,6 @@ from wintermute.matrix.speaker import LINGER_SECONDS, MatrixSpeaker
 SLOW_DOWN = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
 BROKEN = Answer(500, {"errcode": "M_UNKNOWN", "error": "Internal server error"})
 GATEWAY = Answer(502, b"<html><h1>502 Bad Gateway</h1></html>", {"Content-Type": "text/html"})
-
-
-def is_send(request: Request) -> bool:
-    return request.method == "PUT" and "/send/m.room." in request.path
 
 
 class Faults:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.test_remind import BEN, GROUP, IN_GROUP, ask
 from tests.world.house import ANN, HeldClock, House, open_house
-from tests.world.promised import do, now, promise
+from tests.world.promised import BY_BEN, GROUP, IN_GROUP, ask, do, now, promise
 from wintermute.commands.tasks import HELD, VERBS
 from wintermute.tasks.schedules import NOTHING, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task
@@ -188,7 +187,7 @@ async def test_an_id_of_another_room_is_unknown(house: House, verb: str) -> None
     assert await act(house, verb, ours) == "no task ID"
     assert await act(house, verb, ours, **OTHER) == "no task ID"
     assert await act(house, verb, mine, **IN_GROUP) == "no task ID"
-    bens: dict[str, Any] = {"room": "!ben:test", **BEN}
+    bens: dict[str, Any] = {"room": "!ben:test", **BY_BEN}
     assert await act(house, verb, mine, **bens) == "no task ID"
     assert await shown(house, **bens) == [EMPTY_LISTS["tasks"]]
     assert [await now(house, mine), await now(house, ours)] == before
@@ -204,7 +203,7 @@ async def test_what_is_shown_everywhere_is_changed_by_the_owner_alone(
     if verb == "resume":
         await do(house, "pause", task)
     before = await now(house, task)
-    assert "only the owner" in await act(house, verb, task, **IN_GROUP, **BEN)
+    assert "only the owner" in await act(house, verb, task, **IN_GROUP, **BY_BEN)
     assert await now(house, task) == before
     assert "only the owner" not in await act(house, verb, task, **IN_GROUP)
 
