@@ -26,7 +26,8 @@ from tests.world.asking import (
     saying,
 )
 from tests.world.clock import FakeClock
-from tests.world.house import open_house
+from tests.world.forks import tell_in_turn
+from tests.world.house import HeldClock, open_house
 from tests.world.listener import Listening
 from tests.world.model import (
     Calls,
@@ -46,7 +47,7 @@ from wintermute.config.schema import BudgetSettings, Price, Roles
 from wintermute.errors import BudgetSpent, ModelError, ModelRefused, ModelUnavailable
 from wintermute.health.health import gather
 from wintermute.llm.tokens import LEAST, MOST, Measure, size
-from wintermute.messages import Usage
+from wintermute.messages import Json, Usage
 
 PROMPT = size(HELLO)
 WORST = PROMPT + LONGEST
@@ -430,3 +431,50 @@ async def test_a_backend_can_be_asked_by_its_name(tmp_path: Path) -> None:
                 await world.models.ask("base", HELLO, backend="c")
             with pytest.raises(ModelRefused, match="no model c"):
                 world.models.window("base", "c")
+
+
+async def test_a_spent_budget_is_told_in_each_room_once_a_day(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-086: commands go on; what waits over midnight is answered once, in order."""
+    clock, limits = HeldClock(), BudgetSettings(tokens_per_day=1100)
+    model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(901, 99)))
+    window: Json = {"context_tokens": 4096, "max_output_tokens": 100}
+    async with (
+        open_house(tmp_path, model.url, clock=clock, budget=limits, **window) as house,
+        house.working(),
+    ):
+        await tell_in_turn(house, "a")
+        await house.incoming("b")
+        await house.said(2)
+        await house.incoming("c")
+        await house.incoming("/help")
+        _, notice, help_ = await house.said(3)
+        await house.incoming("z", room="!other:test", scope="room:!other:test")
+        (other,) = await house.said(1, room="!other:test")
+        await house.incoming("/stop", room="!other:test", scope="room:!other:test")
+        assert (await house.said(2, room="!other:test"))[1] == "Stopped."
+        await clock.asleep()
+        await clock.move(11 * 3600)
+        assert len(await house.spoken()) == 3
+        await clock.move(3600)
+        _, _, _, answer, again = await house.said(5)
+    assert answer == "re [written 2026-05-04 14:00, 12 hours ago]\nb"  # F-029
+    assert "`/new`" in help_
+    for told in (notice, other, again):
+        assert told.endswith(
+            "raise the limit in config.yaml. I keep your messages and answer them then."
+            " Reminders and commands still work."
+        )
+
+
+async def test_a_call_that_no_day_has_room_for_does_not_say_to_wait(tmp_path: Path) -> None:
+    """L-086: the sentence says what helps, and the message does not stand in the way for ever."""
+    async with ModelServer() as model:
+        limits = BudgetSettings(tokens_per_day=50)
+        async with open_house(tmp_path, model.url, budget=limits) as house, house.working():
+            await house.incoming("a")
+            (notice,) = await house.said(1)
+            await house.settled()
+    assert "wait for" not in notice
+    assert "raise the limit" in notice

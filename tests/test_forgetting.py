@@ -12,11 +12,12 @@ from tests.world.clock import FakeClock
 from tests.world.delegating import objective
 from tests.world.files import WORD, files_with
 from tests.world.forgetting import SCOPE, deliver, forget_live, import_lines
-from tests.world.house import PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.forks import tell_in_turn
+from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.promised import MORNING, after, promise
 from wintermute.changes.change_sets import Reason
-from wintermute.config.schema import SubSessionSettings
+from wintermute.config.schema import Context, SubSessionSettings
 from wintermute.forgetting.forgetting import forget
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import Target
@@ -356,3 +357,48 @@ async def test_what_reminders_said_and_runs_found_is_forgotten(tmp_path: Path) -
         assert (done.facts, done.unfinished, done.records) == (1, 0, 3)
         rows = await house.rows("SELECT content, result FROM occurrences ORDER BY seq")
         assert rows == [{"content": "", "result": ""}] * 2
+
+
+async def test_recorded_questions_of_what_is_forgotten_go_by_their_cast(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, L-088: also when its words are too short to be recognised."""
+    model.script(Calls((Use("append_memory", {"entry": "- I am zik"}),)), Text("noted: zik"))
+    async with open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
+        async with house.working():
+            await tell_in_turn(house, "I am zik")
+            await house.said(1)
+            await deliver(house)
+        facts = await house.stores.facts.live(f"person:{ANN}")
+        assert facts
+        await forget(house.stores, facts)
+        kept = await house.rows("SELECT request, answer FROM model_calls")
+    assert "zik" not in json.dumps(kept)
+
+
+@pytest.mark.breaks("fold")
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_recorded_questions_do_not_keep_a_forgotten_summary(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, L-088: which says it in other words than anybody else."""
+    model.script(
+        Calls((Use("append_memory", {"entry": "- The parrot is called Zimtkanarie"}),)),
+        Text("noted the parrot's name"),
+    )
+    model.keyed(
+        lambda s: Text("Bird: cinnamon canary.", usage=None) if is_for_summary(s.body) else None
+    )
+    async with open_house(
+        tmp_path, model.url, prompts=PROMPTS, record=True, context=Context(keep_recent=1)
+    ) as house:
+        async with house.working():
+            await tell_in_turn(
+                house, "The parrot is called Zimtkanarie", "what a day", "/compact", "so"
+            )
+            await house.said(4)
+            await deliver(house)
+        assert "cinnamon" in json.dumps(model.requests[-1].messages)
+        await forget(house.stores, await house.stores.facts.live(f"person:{ANN}"))
+        kept = await house.rows("SELECT request, answer FROM model_calls")
+    assert "cinnamon" not in json.dumps(kept)

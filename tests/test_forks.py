@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.world.forks import DONE_BEFORE, branches, edit, shown_messages, tell_in_turn
-from tests.world.house import Gate, House, open_house
+from tests.world.house import Gate, HeldClock, House, open_house
 from tests.world.model import (
     Calls,
+    Fail,
     Hang,
     ModelServer,
     Seen,
@@ -20,6 +21,7 @@ from tests.world.model import (
     own_words,
 )
 from wintermute.config.schema import Context
+from wintermute.conversation import words
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ToolFailed
 from wintermute.messages import Json
@@ -286,3 +288,80 @@ async def test_a_fork_shows_a_cast_up_to_the_turn_it_came_from(
         "and now?",
     ]
     assert echo.taken == [{"say": "a"}, {"say": "b"}]
+
+
+def away_for(model: ModelServer, text: str) -> list[bool]:
+    """The model does not answer this text while the list has something."""
+    gone = [True]
+    model.keyed(lambda seen: Fail(500) if gone and seen.last_user.endswith(text) else None)
+    return gone
+
+
+async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_before(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-054, M-010: effects of another scope stay there, arguments and all."""
+    mail, clock = Gate("mail"), HeldClock()
+    model.script(Calls((Use("mail", {"say": "private words"}),)), Text("sent"))
+    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
+        event = await tell_in_turn(house, "old")
+        gone = away_for(model, "new")
+        await edit(house, event, "new")
+        await clock.asleep()
+        await house.incoming("hi all", scope="room:!room:test", kind="context", direct=False)
+        gone.clear()
+        asked = len(model.requests)
+        await clock.move(61)
+        await house.settled()
+        (*_, last) = await house.rows("SELECT scope FROM branches ORDER BY seq")
+        *_, said = await house.spoken()
+    assert last["scope"] == "room:!room:test"
+    assert said == words.JOINED
+    assert len(model.requests) == asked
+
+
+async def test_new_keeps_its_place_behind_an_edit_that_waits(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035, L-054: the edit is answered where it was said, and what follows begins afresh."""
+    mail, clock = Gate("mail"), HeldClock()
+    model.script(Calls((Use("mail", {"say": "x"}),)), Text("sent"))
+    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
+        event = await tell_in_turn(house, "old")
+        gone = away_for(model, "new")
+        await edit(house, event, "new")
+        await clock.asleep()
+        await house.incoming("/new")
+        await house.said(2)
+        gone.clear()
+        await clock.move(61)
+        await house.settled()
+        reasons = [row["reason"] for row in await branches(house)]
+        assert DONE_BEFORE in shown_messages(model.requests[-1])[-1]
+        await house.incoming("then")
+        await house.settled()
+    assert shown_messages(model.requests[-1]) == ["then"]
+    assert reasons == ["start", "edit", "new"]
+
+
+async def test_an_edit_that_finds_the_model_away_forks_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-034, L-054: it goes on where it began, with what was done for it in view."""
+    mail, clock = Gate("mail"), HeldClock()
+    model.script(Calls((Use("mail", {"say": "old one"}),)), Text("sent"))
+    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
+        event = await tell_in_turn(house, "old")
+        model.script(Calls((Use("mail", {"say": "new one"}),)), Fail(500), Fail(500))
+        await edit(house, event, "new")
+        await clock.asleep()
+        await clock.move(61)
+        await model.request_arrived(5)
+        await clock.asleep()
+        await clock.move(61)
+        await house.settled()
+        assert [row["reason"] for row in await branches(house)] == ["start", "edit"]
+    told, call, result = shown_messages(model.requests[-1])
+    assert told.count(DONE_BEFORE) == 1
+    assert (call, result) == ("", "new one\n\n[written 14:00, 2 minutes ago]")
+    assert mail.taken == [{"say": "old one"}, {"say": "new one"}]

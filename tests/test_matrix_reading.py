@@ -33,6 +33,7 @@ from tests.world.reading import (
     room_of,
     sign_event,
 )
+from tests.world.reading import GROUP as GROUP_VIEW
 from wintermute.matrix.inbox import (
     OUTBOX_KEY,
     RAW_MOST,
@@ -626,3 +627,10 @@ def test_who_says_whom_they_mean_means_no_other(body: str, mentions: Json, kind:
     incoming = read_message(event, GROUP)
     assert incoming is not None
     assert incoming.kind == kind
+
+
+def test_a_command_is_known_in_a_group_however_it_is_written() -> None:
+    """X-002: as it is where two talk; phones begin a line with a capital."""
+    for body in ("/Stop", "/STOP it"):
+        assert kind_and_body(message_event(body), GROUP_VIEW) == ("command", body)
+    assert kind_and_body(message_event("/Shrug"), GROUP_VIEW) == ("context", "/Shrug")

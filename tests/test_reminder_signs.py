@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.chats import LATER
 from tests.world.clock import SYSTEM
-from tests.world.duties import in_, is_send, once, promise
+from tests.world.duties import in_, is_send, is_sign, once, promise, signs
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
 from tests.world.reading import REMINDER_ROWS
@@ -30,6 +31,8 @@ LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 29 + "So." for 
 GATEWAY = Answer(502, b"Bad Gateway")
 FORBIDDEN = Answer(403, {"errcode": "M_FORBIDDEN", "error": "not here"})
 encrypted_or_not = pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+BUSY = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
+"""Comes in place of the answer: it is asked for again soon, however often it was lost."""
 
 
 @pytest.fixture
@@ -355,3 +358,85 @@ async def test_signs_that_fail_wait_longer_each_time(
     await promise(daemon, ann.user_id, chat, {"tea": once(in_(1))})
     await happens(third)
     assert times[2] - times[0] > 2.5  # one second, and two
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("encrypted", "killed"),
+    [
+        pytest.param(False, False, id="plain-at work"),
+        pytest.param(False, True, id="plain-killed", marks=pytest.mark.slow),
+        pytest.param(True, False, id="encrypted-at work", marks=pytest.mark.slow),
+        pytest.param(True, True, id="encrypted-killed"),
+    ],
+)
+async def test_a_sign_counts_that_comes_before_we_hear_that_the_reminder_was_taken(
+    encrypted: bool, killed: bool, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """T-063, X-012: the answers to our requests are lost, and the reminder is in the room."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=encrypted)
+    lost = BUSY if killed else GATEWAY
+    proxy.after = lambda request, _status, _body: lost if is_send(request) else None
+    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(LATER))})
+    daemon.pass_time(LATER)
+    [reminder] = await ann.wait_for_count(chat, daemon.user_id, 1)
+    if killed:
+        await daemon.kill()
+    await ann.react(chat, reminder.event_id, DONE)
+    if killed:
+        await daemon.start()
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE kind = 'command'")))
+    assert daemon.rows("SELECT DISTINCT state FROM outbox_parts") == [{"state": "waiting"}]
+    proxy.after = pass_after
+    await ann.wait_for(chat, lambda m: m.body == "Done: drink water")
+    await ann.until(lambda: len(signs(ann, chat).get(reminder.event_id, {})) == 4)
+    texts = [m.body for m in ann.messages(chat, daemon.user_id)]
+    assert texts == ["⏰ drink water", "Done: drink water"]
+    assert daemon.rows("SELECT status, reason FROM tasks") == [
+        {"status": "completed", "reason": "done"}
+    ]
+
+
+@pytest.mark.slow
+async def test_an_answer_does_not_wait_with_a_sign_that_has_to(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """T-063: the homeserver takes no more signs for a minute, and messages at once."""
+    later = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "", "retry_after_ms": 60_000})
+    proxy.before = lambda request: later if is_sign(request) else None
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(LATER))})
+    daemon.pass_time(LATER)
+    await daemon.logged("send delayed")
+    await ann.send(chat, "and now?")
+    await ann.wait_for(chat, lambda m: m.body.endswith("and now?") and m.sender != ann.user_id, 45)
+    assert len([request for request in proxy.requests if is_sign(request)]) == 1
+
+
+@pytest.mark.slow
+async def test_what_is_meant_for_one_person_finds_another_room_when_somebody_came_in(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """T-013, M-010: between the promise and its sending; nobody has spoken in the other room."""
+    ann, bob = await person("ann"), await person("bob")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    proxy.before = lambda request: BUSY if is_send(request) else None
+    await ann.send(chat, "hello")
+    await daemon.logged("send delayed")
+    await promise(daemon, ann.user_id, chat, {"see the doctor": once(in_(LATER))})
+    daemon.pass_time(LATER)
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM occurrences")))
+    await ann.invite(chat, bob.user_id)
+    await ann.send(chat, "Bob is coming")
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE body LIKE 'Bob%'")))
+    proxy.before = pass_before
+    await daemon.logged("kept back")
+    other = await room(ann, daemon)
+    await ann.wait_for(other, lambda m: m.body.startswith("⏰ see the doctor"))
+    texts = [m.body for m in ann.messages(chat, daemon.user_id)]
+    assert not [text for text in texts if "doctor" in text]

@@ -9,11 +9,13 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.delegating import call, done, objective
-from tests.world.house import ANN, ROOM
+from tests.world.house import ANN, ROOM, House
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, own_words
 from tests.world.promised import (
+    GROUP_SCOPE,
     MORNING,
     after,
+    at_terminal,
     check,
     do,
     ended,
@@ -24,6 +26,9 @@ from tests.world.promised import (
     talk,
 )
 from wintermute.config.schema import BudgetSettings
+from wintermute.mailbox.outbox import TERMINAL
+from wintermute.tasks.schedules import PlanRequest
+from wintermute.tasks.tasks import EVERYWHERE
 
 
 @pytest.fixture
@@ -422,3 +427,152 @@ async def test_a_task_that_was_deleted_meanwhile_posts_nothing(
             ("2026-03-02T08:00", "missed", 0),
             ("2026-03-02T08:00", "done", 0),
         ]
+
+
+async def test_a_model_that_is_away_for_long_does_not_fill_the_conversation_of_a_run(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """Lesson 25: each attempt began with a word of its own."""
+    model.script(*[Fail(503)] * 5, done("all done"))
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        for attempt in range(1, 7):
+            await house.fire()
+            await model.request_arrived(attempt)
+            await house.until(lambda n=attempt: _tried(house, n))  # type: ignore[misc]  # bound now
+            clock.advance(61)
+        assert (await house.spoken())[-1] == "all done"
+    assert [own_words(m["content"]) for m in model.requests[-1].messages[1:]] == ["Start."]
+
+
+async def _tried(house: House, n: int) -> bool:
+    row = await house.one("SELECT count(*) AS n FROM casts WHERE state <> 'running'")
+    return bool(row["n"] >= n)
+
+
+@pytest.mark.parametrize("put_off", [False, True])
+async def test_a_run_of_a_task_of_all_rooms_keeps_what_it_knows_when_its_chat_becomes_a_group(
+    tmp_path: Path, model: ModelServer, clock: FakeClock, put_off: bool
+) -> None:
+    """T-013, T-014, M-010: it read the memory of one person, and went on as if it had not."""
+    model.script(Calls((Use("task", {"action": "list"}),)), *([Fail(503)] if put_off else [Hang()]))
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await promise(house, "Price check", check(), scope=EVERYWHERE)
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(2)
+            if put_off:
+                await house.until(lambda: _tried(house, 1))
+    clock.advance(61)
+    model.script(done("a private thing"))
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await talk(house, ROOM, GROUP_SCOPE)
+        async with house.working():
+            await ended(house)
+        [said] = await house.rows("SELECT meant_for FROM outbox WHERE body LIKE '%private%'")
+        assert said["meant_for"] == f"person:{ANN}"
+
+
+async def test_a_run_that_the_terminal_began_is_ended_by_the_daemon(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-037, T-043: else it waits for the next chat at the terminal, and all that is due later with it."""
+    model.script(Hang())
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await at_terminal(house)
+        await promise(house, "Price check", check(), room=TERMINAL)
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(1)
+    model.script(done("249 euros"))
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await talk(house)
+        house.speaker.elsewhere.add(TERMINAL)
+        async with house.working():
+            await house.fire()
+            assert await house.said(1) == ["249 euros"]
+        assert await occurrences(house) == [("2026-03-02T08:00", "done", 0)]
+
+
+@pytest.mark.parametrize("action", ["pause", "delete", "complete"])
+async def test_a_run_that_fails_after_its_task_was_changed_says_nothing_wrong(
+    tmp_path: Path, model: ModelServer, clock: FakeClock, action: str
+) -> None:
+    """T-050: neither that it was paused by us, nor anything of a deleted task."""
+    model.script(Hang())
+    async with open_with_tools(tmp_path, model, clock) as house:
+        task = await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(1)
+        changed = await do(house, action, task, *(["bought"] if action == "complete" else []))
+    model.script(Fail(400))
+    async with open_with_tools(tmp_path, model, clock) as house:
+        async with house.working():
+            await ended(house)
+        said = await house.spoken()
+        assert "paused it" not in "".join(said)
+        assert len(said) == (0 if action == "delete" else 1)
+        assert (await now(house, task)).status == changed.status
+
+
+@pytest.mark.slow
+async def test_a_run_that_was_interrupted_too_often_is_told_at_once(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """L-068, T-050: not when somebody happens to say something."""
+    model.script(Hang(), Hang(), Hang())
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        for times in range(1, 4):
+            async with house.working():
+                await model.request_arrived(times)
+        house.speaker.noted.clear()
+        async with house.working():
+            await ended(house)
+            await house.until(lambda: _spoken_in(house))
+
+
+async def _spoken_in(house: House) -> bool:
+    async with house.database.transaction() as tx:
+        held = await house.conversations.of_room(tx, ROOM)
+    return held is not None and ("speak", held.id) in house.speaker.noted
+
+
+async def test_a_long_result_is_told_in_short_to_the_next_message(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-052, lesson 25: the person was shown all of it; the window of the model is not for that."""
+    model.script(done("word " * 20_000))
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await house.said(1)
+        clock.advance(5)
+        await house.incoming("thanks")
+        await house.said(2)
+    assert len(model.requests[-1].last_user) < 10_000
+
+
+async def test_the_next_run_knows_the_last_result_there_was(house: House, clock: FakeClock) -> None:
+    """T-049: that there was nothing to tell in between is none."""
+    run = PlanRequest(
+        schedule_type="daily", at="09:00", execution_mode="autonomous_notify", ai_prompt="Look."
+    )
+    await promise(house, asked=run)
+    for day, result in ((2, "249 euros"), (3, "[NO_ACTION]"), (4, "")):
+        after(clock, f"2026-03-0{day}T09:00")
+        await house.fire()
+        async with house.database.transaction() as tx:
+            [waits] = await house.stores.runs.ready(tx, await house.stores.runs.rooms(tx), 9)
+            if result:
+                await house.stores.runs.done(tx, waits, result, None)
+            else:
+                assert await house.stores.runs.before(tx, waits) == (2, "249 euros")

@@ -11,6 +11,7 @@ from tests.world.agents import consolidate_by_agent, with_agent
 from tests.world.clock import HeldClock
 from tests.world.core_pages import PAGE, at_work, batch, wish
 from tests.world.folding import FEW, Summariser, tell_at_once
+from tests.world.forks import tell_in_turn
 from tests.world.harvested import Picker, harvested, say, talking
 from tests.world.house import open_house
 from tests.world.memory import ANN as ANNS
@@ -21,6 +22,7 @@ from tests.world.terminal import Terminal
 from tests.world.tidied import open_nights
 from tests.world.toolbox import ANN, OWNER, SKILL, Desk, open_desk
 from wintermute.changes.decisions import Decision
+from wintermute.config.secrets import HIDDEN, Redaction
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import NewFact
 from wintermute.tools.memory import AddSkill
@@ -46,6 +48,7 @@ pytestmark = [
     pytest.mark.breaks("edited core", perhaps=True),
     pytest.mark.breaks("fold", perhaps=True),
 ]
+CANARY = "hunter2-canary"
 
 
 @pytest.fixture
@@ -206,3 +209,30 @@ def test_an_import_leaves_out_what_looks_like_a_secret_and_counts_it(terminal: T
         " left out as they look like secrets 2"
     )
     assert SECRET not in terminal.says("memory", "export")
+
+
+async def test_a_secret_in_a_noted_edit_is_hidden(tmp_path: Path, model: ModelServer) -> None:
+    """L-089: in no database row."""
+    async with open_house(tmp_path, model.url, redact=Redaction([CANARY])) as house:
+        event = await house.incoming("old")
+        row = await house.one("SELECT conversation_id FROM inbox")
+        async with house.database.transaction() as tx:
+            await house.stores.edits.note(
+                tx, "$edit", event, row["conversation_id"], "@ann:test", f"it is {CANARY}"
+            )
+        edits = await house.one("SELECT text FROM edits")
+    assert edits["text"] == f"it is {HIDDEN}"
+
+
+async def test_a_secret_in_a_prompt_file_is_in_no_row(tmp_path: Path, model: ModelServer) -> None:
+    """L-089: the recorded prompt is the one that was sent."""
+    async with (
+        open_house(
+            tmp_path, model.url, redact=Redaction([CANARY]), prompt=lambda: f"Key: {CANARY}"
+        ) as house,
+        house.working(),
+    ):
+        await tell_in_turn(house, "hello")
+        rows = [await house.rows(f"SELECT * FROM {table}") for table in ("prompts", "prompt_parts")]
+    assert CANARY not in json.dumps(rows)
+    assert CANARY not in json.dumps(model.requests[0].body)

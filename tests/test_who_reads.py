@@ -34,16 +34,19 @@ from tests.world.clock import until
 from tests.world.delegating import done
 from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.proxy import After, Answer, Proxy, Request, pass_after, pass_before
-from tests.world.reading import ANN, BOB, BOT, EVE, POLICY, room_of
+from tests.world.reading import ACCOUNT, ANN, BOB, BOT, EVE, POLICY, room_of
+from tests.world.reading import GROUP as GROUP_VIEW
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.commands.chat import NO_DETAILS
 from wintermute.conversation import words
-from wintermute.mailbox.outbox import NOT_ALONE
-from wintermute.matrix.inbox import RoomView
+from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
+from wintermute.matrix.inbox import RoomView, may_read
 from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
 from wintermute.matrix.trust import not_private
 
 LIMITED = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": 300})
+MINE, OURS = f"person:{ANN}", "room:!room"
+OPEN_RULES = ("public", "restricted", "knock_restricted", "org.example.anything", "")
 
 
 @encrypted_or_not
@@ -522,3 +525,42 @@ async def test_who_was_invited_for_a_moment_costs_no_answer(
     await hears(ann, chat, "echo: my code is 4711")
     await ask_bot(ann, chat, daemon, "what was it?")
     assert "my code is 4711" in last_request(model)
+
+
+@pytest.mark.parametrize(
+    ("view", "scope", "expected"),
+    [
+        (room_of(ANN), MINE, True),
+        (room_of(BOB), MINE, False),
+        (room_of(ANN, BOB), MINE, False),
+        (room_of(ANN, invited=(EVE,)), MINE, False),
+        (room_of(), MINE, False),
+        (room_of(EVE), f"person:{EVE}", False),
+        (GROUP_VIEW, OURS, True),
+        (room_of(ANN), OURS, True),
+        (room_of(BOB, EVE), OURS, True),
+        (room_of(EVE), OURS, False),
+        (room_of(invited=(ANN,)), OURS, False),
+        *((replace(room_of(ANN), join_rule=rule), MINE, True) for rule in ("private", "knock")),
+        *((replace(room_of(ANN), join_rule=rule), MINE, False) for rule in OPEN_RULES),
+        *((replace(room_of(ANN), join_rule=rule), OURS, True) for rule in OPEN_RULES),
+        *((replace(room_of(ANN), history=kind), MINE, True) for kind in ("invited", "joined")),
+        *((replace(room_of(ANN), history=kind), MINE, False) for kind in ("world_readable", "")),
+        (room_of(ANN), "room:!other", False),
+        (room_of(ANN), "global", False),
+        (RoomView("!room", {}, frozenset(), encrypted=False), OURS, False),
+        (RoomView(TERMINAL, {}, frozenset(), encrypted=False), MINE, False),
+    ],
+)
+def test_what_is_promised_is_said_to_whom_it_is_promised(
+    view: RoomView, scope: str, expected: bool
+) -> None:
+    """T-013, A-3, F-003: to nobody in an empty room, to strangers alone in none, in private behind doors."""
+    assert may_read(view, scope, ACCOUNT, POLICY) is expected
+
+
+@pytest.mark.parametrize(("view", "scope"), [(room_of(ANN), MINE), (GROUP_VIEW, OURS)])
+def test_nothing_is_said_in_a_room_that_is_not_allowed_any_more(view: RoomView, scope: str) -> None:
+    """A-3: where nobody is listened to, nobody could answer."""
+    for rooms, expected in ((frozenset({"!room"}), True), (frozenset({"!other"}), False)):
+        assert may_read(view, scope, ACCOUNT, replace(POLICY, rooms=rooms)) is expected

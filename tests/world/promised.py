@@ -11,6 +11,7 @@ from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import SubSessionSettings
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task
 
@@ -22,6 +23,7 @@ GROUP = "!group:test"
 BY_BEN: dict[str, Any] = {"sender": "@ben:test", "name": "Ben", "origin": "other"}
 IN_GROUP: dict[str, Any] = {"room": GROUP, "scope": f"room:{GROUP}", "direct": False}
 LIMITS = SubSessionSettings()
+GROUP_SCOPE = f"room:{ROOM}"
 
 
 async def talk(house: House, room: str = ROOM, scope: str = f"person:{ANN}") -> str:
@@ -108,3 +110,9 @@ async def ended(house: House, states: int = 1) -> None:
         return bool(row["n"] >= states)
 
     await house.until(over)
+
+
+async def at_terminal(house: House) -> None:
+    """Begin a conversation at the terminal."""
+    async with house.database.transaction() as tx:
+        await house.conversations.in_room(tx, TERMINAL, f"person:{ANN}", "terminal")
