@@ -45,8 +45,8 @@ torture:  ## kill a real daemon at random points, KILLS times, and at each step 
 	$(BIN)/python -m tests.lives --lives $(LIVES)
 	$(BIN)/python -m tests.growth --lives $(LIVES)
 	$(BIN)/python -m tests.nights --nights $(NIGHTS)
-	$(BIN)/python -m pytest --slow --every 1 tests/test_kill_learning.py tests/test_kill_forgetting.py tests/test_kill_consolidation.py \
-		tests/test_kill_casts.py tests/test_memory_switches.py
+	$(BIN)/python -m pytest --slow --every 1 $(addprefix tests/kill/test_,learning.py forgetting.py consolidation.py casts.py) \
+		tests/test_memory_switches.py
 
 bench:  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m tests.bench

@@ -17,9 +17,9 @@ import unicodedata
 from itertools import product
 from pathlib import Path
 
-from tests.test_redactions import take_back
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
+from tests.world.redacted import take_back
 from wintermute.forgetting.forgetting import forget
 from wintermute.memory.fact import NewFact
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench import Bench, private_environment, pss, show
-from tests.test_drafts import went_out
 from tests.world.bot import Bot
-from tests.world.drafts import LIVE
+from tests.world.drafts import LIVE, went_out
 from tests.world.homeserver import AS_SHIPPED, Homeserver, Login
 from tests.world.killing import take_a_breath
 from tests.world.model import Drip, ModelServer, Seen, Slow, Step, Text

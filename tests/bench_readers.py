@@ -12,11 +12,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.test_malformed_readers import JOIN, Always, Json, member
 from tests.world.clock import HeldClock
 from tests.world.desk import ANN, BOT, POLICY, ROOM, Desk, at_desk
+from tests.world.malformed import JOIN, Always, member
 from tests.world.parts import Idle
 from tests.world.proxy import Answer, Proxy
+from tests.world.reading import Json
 from wintermute.clock import CheckedClock
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id

@@ -3,13 +3,16 @@
 import fcntl
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Iterator
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.world.current import what_is_missing
 from tests.world.homeserver import Homeserver
+from tests.world.keys import Wire, accepted
+from tests.world.missing import NO_MOUNT
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
 from tests.world.scene import (
@@ -150,3 +153,29 @@ def chromium() -> str:
 def terminal(tmp_path: Path, python: Interpreter) -> Terminal:
     """A person at the command line, with a data folder that no daemon uses."""
     return Terminal.in_folder(tmp_path, python)
+
+
+@pytest.fixture
+def own_disk() -> Iterator[Callable[[Path], None]]:
+    """Makes a folder a small disk, where we may."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path) -> None:
+        folder.mkdir(mode=0o700)
+        words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(folder)]
+        if subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip(NO_MOUNT)
+        mounted.append(folder)
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    """A homeserver that is a table, and takes every key that is uploaded."""
+    async with Proxy("http://127.0.0.1:1") as proxy:
+        wire = Wire(proxy)
+        wire.answers["keys/upload"] = accepted
+        yield wire

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.test_sending import is_send
 from tests.world.bot import Bot, said
 from tests.world.clock import WITHIN
+from tests.world.duties import is_send
 from tests.world.proxy import Answer, Proxy, Request, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.errors import AccountBlocked, HomeserverUnavailable

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.test_forks import edit
 from tests.tiers import examples
+from tests.world.forks import edit
 from tests.world.house import SYSTEM, Gate, House, open_house, open_thread
 from tests.world.model import (
     Calls,

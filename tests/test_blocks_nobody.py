@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_history import row
-from tests.test_trouble import LONG, POISON, poisoned
 from tests.world.clock import WITHIN, HeldClock
+from tests.world.histories import waiting_row
 from tests.world.house import open_house
 from tests.world.model import Fail, Hang, ModelServer, Seen, Slow, Step, Text
+from tests.world.trouble import LONG, POISON, poisoned
 from wintermute.conversation.rooms import in_order
 
 
@@ -105,7 +105,7 @@ async def test_one_given_up_while_it_waits_is_answered_as_that(
 
 def test_what_fails_alone_stands_before_what_keeps_its_place() -> None:
     """F-060, F-035: of several that first which may be tried again first."""
-    rows = [replace(row(seq=n), event_id=f"{n}", not_before=100.0 - n) for n in range(1, 6)]
+    rows = [replace(waiting_row(seq=n), event_id=f"{n}", not_before=100.0 - n) for n in range(1, 6)]
     rows[2] = replace(rows[2], event_id="/", kind="command", body="/new")
     table = {"": "12/45", "1": "21/45", "12": "21/45", "4": "12/54", "145": "21/54"}
     for aside, order in table.items():

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,9 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_llm_models import DEAD, HELLO, Asking, asking, backend, saying
+from tests.world.asking import (
+    DEAD,
+    HELLO,
+    LONGEST,
+    PRICE,
+    Asking,
+    asking,
+    is_answered,
+    limited,
+    paid,
+    saying,
+)
 from tests.world.clock import FakeClock
-from tests.world.house import open_house
+from tests.world.forks import tell_in_turn
+from tests.world.house import HeldClock, open_house
 from tests.world.listener import Listening
 from tests.world.model import (
     Calls,
@@ -32,43 +43,16 @@ from tests.world.model import (
     Text,
     Use,
 )
-from wintermute.config.schema import Backend, BudgetSettings, Price, Roles
+from wintermute.config.schema import BudgetSettings, Price, Roles
 from wintermute.errors import BudgetSpent, ModelError, ModelRefused, ModelUnavailable
 from wintermute.health.health import gather
 from wintermute.llm.tokens import LEAST, MOST, Measure, size
-from wintermute.messages import Usage
+from wintermute.messages import Json, Usage
 
-PRICE = Price(input=10.0, cached=1.0, output=30.0)
 PROMPT = size(HELLO)
-LONGEST = 100
 WORST = PROMPT + LONGEST
 WORST_USD = (PROMPT * PRICE.input + LONGEST * PRICE.output) / 1_000_000
 FULL = Usage(PROMPT, LONGEST)
-NOTES_EACH_SUM = """
-CREATE TRIGGER sums_{0} AFTER {0} ON reservations BEGIN
-    INSERT INTO sums SELECT sum(tokens), sum(usd) FROM reservations;
-END
-"""
-
-
-def paid(url: str, **settings: Any) -> Backend:
-    return backend(url, max_output_tokens=LONGEST, **{"price": PRICE, **settings})
-
-
-@asynccontextmanager
-async def limited(
-    folder: Path, url: str, tokens: int | None = None, usd: float | None = None, **settings: Any
-) -> AsyncIterator[Asking]:
-    """One priced backend under these ceilings; the table `sums` has every sum there ever was."""
-    ceilings = BudgetSettings(tokens_per_day=tokens, usd_per_day=usd)
-    backends = {"local": paid(url)}
-    async with asking(folder, backends, retries=0, ceilings=ceilings, **settings) as world:
-        async with world.database.transaction() as tx:
-            await tx.execute("CREATE TABLE IF NOT EXISTS sums (tokens INTEGER, usd REAL)")
-            for change in ("INSERT", "UPDATE"):
-                await tx.execute(f"DROP TRIGGER IF EXISTS sums_{change}")
-                await tx.execute(NOTES_EACH_SUM.format(change))
-        yield world
 
 
 async def most(world: Asking) -> tuple[int, float]:
@@ -82,14 +66,6 @@ async def ledger(world: Asking) -> list[tuple[int, bool]]:
     return [(row["tokens"], bool(row["settled"])) for row in rows]
 
 
-async def answered(world: Asking) -> bool:
-    try:
-        await world.models.ask("base", HELLO)
-    except BudgetSpent:
-        return False
-    return True
-
-
 @pytest.mark.parametrize(
     "ceiling", [{"tokens": 7 * WORST + WORST // 2}, {"usd": 7.5 * WORST_USD}], ids=["tokens", "usd"]
 )
@@ -100,14 +76,14 @@ async def test_fifty_questions_at_once_never_pass_the_ceiling(
     server = ModelServer(default=lambda _: Text("x", usage=FULL))
     async with server, limited(tmp_path, server.url, **ceiling) as world:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(answered(world)) for _ in range(50)]
+            asked = [group.create_task(is_answered(world)) for _ in range(50)]
         assert sum(task.result() for task in asked) == len(server.requests) == 7
         spent = await world.budget.spent_today()
         assert (spent.tokens, round(spent.usd, 9)) == (7 * WORST, round(7 * WORST_USD, 9))
         tokens, usd = await most(world)
         assert tokens <= ceiling.get("tokens", tokens)
         assert usd <= ceiling.get("usd", usd)
-        assert not await answered(world)
+        assert not await is_answered(world)
 
 
 async def test_what_was_not_needed_can_be_used_again(tmp_path: Path) -> None:
@@ -115,7 +91,7 @@ async def test_what_was_not_needed_can_be_used_again(tmp_path: Path) -> None:
     server = ModelServer(default=lambda _: Text("x", usage=Usage(PROMPT, 1)))
     ceiling = 10 * WORST
     async with server, limited(tmp_path, server.url, ceiling) as world:
-        while await answered(world):
+        while await is_answered(world):
             pass
         assert len(server.requests) == (ceiling - WORST) // (PROMPT + 1) + 1
         assert (await world.budget.spent_today()).tokens == len(server.requests) * (PROMPT + 1)
@@ -160,7 +136,7 @@ async def test_a_cached_price_leaves_room_for_more(tmp_path: Path) -> None:
     server = ModelServer(default=lambda _: Text("x", usage=cached))
     ceiling = 3 * WORST_USD
     async with server, limited(tmp_path, server.url, usd=ceiling) as world:
-        while await answered(world):
+        while await is_answered(world):
             pass
         assert len(server.requests) == int((ceiling - WORST_USD) / each) + 1
         assert (await world.budget.spent_today()).usd <= ceiling
@@ -169,13 +145,13 @@ async def test_a_cached_price_leaves_room_for_more(tmp_path: Path) -> None:
 CHILD = """
 import asyncio, json, sys
 from pathlib import Path
-from tests.test_budget import answered, limited
+from tests.world.asking import is_answered, limited
 
 async def main(folder, url, ceiling, times):
     async with limited(Path(folder), url, ceiling) as world, asyncio.TaskGroup() as group:
         print("open", flush=True)
         sys.stdin.readline()
-        asked = [group.create_task(answered(world)) for _ in range(times)]
+        asked = [group.create_task(is_answered(world)) for _ in range(times)]
     print(sum(task.result() for task in asked))
 
 asyncio.run(main(*json.loads(sys.argv[1])))
@@ -222,10 +198,10 @@ async def test_a_reservation_left_by_a_crash_counts_until_its_day_ends(tmp_path:
         await process.wait()
         assert await ledger(world) == [(WORST, False)]
         assert (await world.budget.spent_today()).tokens == WORST
-        assert not await answered(world)
+        assert not await is_answered(world)
         world.clock.advance(12 * 3600)
         assert (await world.budget.spent_today()).tokens == 0
-        assert await answered(world)
+        assert await is_answered(world)
 
 
 def at(text: str) -> datetime:
@@ -250,16 +226,16 @@ async def test_the_day_ends_at_midnight_where_the_person_lives(
     clock = FakeClock(at(asked))
     server = ModelServer(default=lambda _: Text("x", usage=FULL))
     async with server, limited(tmp_path, server.url, WORST, zone=zone, clock=clock) as world:
-        assert await answered(world)
+        assert await is_answered(world)
         with pytest.raises(BudgetSpent, match=r"llm\.budget\.tokens_per_day") as caught:
             await world.models.ask("base", HELLO)
         until = caught.value.until
         assert until is not None
         assert (until, until.tzinfo) == (at(midnight), UTC)
         world.clock.advance((at(midnight) - at(asked) - timedelta(seconds=1)).total_seconds())
-        assert not await answered(world)
+        assert not await is_answered(world)
         world.clock.advance(1)
-        assert await answered(world)
+        assert await is_answered(world)
 
 
 SETTLED: list[tuple[Step, Usage]] = [
@@ -361,7 +337,7 @@ async def test_what_was_used_before_a_ceiling_was_set_counts(tmp_path: Path) -> 
                 task.cancel()
             await world.models.ask("base", HELLO)
         async with limited(tmp_path, server.url, PROMPT + 2 * WORST) as world:
-            assert [await answered(world) for _ in range(2)] == [True, False]
+            assert [await is_answered(world) for _ in range(2)] == [True, False]
 
 
 async def test_status_shows_the_ceiling_and_warns_when_it_is_reached(tmp_path: Path) -> None:
@@ -376,8 +352,8 @@ async def test_status_shows_the_ceiling_and_warns_when_it_is_reached(tmp_path: P
         told = f"0 of {WORST} tokens and 0.0000 of 2 USD used today"
         assert (await facts(world, ceilings))["budget"] == ("ok", told)
         server.script(Text("x", usage=Usage(10, 10)))
-        assert await answered(world)
-        assert not await answered(world)
+        assert await is_answered(world)
+        assert not await is_answered(world)
         found = await facts(world, ceilings)
         assert found["budget"][0] == "warn"
         assert "0.0004 of 2 USD used today, no room for 1 call" in found["budget"][1]
@@ -455,3 +431,50 @@ async def test_a_backend_can_be_asked_by_its_name(tmp_path: Path) -> None:
                 await world.models.ask("base", HELLO, backend="c")
             with pytest.raises(ModelRefused, match="no model c"):
                 world.models.window("base", "c")
+
+
+async def test_a_spent_budget_is_told_in_each_room_once_a_day(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-086: commands go on; what waits over midnight is answered once, in order."""
+    clock, limits = HeldClock(), BudgetSettings(tokens_per_day=1100)
+    model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(901, 99)))
+    window: Json = {"context_tokens": 4096, "max_output_tokens": 100}
+    async with (
+        open_house(tmp_path, model.url, clock=clock, budget=limits, **window) as house,
+        house.working(),
+    ):
+        await tell_in_turn(house, "a")
+        await house.incoming("b")
+        await house.said(2)
+        await house.incoming("c")
+        await house.incoming("/help")
+        _, notice, help_ = await house.said(3)
+        await house.incoming("z", room="!other:test", scope="room:!other:test")
+        (other,) = await house.said(1, room="!other:test")
+        await house.incoming("/stop", room="!other:test", scope="room:!other:test")
+        assert (await house.said(2, room="!other:test"))[1] == "Stopped."
+        await clock.asleep()
+        await clock.move(11 * 3600)
+        assert len(await house.spoken()) == 3
+        await clock.move(3600)
+        _, _, _, answer, again = await house.said(5)
+    assert answer == "re [written 2026-05-04 14:00, 12 hours ago]\nb"  # F-029
+    assert "`/new`" in help_
+    for told in (notice, other, again):
+        assert told.endswith(
+            "raise the limit in config.yaml. I keep your messages and answer them then."
+            " Reminders and commands still work."
+        )
+
+
+async def test_a_call_that_no_day_has_room_for_does_not_say_to_wait(tmp_path: Path) -> None:
+    """L-086: the sentence says what helps, and the message does not stand in the way for ever."""
+    async with ModelServer() as model:
+        limits = BudgetSettings(tokens_per_day=50)
+        async with open_house(tmp_path, model.url, budget=limits) as house, house.working():
+            await house.incoming("a")
+            (notice,) = await house.said(1)
+            await house.settled()
+    assert "wait for" not in notice
+    assert "raise the limit" in notice

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_embeddings import PATIENT, needs_the_model
 from tests.world.clock import FakeClock
+from tests.world.embedder import PATIENT, needs_the_model
 from wintermute.llm.calibration import (
     KNOWN,
     RELATIONS,

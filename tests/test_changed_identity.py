@@ -7,24 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.test_whose_device import answered, notices, states, until
 from tests.world.bot import Bot
-from tests.world.current import CurrentClient
+from tests.world.chats import echoed_each, inbox_states, notices
+from tests.world.clock import until
+from tests.world.identities import identity_notice, trust
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
 from tests.world.scene import NewBot, NewCurrent, NewRoom
-from wintermute.matrix.people import fingerprint
 
 pytestmark = pytest.mark.slow
 
 Json = dict[str, Any]
 Lie = Callable[[Json, str], None]
-
-
-async def trust(daemon: Bot, user: str) -> None:
-    """What somebody at the machine does, beside a daemon or without one."""
-    code, said = await daemon.command("matrix", "trust", user)
-    assert code == 0, said
 
 
 def sent(proxy: Proxy, room: str) -> list[str]:
@@ -43,13 +37,6 @@ def waiting(daemon: Bot) -> list[str]:
     return [row["body"] for row in daemon.rows("SELECT body FROM outbox WHERE state = 'waiting'")]
 
 
-async def told(person: CurrentClient, room: str) -> str:
-    """The notice about their new identity."""
-    key = await person.master_key(person.user_id)
-    notice = await person.wait_for(room, lambda m: fingerprint(key or "") in m.body)
-    return notice.event_id
-
-
 async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
 ) -> None:
@@ -57,20 +44,20 @@ async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
     ann = await current("ann")
     daemon = await bot(ann, via=proxy.url)
     plain, chat = await room(ann, daemon), await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     gate = asyncio.Event()
     model.script(Slow(gate, Text("two, at last")))
     await ann.send(plain, "two")
     await until(lambda: len(model.requests) == 2)
     await ann.make_identity(anew=True)
-    await told(ann, chat)
+    await identity_notice(ann, chat)
     gate.set()
     for text in ("three", "four"):
         await ann.send(chat, text)
-    await until(lambda: states(daemon).count("untrusted") == 2)
+    await until(lambda: inbox_states(daemon).count("untrusted") == 2)
     await until(lambda: waiting(daemon) == ["two, at last"])
     await daemon.restart()
-    assert states(daemon).count("untrusted") == 2
+    assert inbox_states(daemon).count("untrusted") == 2
     assert waiting(daemon) == ["two, at last"]
     assert len(notices(daemon, "new cryptographic identity")) == 1
     first, of_notice = sent(proxy, chat)
@@ -83,7 +70,7 @@ async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
     answers = [m.body for m in ann.messages(chat, daemon.user_id)]
     assert answers[2:] == ["echo: three", "echo: four"]
     assert of_notice not in sent(proxy, chat)[2:]
-    await answered(await current(ann), chat, "five")
+    await echoed_each(await current(ann), chat, "five")
 
 
 def no_master_key(answer: Json, user: str) -> None:
@@ -103,7 +90,7 @@ async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
     ann = await current("ann")
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
 
     def lying(request: Request, status: int, body: bytes) -> Action:
         if not request.path.endswith("/keys/query"):
@@ -116,9 +103,9 @@ async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
     await daemon.restart()
     await ann.wait_for(chat, lambda m: "no longer has" in m.body)
     await ann.send(chat, "two")
-    await until(lambda: states(daemon).count("untrusted") == 1)
+    await until(lambda: inbox_states(daemon).count("untrusted") == 1)
     await daemon.restart()
-    assert states(daemon).count("untrusted") == 1
+    assert inbox_states(daemon).count("untrusted") == 1
     proxy.after = pass_after
     await daemon.restart()
     await ann.wait_for(chat, lambda m: m.body == "echo: two")
@@ -134,16 +121,16 @@ async def test_where_somebody_has_changed_the_others_wait_with_them(
     chat, bens = await room(ann, daemon, encrypted=True), await room(ben, daemon, encrypted=True)
     group = await room(ann, daemon, ben, encrypted=True)
     await ann.make_identity(anew=True)
-    await told(ann, chat)
+    await identity_notice(ann, chat)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     await ben.send(group, "hello", **us)
-    await answered(ben, bens, "one")
+    await echoed_each(ben, bens, "one")
     await until(lambda: len(waiting(daemon)) == 1)
     assert sent(proxy, group) == []
     await trust(daemon, ann.user_id)
     answer = await ben.wait_for(group, lambda m: m.sender == daemon.user_id)
     assert answer.body.endswith("hello")
-    await answered(ann, chat, "two")
+    await echoed_each(ann, chat, "two")
     of_notice, later = sent(proxy, chat)
     assert of_notice != later
 
@@ -164,15 +151,15 @@ async def test_a_kill_at_any_step_tells_of_it_once(
     ann = await current("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     assert await daemon.stop() == 0
     await ann.make_identity(anew=True)
     await daemon.start({"logger": "aiosqlite", "steps": steps}, ready=False)
     assert await daemon.ended() < 0
     await daemon.start()
-    await told(ann, chat)
+    await identity_notice(ann, chat)
     await ann.send(chat, "two")
-    await until(lambda: "untrusted" in states(daemon))
+    await until(lambda: "untrusted" in inbox_states(daemon))
     await daemon.said_all()
     await daemon.restart()
     assert len(notices(daemon, "new cryptographic identity")) == 1
@@ -188,15 +175,15 @@ async def test_what_changes_again_is_told_again_and_trusted_anew(
     ann = await current("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     await ann.make_identity(anew=True)
-    await told(ann, chat)
+    await identity_notice(ann, chat)
     assert await daemon.stop() == 0
     await trust(daemon, ann.user_id)
     await ann.make_identity(anew=True)
     await daemon.start()
-    await told(ann, chat)
+    await identity_notice(ann, chat)
     await ann.send(chat, "two")
-    await until(lambda: "untrusted" in states(daemon))
+    await until(lambda: "untrusted" in inbox_states(daemon))
     await trust(daemon, ann.user_id)
     await ann.wait_for(chat, lambda m: m.body == "echo: two")

@@ -6,13 +6,13 @@ import signal
 
 import pytest
 
-from tests.test_interview import devices, terminal, told
 from tests.world.bot import Bot, Json
 from tests.world.homeserver import Homeserver
 from tests.world.model import Fail, ModelServer
 from tests.world.proxy import Action, Answer, Held, Proxy, Request
 from tests.world.scene import NewBot, NewPerson
-from tests.world.user import CLIENT
+from tests.world.typist import interviewed, models_listed
+from tests.world.user import CLIENT, devices_of
 
 FRIEND = "allowed user @nobody:wintermute.test"
 NOBODY, ELSEWHERE = "@nobody:wintermute.test", "@you:elsewhere.example"
@@ -50,7 +50,7 @@ async def test_accounts_are_tried_with_a_device_that_is_logged_out_again(
     code, found = await lines(daemon)
     assert (code, found[name][: len(said)]) == (int(said.startswith("fail")), said)
     assert found["encryption store"].startswith("none  encryption store: not tried")
-    assert devices(homeserver, login) == {login.device_id}
+    assert devices_of(homeserver, login) == {login.device_id}
     assert not (daemon.data / "matrix").exists()
 
 
@@ -86,7 +86,7 @@ async def test_ctrl_c_in_the_trial_of_a_password_leaves_no_device(
     """U-004: it ends, also where the password is refused."""
     daemon = await bot(await person("ann"), via=proxy.url, start=False)
     login = homeserver.login(daemon.user_id[1:].partition(":")[0])
-    before = devices(homeserver, login)
+    before = devices_of(homeserver, login)
 
     def interrupted(request: Request, status: int, body: bytes) -> Action:
         if not request.path.endswith("/login") or request.method != "POST":
@@ -100,11 +100,11 @@ async def test_ctrl_c_in_the_trial_of_a_password_leaves_no_device(
     for password in (None, "wrong"):
         if password:
             (daemon.config.parent / "password").write_text(password)
-        async with terminal("--config", daemon.config, "check") as typist:
+        async with interviewed("--config", daemon.config, "check") as typist:
             assert await typist.ended() == 1, typist.shown
         assert "homeserver" not in typist.shown  # no findings
     assert len(proxy.seen("POST", "/login")) == 2
-    assert devices(homeserver, login) == before
+    assert devices_of(homeserver, login) == before
 
 
 @pytest.mark.parametrize("way", ["well-known", "redirect"])
@@ -139,7 +139,7 @@ async def test_a_model_that_is_written_wrong_is_named_as_it_should_be(
         def lists(request: Request) -> Action:
             if key and request.authorization == f"Bearer {key}":
                 return Answer(401)
-            return told(["qwen3:8b"]) if request.path == "/v1/models" else None
+            return models_listed(["qwen3:8b"]) if request.path == "/v1/models" else None
 
         door.before = lists
         backend: Json = {"base_url": f"{door.url}{path}", "model": name}

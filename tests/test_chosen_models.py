@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.test_trouble import seconds_pass
-from tests.test_trouble_further import gone
-from tests.test_web_chat import CHAT, say, texts
+from tests.world.asking import gone
 from tests.world.clock import HeldClock
 from tests.world.delegating import behave, call
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ContextTooLarge, Empty, Fail, ModelServer, Step, Text
-from tests.world.web import web_served
+from tests.world.trouble import seconds_pass
+from tests.world.web import CHAT, chat_texts, post_message, web_served
 from wintermute.config.schema import Backend, Llm, Price, Roles, SubSessionSettings
 from wintermute.conversation.words import BACK
 from wintermute.messages import Usage
@@ -219,8 +218,8 @@ async def test_both_commands_are_there_in_the_browser(tmp_path: Path, model: Mod
         opened = open_house(tmp_path, None, llm=models(usual=model.url, cloud=cloud.url))
         async with opened as house, house.working(), web_served(house) as web:
             for n, line in enumerate(("/model cloud", "hello", "/usage")):
-                await say(web, line, f"k{n}")
+                await post_message(web, line, f"k{n}")
                 await house.settled()
-            shown = await texts(web, CHAT)
+            shown = await chat_texts(web, CHAT)
     assert shown[3] == "clever"
     assert "cloud: 1 call, 100 tokens in" in shown[5]

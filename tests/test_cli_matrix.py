@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.test_malformed_events import WRONG
 from tests.world.bot import Bot
+from tests.world.malformed import WRONG
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from wintermute.cli.matrix import NOT_RUNNING

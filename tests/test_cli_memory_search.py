@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_embeddings import needs_the_model
+from tests.world.embedder import needs_the_model
 from tests.world.terminal import Terminal
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock

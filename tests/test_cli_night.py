@@ -4,30 +4,31 @@ import json
 import re
 import shutil
 import sqlite3  # noqa: TID251  a look from outside
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
 
-from tests.test_cli_reconstruct import asks
-from tests.test_memory_beside import beside
 from tests.world.clock import SYSTEM
 from tests.world.duties import Back
-from tests.world.house import PROMPTS, House
+from tests.world.house import PROMPTS
 from tests.world.model import ModelServer
-from tests.world.nights import OLD, Fails, OldSkill, SmallNight, opened, remember
+from tests.world.nights import (
+    OLD,
+    Fails,
+    OldSkill,
+    SmallNight,
+    house_at,
+    night_at,
+    remember,
+)
 from tests.world.shelf import Shelf
-from tests.world.terminal import Terminal
-from wintermute.clock import Clock
+from tests.world.terminal import OWNER, YOU, Terminal, beside, with_model
 from wintermute.commands.tasks import NOTHING_TO_UNDO
-from wintermute.config.schema import Dreaming
 from wintermute.night.tidying import alone
 from wintermute.text import EMPTY_AT_SHELL
 
-YOU = "@you:example.org"
-OWNER = f"person:{YOU}"
 KNOWN = ("Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again")
-OFF = Dreaming(enabled=False)
 
 
 @pytest.fixture
@@ -37,34 +38,13 @@ def home(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def house_of(
-    home: Terminal, model: ModelServer, night: SmallNight, clock: Clock = SYSTEM
-) -> AbstractAsyncContextManager[House]:
-    return opened(home.data, model, clock, OFF, night, owner=YOU, zone="UTC")
-
-
-async def night_of(
-    home: Terminal, model: ModelServer, night: SmallNight, *texts: str, clock: Clock = SYSTEM
-) -> str:
-    """One night in the folder of a person; its id."""
-    async with house_of(home, model, night, clock) as house:
-        await remember(house, *texts, scope=OWNER)
-        before = len(await house.spoken())
-        async with house.working():
-            await house.incoming("/dream", sender=YOU)
-            await house.said(before + 1)
-            house.runner.ring("night")
-            await house.said(before + 2)
-        return str((await house.one("SELECT max(id) AS id FROM nights"))["id"])
-
-
 def texts(home: Terminal) -> list[str]:
     return sorted(fact["text"] for fact in home.json("memory", "list"))
 
 
 async def test_a_night_is_read_answered_and_taken_back(home: Terminal, model: ModelServer) -> None:
     """M-073, M-079, M-081: ids as they are printed; each answer once."""
-    name = await night_of(home, model, SmallNight(more=[OldSkill()]), *KNOWN)
+    name = await night_at(home, model, SmallNight(more=[OldSkill()]), *KNOWN)
     found = home.json("night", "report")
     assert found == home.json("night", "report", name)
     assert found == home.json("night", "report", found["date"])
@@ -119,7 +99,7 @@ async def test_what_is_not_there_is_told_with_what_is(home: Terminal, model: Mod
         == home.says("night", "report")
         == EMPTY_AT_SHELL["nights"] + "\n"
     )
-    name = await night_of(home, model, SmallNight(), *KNOWN)
+    name = await night_at(home, model, SmallNight(), *KNOWN)
     for verb in ("undo", "report"):
         assert home.refuses("night", verb, "20200101") == (
             f"wintermute: there is no night 20200101: the newest are {name}"
@@ -133,7 +113,7 @@ async def test_what_is_not_there_is_told_with_what_is(home: Terminal, model: Mod
 
 async def test_what_is_older_than_thirty_days_stays(home: Terminal, model: ModelServer) -> None:
     """M-065."""
-    name = await night_of(home, model, SmallNight(), *KNOWN, clock=Back(timedelta(days=31)))
+    name = await night_at(home, model, SmallNight(), *KNOWN, clock=Back(timedelta(days=31)))
     assert "30 days" in home.refuses("night", "undo", name)
     assert texts(home) == ["Has a dog", "Likes tea"]
     home.says("night", "run", "--phase", "housekeeping")
@@ -177,7 +157,7 @@ async def test_a_dry_run_leaves_no_trace_and_names_what_it_does_not_try(
 ) -> None:
     """M-073: neither of a night, nor of what somebody is writing into MEMORIES.txt."""
     shelf = Shelf.make(home.data / "wiki")
-    async with house_of(home, model, SmallNight(), Back(timedelta(hours=7))) as house:
+    async with house_at(home, model, SmallNight(), Back(timedelta(hours=7))) as house:
         async with house.working():
             for n in range(5):
                 await house.incoming(f"I planted {n} tulips", sender=YOU)
@@ -185,7 +165,7 @@ async def test_a_dry_run_leaves_no_trace_and_names_what_it_does_not_try(
         await remember(house, "Likes tea", "Has a dog", scope=OWNER)
         async with house.database.transaction() as tx:
             await tx.execute("UPDATE facts SET queued = 1 WHERE text = 'Has a dog'")
-    asks(home, model, "flat_file")
+    with_model(home, model, "flat_file")
     home.says("memory", "list")
     file = home.data / "MEMORIES.txt"
     file.write_text(edited := file.read_text() + "Plays the flute\n")
@@ -206,7 +186,7 @@ async def test_a_dry_run_says_that_it_does_not_compare_what_is_new(
     home: Terminal, model: ModelServer
 ) -> None:
     """M-073: a night begins by bringing that together with what is known, which takes a model."""
-    asks(home, model, "fts5")
+    with_model(home, model, "fts5")
     for text in ("Ann's boat is the red one by the lake", "Ann's boat is the red one by the pier"):
         home.says("memory", "add", text)
     ended = await beside(home, "night", "run", "--dry-run")
@@ -242,7 +222,7 @@ async def test_who_comes_second_is_told_who_is_at_work(home: Terminal) -> None:
 
 async def test_a_command_ends_what_a_kill_left(home: Terminal, model: ModelServer) -> None:
     """M-063: it goes on with that, and begins its own then."""
-    async with house_of(home, model, SmallNight()) as house:
+    async with house_at(home, model, SmallNight()) as house:
         store = house.stores.nights
         async with house.database.transaction() as tx:
             left = await store.begin(tx, SYSTEM.now().date(), "schedule")
@@ -255,12 +235,12 @@ async def test_a_command_ends_what_a_kill_left(home: Terminal, model: ModelServe
 @pytest.mark.slow
 async def test_a_failed_phase_is_exit_1_and_named(home: Terminal, model: ModelServer) -> None:
     """M-054, M-055."""
-    name = await night_of(home, model, SmallNight(more=[Fails()]), *KNOWN)
+    name = await night_at(home, model, SmallNight(more=[Fails()]), *KNOWN)
     said = home.says("night", "report", name)
     assert "fails             failed  0 -> 0" in said
     assert said.count("the disk is upside down") == 1
     for _ in range(2):
-        await night_of(home, model, SmallNight(more=[Fails()]))
+        await night_at(home, model, SmallNight(more=[Fails()]))
     told = home.run("status", "--all").stdout.decode()
     line = next(each for each in told.splitlines() if "nights:" in each)
     assert line.startswith("warn  nights: last ")

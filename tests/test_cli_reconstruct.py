@@ -2,49 +2,31 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.test_memory_beside import beside
-from tests.test_reconstruction import BOTH, LYON, ROME, answer
 from tests.world.clock import WITHIN, HeldClock
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
-from tests.world.terminal import Terminal
+from tests.world.reconstructed import BOTH, LYON, ROME, reconstruction
+from tests.world.terminal import Terminal, beside, with_model
 from wintermute.config.schema import Memory
 from wintermute.memory.fact import pieces_of
-from wintermute.templates import shipped_folder
 
 LETTER = "Dear all,\n\nAnn moved to Rome in May. She has a dog called Rex.\n\nYours, Bob"
 FACTS = ["Ann moved to Rome in May.", "Ann has a dog called Rex."]
 
 
-def asks(terminal: Terminal, model: ModelServer, memory: str) -> None:
-    """A configuration that asks the scripted model."""
-    shutil.copytree(shipped_folder(), terminal.data / "prompts", dirs_exist_ok=True)
-    config = terminal.folder / "config.yaml"
-    lines = [
-        "data_dir: data",
-        "matrix: {homeserver: http://localhost, user_id: '@bot:example.org',"
-        " password: {env: WINTERMUTE_PASSWORD}, owner: '@you:example.org'}",
-        f"llm: {{max_retries: 0, backends: {{local: {{base_url: '{model.url}', model: scripted}}}},"
-        " roles: {base: [local]}}",
-        f"memory: {{backend: {memory}, embeddings: {{provider: none}}}}",
-    ]
-    config.write_text("\n".join(lines) + "\n")
-
-
 async def test_the_queue_is_worked_when_somebody_asks(terminal: Terminal) -> None:
     """M-070, M-097: core is the daemon's, and that is said."""
     async with ModelServer(rules=False) as model:
-        asks(terminal, model, "fts5")
+        with_model(terminal, model, "fts5")
         for text in (LYON, ROME):
             assert (await beside(terminal, "memory", "add", text)).returncode == 0
-        model.script(answer(BOTH))
+        model.script(reconstruction(BOTH))
         done = await beside(terminal, "memory", "reconstruct")
         said = done.stdout.decode().splitlines()
         assert said[0] == "batches 1, kept 0, replaced 2, failed 0", done
@@ -59,12 +41,12 @@ async def test_the_queue_is_worked_when_somebody_asks(terminal: Terminal) -> Non
 async def test_a_model_that_is_down_leaves_the_queue_and_fails(terminal: Terminal) -> None:
     """M-043, M-070."""
     async with ModelServer(rules=False) as model:
-        asks(terminal, model, "fts5")
+        with_model(terminal, model, "fts5")
         await beside(terminal, "memory", "add", ROME)
         model.script(Fail(503))
         done = await beside(terminal, "memory", "reconstruct")
         assert (done.returncode, done.stdout) == (1, b"batches 0, kept 0, replaced 0, failed 1\n")
-        model.script(answer(ROME))
+        model.script(reconstruction(ROME))
         done = await beside(terminal, "memory", "reconstruct")
         assert done.stdout.startswith(b"batches 1, kept 1, replaced 0, failed 0\n")
 
@@ -76,7 +58,7 @@ async def test_a_long_text_is_taken_apart(terminal: Terminal, way: str) -> None:
     file.write_text(LETTER)
     words = ("add", "-") if way == "add" else ("import", "--split", str(file))
     async with ModelServer(rules=False) as model:
-        asks(terminal, model, "fts5")
+        with_model(terminal, model, "fts5")
         model.script(Text(json.dumps({"contents": FACTS})))
         done = await beside(terminal, "memory", *words, "--json", given=LETTER.encode())
         assert json.loads(done.stdout)["contents"] == FACTS, done
@@ -87,7 +69,7 @@ async def test_a_long_text_is_taken_apart(terminal: Terminal, way: str) -> None:
 async def test_a_text_that_no_model_takes_apart_is_kept_as_it_is(terminal: Terminal) -> None:
     """M-045."""
     async with ModelServer(rules=False) as model:
-        asks(terminal, model, "fts5")
+        with_model(terminal, model, "fts5")
         model.script(Text("no"), Text("no"))
         done = await beside(terminal, "memory", "add", "-", "--json", given=LETTER.encode())
         [kept] = json.loads(done.stdout)["contents"]
@@ -106,7 +88,7 @@ async def test_a_paragraph_with_a_secret_is_named_and_the_others_are_kept(
 ) -> None:
     """M-031, M-045: no model is shown it, nothing keeps it, and no output repeats it."""
     async with ModelServer(rules=False) as model:
-        asks(terminal, model, "fts5")
+        with_model(terminal, model, "fts5")
         model.script(step)
         done = await beside(terminal, "memory", "add", "-", given=SECRETIVE.encode())
         assert done.returncode == 1
@@ -124,7 +106,7 @@ async def test_a_paragraph_with_a_secret_is_named_and_the_others_are_kept(
 async def test_a_secret_below_its_name_is_refused_with_it(terminal: Terminal) -> None:
     """M-031."""
     async with ModelServer(rules=False) as model:
-        asks(terminal, model, "fts5")
+        with_model(terminal, model, "fts5")
         given = f"Password:\n\n{SECRET}".encode()
         done = await beside(terminal, "memory", "add", "-", given=given)
         assert (done.returncode, done.stdout) == (1, b"stored 0, known already 0\n")
@@ -138,7 +120,7 @@ async def test_each_part_of_a_long_text_is_kept_as_it_is_done(terminal: Terminal
     first, second = ("Ann lives in Rome. " * 300, "Tom lives in Bonn. " * 300)
     picked = [Text(json.dumps({"contents": [text[:18]]})) for text in (first, second)]
     async with ModelServer(rules=False) as model:
-        asks(terminal, model, "fts5")
+        with_model(terminal, model, "fts5")
         model.script(picked[0], Slow(gate, picked[1]))
         async with asyncio.TaskGroup() as group:
             given = f"{first}\n\n{second}".encode()
@@ -157,7 +139,7 @@ async def test_each_part_of_a_long_text_is_kept_as_it_is_done(terminal: Terminal
 
 async def test_a_text_that_is_too_long_is_refused_with_what_to_do(terminal: Terminal) -> None:
     async with ModelServer(rules=False) as model:
-        asks(terminal, model, "fts5")
+        with_model(terminal, model, "fts5")
         given = ("Ann lives in Rome. " * 11_000).encode()
         done = await beside(terminal, "memory", "add", "-", given=given)
         assert done.returncode == 1
@@ -294,7 +276,7 @@ async def test_what_a_person_says_of_a_long_text_holds_for_all_that_is_in_it(
         ("import", "--split", "--scope", bob, str(file)),
     )
     async with ModelServer(rules=False) as model:
-        asks(terminal, model, "fts5")
+        with_model(terminal, model, "fts5")
         for words in ways:
             model.script(Text(json.dumps({"contents": FACTS})))
             done = await beside(terminal, "memory", *words, given=LETTER.encode())

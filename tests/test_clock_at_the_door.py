@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.test_whose_device import answered, states, until
 from tests.world.bot import Bot
-from tests.world.clock import SYSTEM, WITHIN
+from tests.world.chats import echoed_each, inbox_states
+from tests.world.clock import SYSTEM, WITHIN, until
 from tests.world.duties import in_, once, promise
 from tests.world.model import ModelServer
 from tests.world.proxy import Answer, Proxy, Request
@@ -162,10 +162,10 @@ async def test_a_start_years_ahead_throws_nothing_away(
     daemon.set_clocks()
     await daemon.start()
     chat = await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     phone = await current(ann, identity=False)
     await phone.send(chat, "two")
-    await until(lambda: states(daemon).count("untrusted") == 1)
+    await until(lambda: inbox_states(daemon).count("untrusted") == 1)
     assert (await daemon.command("memory", "add", "Anna lives in Lyon"))[0] == 0
     await daemon.kill()
     daemon.change(
@@ -174,7 +174,7 @@ async def test_a_start_years_ahead_throws_nothing_away(
     daemon.set_clocks(wall=NEVER)
     await daemon.start()
     await schedule(daemon, "waits: the clock of this machine may be wrong")
-    await answered(ann, chat, "three")
+    await echoed_each(ann, chat, "three")
     daemon.set_clocks()
     await schedule(daemon, "wakes up for due tasks")
     await ann.share_identity(phone)

@@ -12,51 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
+from tests.world.configuration import GOOD, configuration, problem, problems
 from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config, Secret, key_name
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.errors import ConfigurationError
 
-GOOD = """\
-matrix:
-  homeserver: https://matrix.example.org
-  user_id: "@bot:example.org"
-  owner: "@ann:example.org"
-  password: {env: PASSWORD}
-llm:
-  backends:
-    local: {base_url: "http://127.0.0.1:8080/v1", model: small}
-"""
-ENVIRONMENT = {"PASSWORD": "correct horse", "KEY": "sk-123"}
-
-
-def read(folder: Path, text: str | bytes, environment: Mapping[str, str] = ENVIRONMENT) -> Config:
-    path = folder / "config.yaml"
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return read_config(path, environment)
-
-
-def problems(
-    folder: Path, text: str | bytes, environment: Mapping[str, str] = ENVIRONMENT
-) -> list[str]:
-    """The lines of the refusal, without the path before each."""
-    with pytest.raises(ConfigurationError) as refusal:
-        read(folder, text, environment)
-    lines = str(refusal.value).splitlines()
-    start = f"{folder / 'config.yaml'}:"
-    assert all(line.startswith(start) for line in lines)
-    return [line.removeprefix(start) for line in lines]
-
-
-def problem(folder: Path, text: str | bytes) -> str:
-    """The one line of a refusal with one problem."""
-    (line,) = problems(folder, text)
-    return line
-
 
 def test_a_short_file_is_enough(tmp_path: Path) -> None:
     """L-019: the defaults stand in the schema."""
-    config = read(tmp_path, GOOD)
+    config = configuration(tmp_path, GOOD)
     assert config.matrix.password == Secret("correct horse")
     assert config.loop.max_turns == 30
     assert config.sub_sessions.max_turns == 50
@@ -143,7 +108,7 @@ def test_an_endpoint_for_embeddings_names_a_backend_that_exists(tmp_path: Path) 
     assert problem(tmp_path, endpoint % ", backend: locl").endswith(
         "memory.embeddings.backend: no backend is called 'locl'; the nearest known one is local"
     )
-    there = read(tmp_path, endpoint % ", backend: local, query_prefix: 'query: '")
+    there = configuration(tmp_path, endpoint % ", backend: local, query_prefix: 'query: '")
     assert there.memory.embeddings.backend == "local"
     assert there.memory.embeddings.query_prefix == "query: "
 
@@ -188,11 +153,13 @@ def test_what_cannot_be_quiet_hours_is_named_with_its_line(
 ) -> None:
     """U-017: of both the one and the other, and not the whole day."""
     assert problem(tmp_path, f"{GOOD}quiet: {written}\n").startswith(said)
-    assert read(tmp_path, f"{GOOD}quiet: {{from: 22:00, to: 07:00}}\n").quiet.from_ == "22:00"
+    assert (
+        configuration(tmp_path, f"{GOOD}quiet: {{from: 22:00, to: 07:00}}\n").quiet.from_ == "22:00"
+    )
 
 
 def test_off_no_and_times_are_text_and_only_true_and_false_are_truths(tmp_path: Path) -> None:
-    config = read(
+    config = configuration(
         tmp_path,
         GOOD.replace("model: small", "model: 3:30") + "  roles: {base: [local]}\n"
         "timezone: UTC\nweb: {enabled: TRUE, host: no}\nmemory: {embeddings: {model: 2024-01-01}}\n"
@@ -203,7 +170,7 @@ def test_off_no_and_times_are_text_and_only_true_and_false_are_truths(tmp_path: 
     assert config.memory.embeddings.model == "2024-01-01"
     assert config.loop.max_seconds == 1000.0
     assert isinstance(config.dreaming.dedup_similarity, float)
-    off = read(tmp_path, GOOD.replace("matrix:\n", "matrix:\n  encryption: off\n"))
+    off = configuration(tmp_path, GOOD.replace("matrix:\n", "matrix:\n  encryption: off\n"))
     assert off.matrix.encryption == "off"
 
 
@@ -230,7 +197,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
 def test_an_empty_required_value_is_refused_and_an_empty_optional_one_is_none(
     tmp_path: Path,
 ) -> None:
-    assert read(tmp_path, GOOD + "  transcription:\n").llm.transcription is None
+    assert configuration(tmp_path, GOOD + "  transcription:\n").llm.transcription is None
     assert "loop: must be a section" in problem(tmp_path, GOOD + "loop:\n")
     assert "tools.files.roots: must be a list" in problem(
         tmp_path, GOOD + "tools: {files: {roots: }}\n"
@@ -271,7 +238,7 @@ def test_a_document_of_another_shape_names_what_is_missing(tmp_path: Path) -> No
 
 
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
-    assert read(tmp_path, b"\xef\xbb\xbf" + GOOD.encode()).timezone == "UTC"
+    assert configuration(tmp_path, b"\xef\xbb\xbf" + GOOD.encode()).timezone == "UTC"
 
 
 def test_a_missing_file_and_a_folder_say_what_to_do(tmp_path: Path) -> None:
@@ -331,9 +298,9 @@ data_dir: [hunter2]
 
 def test_a_secret_comes_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
-    config = read(tmp_path, with_password("{file: token}"))
+    config = configuration(tmp_path, with_password("{file: token}"))
     assert config.matrix.password == Secret("s3cret")
-    absolute = read(tmp_path, with_password(f"{{file: {tmp_path / 'token'}}}"))
+    absolute = configuration(tmp_path, with_password(f"{{file: {tmp_path / 'token'}}}"))
     assert absolute.matrix.password == Secret("s3cret")
 
 
@@ -345,9 +312,9 @@ def test_a_secret_that_is_not_beside_the_configuration_comes_from_the_credential
     (credentials / "token").write_text("of systemd")
     around = {"CREDENTIALS_DIRECTORY": str(credentials)}
     text = with_password("{file: token}")
-    assert read(tmp_path, text, around).matrix.password == Secret("of systemd")
+    assert configuration(tmp_path, text, around).matrix.password == Secret("of systemd")
     (tmp_path / "token").write_text("of the folder")
-    assert read(tmp_path, text, around).matrix.password == Secret("of the folder")
+    assert configuration(tmp_path, text, around).matrix.password == Secret("of the folder")
 
 
 @pytest.mark.parametrize(
@@ -375,7 +342,7 @@ def test_a_secret_that_cannot_be_had_is_named(tmp_path: Path, value: str, said: 
 def test_the_bot_needs_one_way_to_log_in(tmp_path: Path) -> None:
     token = with_password("null") + "\n"
     assert "matrix.password: is missing" in problem(tmp_path, token)
-    only_token = read(tmp_path, GOOD.replace("password: {env", "access_token: {env"))
+    only_token = configuration(tmp_path, GOOD.replace("password: {env", "access_token: {env"))
     assert only_token.matrix.device_id is None
     both = GOOD.replace("matrix:\n", "matrix:\n  access_token: {env: KEY}\n")
     assert "matrix.access_token: is set beside a password" in problem(tmp_path, both)
@@ -384,7 +351,7 @@ def test_the_bot_needs_one_way_to_log_in(tmp_path: Path) -> None:
 def test_the_secrets_of_a_configuration_are_known_and_hidden(tmp_path: Path) -> None:
     """L-050."""
     around = {"PASSWORD": 'a "b"\\c', "KEY": "sk-ü/1", "MCP": "third"}
-    config = read(
+    config = configuration(
         tmp_path,
         GOOD.replace("model: small", "model: small, api_key: {env: KEY}")
         + "tools: {mcp: {one: {env: {TOKEN: {env: MCP}}}}}\n",
@@ -409,7 +376,7 @@ def test_several_backends_need_a_base(tmp_path: Path) -> None:
     assert said.endswith(
         "llm.roles.base: is missing: several backends, so write which to use: local, other"
     )
-    config = read(tmp_path, TWO + "  roles: {base: [other, local]}\n")
+    config = configuration(tmp_path, TWO + "  roles: {base: [other, local]}\n")
     assert config.llm.roles.base == ("other", "local")
 
 
@@ -435,7 +402,7 @@ def test_an_answer_may_not_fill_the_whole_window(tmp_path: Path) -> None:
 
 def test_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
     text = GOOD + "data_dir: ../kept\ntools: {files: {roots: [notes, /x, ~/y]}}\n"
-    config = read(tmp_path, text)
+    config = configuration(tmp_path, text)
     assert config.data_dir == tmp_path / "../kept"
     assert config.tools.files.roots == (tmp_path / "notes", Path("/x"), Path.home() / "y")
 
@@ -496,13 +463,13 @@ def test_whatever_stands_in_the_file_it_is_read_or_refused(
     tmp_path: Path, text: str | bytes
 ) -> None:
     with contextlib.suppress(ConfigurationError):
-        read(tmp_path, text.encode("utf-8", "replace") if isinstance(text, str) else text)
+        configuration(tmp_path, text.encode("utf-8", "replace") if isinstance(text, str) else text)
 
 
 def test_an_address_ends_without_a_slash(tmp_path: Path) -> None:
     """Paths are put behind it."""
     text = GOOD.replace("example.org\n", "example.org/\n", 1).replace("8080/v1", "8080/v1//")
-    config = read(tmp_path, text)
+    config = configuration(tmp_path, text)
     assert config.matrix.homeserver == "https://matrix.example.org"
     assert config.llm.backends["local"].base_url == "http://127.0.0.1:8080/v1"
 
@@ -514,7 +481,7 @@ def test_what_a_server_wants_besides_is_taken_as_it_stands(tmp_path: Path) -> No
         ' id: "7", answer: no, chat_template_kwargs: {enable_thinking: false, tags: [a, 1.5]},'
         " env: {env: PASSWORD}}"
     )
-    config = read(tmp_path, GOOD.replace("model: small", f"model: small, extra: {extra}"))
+    config = configuration(tmp_path, GOOD.replace("model: small", f"model: small, extra: {extra}"))
     assert dict(config.llm.backends["local"].extra) == {
         "temperature": 0.3,
         "top_k": 20,
@@ -573,5 +540,5 @@ def test_the_longest_answer_is_a_quarter_of_the_window(
 ) -> None:
     """Of a large window as much as ever; a number in the file is taken as it is."""
     sizes = f"model: small, context_tokens: {window}, max_output_tokens: {written}"
-    config = read(tmp_path, GOOD.replace("model: small", sizes))
+    config = configuration(tmp_path, GOOD.replace("model: small", sizes))
     assert config.llm.backends["local"].longest_answer == longest

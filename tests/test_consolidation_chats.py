@@ -8,23 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.test_consolidation import CARP, PAGE_CALL, POND, asked, block, plan
-from tests.test_forgetting_messages import forgotten
-from tests.test_harvest import CLUB, Picker, say, talking
-from tests.test_harvest_outside import unlocked
-from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
-from tests.world.house import ANN, PROMPTS, ROOM, House
-from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.consolidated import (
+    CARP,
+    POND,
+    Scribe,
+    consolidate_chat,
+)
+from tests.world.forgetting import forgotten
+from tests.world.harvested import CLUB, say, talking, unlocked
+from tests.world.house import ANN, ROOM, House
+from tests.world.model import Calls, Fail, ModelServer, Slow, Step, Text, Use
+from tests.world.redacted import take_back
 from tests.world.shelf import INDEX, Shelf, page
-from wintermute.config.secrets import UNHIDDEN
 from wintermute.errors import WintermuteError
-from wintermute.llm.unasked import UnaskedModels
-from wintermute.pages.agents import BUILTIN
-from wintermute.pages.consolidation import Consolidation
-from wintermute.pages.page_writer import PageWriter, WriterPrompts
-from wintermute.pages.raw_material import ChatTalk, Consolidations
-from wintermute.templates import Template
 from wintermute.wiki.page_jobs import WikiJob
 
 pytestmark = pytest.mark.breaks("edited wiki", perhaps=True)
@@ -34,58 +31,13 @@ GROUP: dict[str, Any] = {"room": "!club:test", "scope": CLUB, "direct": False}
 BENS: dict[str, Any] = {"room": "!ben:test", "sender": BEN, "name": "Ben", "origin": "other"}
 
 
-class Pages:
-    """A model that writes down all it is shown, and answers everything else as before."""
-
-    def __init__(self, model: ModelServer) -> None:
-        self.model = model
-        self.step: Step | None = None
-        self.talk = Picker(model)
-        model.keyed(self._choose)
-
-    def _choose(self, seen: Seen) -> Step | None:
-        if "\n<transcript>\n" not in asked(seen):
-            return self.talk.answers.get(seen.last_user)
-        if PAGE_CALL.search(asked(seen)) is None:
-            return plan(POND)
-        now = block(seen, "memory")
-        said = " ".join(block(seen, "transcript").split())
-        lines = CARP if now.startswith("(") else now
-        return self.step or Text(f"{lines}\n\nSaid: {len(said)}.\n")
-
-    @property
-    def shown(self) -> list[str]:
-        """The conversations that plans were asked of."""
-        found = (seen for seen in self.model.requests if "# Now: the plan" in asked(seen))
-        return [block(seen, "transcript") for seen in found]
-
-
 def shelf_of(house: House) -> Shelf:
     """The owner's store, with an index that a page can be linked from."""
     return Shelf.make(house.stores.wiki.root)
 
 
-def at_work(house: House) -> Consolidation:
-    """What a night or a command uses."""
-    kept = Consolidations(house.stores, house.clock)
-    prompts = (
-        Template(PROMPTS, f"consolidation/{name}.md") for name in ("default", "plan", "page")
-    )
-    writer = PageWriter(UnaskedModels(house.models), WriterPrompts(*prompts), kept)
-    return Consolidation(
-        *(house.stores.wiki, {BUILTIN: writer}, house.clock, house.stores.tasks.zone),
-        kept,
-        UNHIDDEN,
-    )
-
-
-async def consolidate(house: House, room: str = ROOM) -> WikiJob | None:
-    kept = Consolidations(house.stores, house.clock)
-    return await at_work(house).consolidate(ChatTalk(kept, room), BUILTIN)
-
-
 async def applied(house: House, room: str = ROOM) -> WikiJob:
-    job = await consolidate(house, room)
+    job = await consolidate_chat(house, room)
     assert job is not None
     assert job.status == "applied", job.reason
     return job
@@ -95,7 +47,7 @@ async def test_what_was_said_since_the_last_time_is_made_into_pages(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """W-058: people's words and the answers, each message once, then nothing is left."""
-    pages = Pages(model)
+    pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         said = await say(house, ["I planted 12 tulips", "and 3 roses"])
@@ -113,13 +65,13 @@ async def test_what_was_said_since_the_last_time_is_made_into_pages(
             "episodic-raw/20260504/chat/0004-assistant.md": "echo: and 3 roses\n",
         }
         assert json.loads(shelf.read("meta/conversations.json")) == [first.raw_copy]
-        assert await consolidate(house) is None
+        assert await consolidate_chat(house) is None
         more = await say(house, ["a frog came"])
         second = await applied(house)
         assert "a frog came" in pages.shown[1]
         assert "tulips" not in pages.shown[1]
         assert second.raw_copy == "episodic-raw/20260504/chat-1"
-        assert await consolidate(house) is None
+        assert await consolidate_chat(house) is None
         files = await house.rows(
             "SELECT event_id, path FROM raw_messages ORDER BY consolidation, path"
         )
@@ -142,7 +94,7 @@ async def test_only_a_direct_chat_of_the_owner_becomes_pages(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """W-058: never a group, another person's chat, or what is no conversation."""
-    pages = Pages(model)
+    pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.pages()
@@ -150,10 +102,10 @@ async def test_only_a_direct_chat_of_the_owner_becomes_pages(
         await say(house, ["Ben speaks"], **BENS)
         for room in ("!club:test", "!ben:test"):
             with pytest.raises(WintermuteError, match="not a direct chat of the owner"):
-                await consolidate(house, room)
+                await consolidate_chat(house, room)
         for name in ("!other:test", "", "%", "nowhere"):
             with pytest.raises(WintermuteError, match="no conversation"):
-                await consolidate(house, name)
+                await consolidate_chat(house, name)
         rows = await house.rows("SELECT 1 FROM consolidations")
     assert (rows, pages.shown, shelf.jobs()) == ([], [], [])
     assert shelf.pages() == before
@@ -163,13 +115,13 @@ async def test_a_room_that_was_a_group_for_a_while_keeps_that_to_itself(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """W-058: only what was said in private is read, when it is private again."""
-    pages = Pages(model)
+    pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf_of(house)
         await say(house, ["alone"])
         await say(house, ["with others"], scope=CLUB, direct=False)
         with pytest.raises(WintermuteError, match="not a direct chat"):
-            await consolidate(house)
+            await consolidate_chat(house)
         await say(house, ["alone again"])
         await applied(house)
     [read] = pages.shown
@@ -177,7 +129,7 @@ async def test_a_room_that_was_a_group_for_a_while_keeps_that_to_itself(
 
 
 async def test_a_conversation_can_be_named_by_its_id(tmp_path: Path, model: ModelServer) -> None:
-    Pages(model)
+    Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf_of(house)
         await say(house, ["12 tulips"])
@@ -190,14 +142,14 @@ async def test_what_came_to_nothing_is_read_again_the_next_time(
     tmp_path: Path, model: ModelServer, step: Step
 ) -> None:
     """W-065: no copy and no row is left of it, and no page."""
-    pages = Pages(model)
+    pages = Scribe(model)
     pages.step = step
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.pages()
         await say(house, ["12 tulips"])
         for _ in range(2):
-            job = await consolidate(house)
+            job = await consolidate_chat(house)
             assert job is not None
             assert (job.status == "applied", job.raw_copy) == (False, "")
             assert (shelf.pages(), shelf.raw()) == (before, {})
@@ -216,7 +168,7 @@ async def test_what_is_taken_back_while_the_model_writes_is_on_no_page(
 ) -> None:
     """M-030, F-027: nor in a copy; what is left is read the next time."""
     model.allow("redaction", perhaps=True)
-    pages = Pages(model)
+    pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.pages()
@@ -224,7 +176,7 @@ async def test_what_is_taken_back_while_the_model_writes_is_on_no_page(
         gate = asyncio.Event()
         pages.step = Slow(gate, Text(CARP))
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(consolidate(house))
+            work = group.create_task(consolidate_chat(house))
             await model.request_arrived(len(said) + 2)
             await take_back(house, said[1])
             gate.set()
@@ -244,7 +196,7 @@ async def test_the_last_wording_counts_and_what_is_decrypted_late_is_read_once(
 ) -> None:
     """W-058, M-026: as the harvest reads."""
     model.allow("edit", perhaps=True)
-    pages = Pages(model)
+    pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf_of(house)
         [first] = await say(house, ["I live in Lyon"])
@@ -256,7 +208,7 @@ async def test_the_last_wording_counts_and_what_is_decrypted_late_is_read_once(
         await applied(house)
         await unlocked(house, "I keep bees")
         await applied(house)
-        assert await consolidate(house) is None
+        assert await consolidate_chat(house) is None
         named = {row["event_id"] for row in await house.rows("SELECT event_id FROM raw_messages")}
     assert {first, "$edit", "$locked"} <= named
     whole = "\n".join(pages.shown)
@@ -275,7 +227,7 @@ async def test_what_comes_from_outside_is_not_shown_and_its_copy_is_marked(
     notes.mkdir()
     data.mkdir()
     (notes / "page.txt").write_text("The yacht Belle is Ann's.")
-    pages = Pages(model)
+    pages = Scribe(model)
     pages.talk.answers["read it"] = Calls((Use("read_file", {"path": str(notes / "page.txt")}),))
     async with talking(data, model, HeldClock(), roots=[notes]) as house:
         shelf = shelf_of(house)
@@ -294,7 +246,7 @@ async def test_what_comes_from_outside_is_not_shown_and_its_copy_is_marked(
 @pytest.mark.slow
 async def test_a_long_talk_is_read_whole_at_once(tmp_path: Path, model: ModelServer) -> None:
     """W-058: also more than one look at the inbox finds."""
-    Pages(model)
+    Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         await say(house, ["the first"])
@@ -308,7 +260,7 @@ async def test_a_long_talk_is_read_whole_at_once(tmp_path: Path, model: ModelSer
                 " FROM n, inbox WHERE body = 'the first'"
             )
         await applied(house)
-        assert await consolidate(house) is None
+        assert await consolidate_chat(house) is None
     said = [text for path, text in shelf.raw().items() if path.endswith("-user.md")]
     assert len(said) == 1001
     assert len({*said}) == 1001
@@ -318,7 +270,7 @@ async def test_a_job_that_was_recorded_and_not_put_in_place_is_taken_back(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """W-065: as a kill between the two leaves it; what was said is read again."""
-    pages = Pages(model)
+    pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.pages()
@@ -345,14 +297,14 @@ async def test_a_job_that_was_put_in_place_is_known_to_be(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """W-058: killed right behind it, each message is still read once."""
-    Pages(model)
+    Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf_of(house)
         await say(house, ["12 tulips"])
         await applied(house)
         async with house.database.transaction() as tx:
             await tx.execute("UPDATE consolidations SET settled = 0")
-        assert await consolidate(house) is None
+        assert await consolidate_chat(house) is None
         [row] = await house.rows("SELECT settled FROM consolidations")
     assert row["settled"] == 1
 
@@ -361,7 +313,7 @@ async def test_a_page_that_a_chat_would_take_away_waits_and_the_chat_is_read(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """W-064: it would be proposed again each night, else."""
-    pages = Pages(model)
+    pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         shelf.write(POND, page("# Pond\n\nMine.\n\n[[Garden]]"))
@@ -373,7 +325,7 @@ async def test_a_page_that_a_chat_would_take_away_waits_and_the_chat_is_read(
         assert (job.changed_files, job.proposed, job.change_set) == ((), (POND,), None)
         [wish] = await house.stores.decisions.waiting(SCOPE, "page")
         assert (wish.before, "Another's." in wish.after) == ((POND,), True)
-        assert await consolidate(house) is None
+        assert await consolidate_chat(house) is None
     assert shelf.pages() == before
 
 
@@ -381,7 +333,7 @@ async def test_an_undo_in_the_chat_takes_pages_back_and_names_them(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """Issue 20, 7: page changes by us are change sets; what a person edited since stays."""
-    Pages(model)
+    Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.read(INDEX)
@@ -401,7 +353,7 @@ async def test_a_deleted_message_of_few_letters_goes_from_its_raw_copy(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: too short to be looked for, it is known by its event; the rest of the copy stays."""
-    Pages(model)
+    Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house, house.working():
         shelf = shelf_of(house)
         short, _ = await say(house, ["12 tulips", "and 3 roses came in May"])
@@ -421,13 +373,13 @@ async def test_what_a_job_proposed_goes_with_it_when_it_came_to_nothing(
 ) -> None:
     """W-065: the raw copy that it cites is gone as well."""
     async with talking(tmp_path, model, HeldClock()) as house:
-        pages, shelf = Pages(model), shelf_of(house)
+        pages, shelf = Scribe(model), shelf_of(house)
         shelf.write(POND, page("# Pond\n\nWritten by me."))
         pages.step = Text(page("# Pond\n\nOther words."))
         await say(house, ["My pond is deep."])
 
         (shelf.root / "sleep" / "applying" / "in the way").mkdir(parents=True)
-        job = await consolidate(house)
+        job = await consolidate_chat(house)
         assert job is not None
         assert job.status == "failed"
         states = await house.stores.database.scalars("SELECT state FROM decisions")

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from peewee import SqliteDatabase
 
-from tests.test_kill_drafts import arm
 from tests.world.bot import Bot, Json
 from tests.world.clock import FakeClock
 from tests.world.copied import RESTORED, heard, noticed, talk
 from tests.world.homeserver import Homeserver
+from tests.world.killing import kill_at_send
 from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, Scene
@@ -122,7 +122,7 @@ async def test_who_is_killed_while_the_value_changes_is_no_copy(
     await talk(ann, chat, "one")
     assert await daemon.stop() == 0
     if strike.request:
-        arm(proxy, daemon, 1, strike.request, PART)
+        kill_at_send(proxy, daemon, 1, strike.request, PART)
     steps = [list(step) for step in strike.steps]
     trigger: Json | None = {"logger": strike.logger, "steps": steps} if steps else None
     await daemon.start(trigger, ready=False)

@@ -2,130 +2,32 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.world.clock import HeldClock
+from tests.world.core_pages import (
+    PAGE,
+    SCOPE,
+    at_work,
+    batch,
+    core_questions,
+    keep,
+    over,
+    quarter,
+    updates_ended,
+    waits,
+    wish,
+)
 from tests.world.delegating import until
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.model import Calls, Fail, ModelServer, Slow, Step, Text, Use
 from tests.world.request_rules import canary
 from wintermute.learning.core_update import NAME
-from wintermute.learning.reconstruction import KIND, SILENCE
 from wintermute.memory.core import EMPTY_CORE
 from wintermute.memory.fact import EXPLICIT, Source
 
-SCOPE = f"person:{ANN}"
 CLUB = "room:!club:test"
-KEEP = "keep: "
-PAGE = "# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n- Never call Ann before 10:00.\n\n# USER\n"
 MORE = f"{PAGE}- Ann is a nurse.\n"
-
-
-def is_core(seen: Seen) -> bool:
-    return "\n<current_core_markdown>\n" in str(seen.messages[0]["content"])
-
-
-def wish(page: str | None) -> Text:
-    """What a model answers."""
-    return Text(json.dumps({"should_update": page is not None, "core_markdown": page}))
-
-
-def asked(model: ModelServer) -> list[str]:
-    return [str(seen.messages[0]["content"]) for seen in model.requests if is_core(seen)]
-
-
-def keeps(seen: Seen) -> Step | None:
-    """What it is told to keep it keeps."""
-    _, _, entries = seen.last_user.partition(KEEP)
-    if not entries or seen.messages[-1]["role"] == "tool":
-        return None
-    return Calls(tuple(Use("append_memory", entry) for entry in json.loads(entries)))
-
-
-@asynccontextmanager
-async def at_work(
-    folder: Path, model: ModelServer, *steps: Step, **more: Any
-) -> AsyncIterator[House]:
-    """A house whose model answers so when it is asked for a page, and keeps what it is told to."""
-    left = list(steps)
-
-    def choose(seen: Seen) -> Step | None:
-        if is_core(seen):
-            return left.pop(0) if left else None
-        return keeps(seen)
-
-    model.updates_core = True
-    model.allow("edited core", perhaps=True)
-    model.keyed(choose)
-    opened = open_house(folder, model.url, prompts=PROMPTS, clock=HeldClock(), **more)
-    async with opened as house, house.working():
-        yield house
-
-
-async def learn(
-    house: House,
-    *texts: str,
-    room: str = ROOM,
-    scope: str | None = None,
-    source: Source = "harvest",
-) -> list[str]:
-    """Somebody says what the assistant keeps; the ids of that."""
-    entries = [{"entry": text, "source": source} for text in texts]
-    await house.incoming(KEEP + json.dumps(entries), room=room, scope=scope)
-    await house.settled()
-    rows = await house.rows("SELECT id, text FROM facts WHERE scope = ?", scope or SCOPE)
-    ids = {row["text"]: row["id"] for row in rows}
-    return [ids[text] for text in texts]
-
-
-async def quarter(house: House) -> None:
-    """Fifteen quiet minutes pass: what was learnt is a batch."""
-    assert isinstance(house.clock, HeldClock)
-    await house.clock.move(SILENCE.total_seconds())
-    house.runner.ring(KIND)
-
-
-async def batch(house: House, *texts: str, source: Source = "harvest", batches: int = 1) -> None:
-    """Learn these, and wait for the end of the core update that follows."""
-    before = await ended(house)
-    await learn(house, *texts, source=source)
-    await quarter(house)
-
-    async def over() -> bool:
-        house.runner.ring(NAME)
-        return await ended(house) == before + batches
-
-    await until(over)
-
-
-async def over(house: House) -> None:
-    async def is_over() -> bool:
-        house.runner.ring(NAME)
-        return await ended(house) == 1
-
-    await until(is_over)
-
-
-async def ended(house: House) -> int:
-    """How many updates came to an end, well or not."""
-    query = "SELECT 1 FROM jobs WHERE name = ? AND (state IN ('done', 'failed') OR attempts > 0)"
-    return len(await house.rows(query, NAME))
-
-
-async def waits(house: House, number: int = 1) -> None:
-    """Wait until so many updates wait for what passes by itself."""
-
-    async def put_off() -> bool:
-        house.runner.ring(NAME)
-        query = "SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting' AND not_before IS NOT NULL"
-        return len(await house.rows(query, NAME)) == number
-
-    await until(put_off)
 
 
 async def test_what_is_new_goes_on_the_page_once_with_its_way_back(
@@ -149,7 +51,7 @@ async def test_what_is_new_goes_on_the_page_once_with_its_way_back(
         assert json.loads(change["evidence"]) == [fact["id"]]
         await house.incoming("hello")
         await house.settled()
-    question = asked(model)[1]
+    question = core_questions(model)[1]
     data = question.partition("\n\n<")[2]
     assert data == (
         f"current_core_markdown>\n{PAGE.strip()}\n</current_core_markdown>\n"
@@ -167,7 +69,7 @@ async def test_a_page_that_repeats_the_example_is_refused(
     async with at_work(tmp_path, model, wish(copied), wish(copied)) as house:
         await batch(house, "Ann is a nurse.")
     assert (tmp_path / "core.md").read_text() == PAGE
-    assert len(asked(model)) == 2
+    assert len(core_questions(model)) == 2
 
 
 async def test_whoever_has_no_page_gets_one_at_the_first_update(
@@ -175,11 +77,11 @@ async def test_whoever_has_no_page_gets_one_at_the_first_update(
 ) -> None:
     """M-012, M-013, M-049: each scope its own, and no word of another's in the question."""
     async with at_work(tmp_path, model, wish(MORE), wish(MORE)) as house:
-        await learn(house, f"Knows {canary(CLUB)}.", room="!club:test", scope=CLUB)
+        await keep(house, f"Knows {canary(CLUB)}.", room="!club:test", scope=CLUB)
         await batch(house, f"Knows {canary(SCOPE)}.", batches=2)
         for scope in (SCOPE, CLUB):
             assert house.stores.places.core(scope).read_text() == MORE
-    questions = asked(model)
+    questions = core_questions(model)
     for question in questions:
         assert f"<current_core_markdown>\n{EMPTY_CORE.strip()}\n</current_core" in question
     words = [[canary(scope) in question for scope in (SCOPE, CLUB)] for question in questions]
@@ -198,7 +100,7 @@ async def test_a_page_that_is_to_stay_is_not_even_touched(
         assert await house.rows("SELECT * FROM changes WHERE kind = 'core'") == []
     after = core.stat()
     assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
-    assert len(asked(model)) == 1
+    assert len(core_questions(model)) == 1
 
 
 async def test_what_may_come_from_outside_is_never_asked_about(
@@ -221,7 +123,7 @@ async def test_what_may_come_from_outside_is_never_asked_about(
         await house.incoming("/new")
         await house.settled()
         await batch(house, "Ann is a nurse.")
-    (question,) = asked(model)
+    (question,) = core_questions(model)
     assert question.endswith(
         "<candidate_new_memories>\n- Ann is a nurse.\n</candidate_new_memories>\n"
     )
@@ -232,7 +134,7 @@ async def test_what_is_taken_back_before_a_model_answers_is_not_asked_about(
 ) -> None:
     """M-046."""
     async with at_work(tmp_path, model, Fail(503)) as house:
-        await learn(house, "Ann lives in Lyon.")
+        await keep(house, "Ann lives in Lyon.")
         await quarter(house)
         await waits(house)
         await house.incoming("/undo")
@@ -240,7 +142,7 @@ async def test_what_is_taken_back_before_a_model_answers_is_not_asked_about(
         assert await house.stores.facts.live(SCOPE) == []
         await quarter(house)
         await over(house)
-    assert len(asked(model)) == 1
+    assert len(core_questions(model)) == 1
 
 
 HOSTILE: dict[str, Step] = {
@@ -279,7 +181,7 @@ async def test_an_answer_that_is_no_page_changes_nothing(
         assert (tmp_path / "core.md").read_text() == PAGE
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == ["Ann is a nurse."]
         assert await house.rows("SELECT * FROM changes WHERE kind = 'core'") == []
-    assert len(asked(model)) == 2
+    assert len(core_questions(model)) == 2
     assert "job failed name=core" in caplog.text
 
 
@@ -287,11 +189,11 @@ async def test_a_model_that_is_away_is_asked_later(tmp_path: Path, model: ModelS
     """M-052: the facts stay meanwhile, and nothing counts as a failure."""
     (tmp_path / "core.md").write_text(PAGE)
     async with at_work(tmp_path, model, Fail(503), wish(MORE)) as house:
-        await learn(house, "Ann is a nurse.")
+        await keep(house, "Ann is a nurse.")
         await quarter(house)
         await waits(house)
         assert (tmp_path / "core.md").read_text() == PAGE
-        assert await ended(house) == 0
+        assert await updates_ended(house) == 0
         await quarter(house)
         await over(house)
         assert (tmp_path / "core.md").read_text() == MORE
@@ -367,19 +269,19 @@ async def test_an_edit_made_meanwhile_wins(tmp_path: Path, model: ModelServer) -
     held, mine = asyncio.Event(), f"{PAGE}- Ann is on holiday.\n"
     (tmp_path / "core.md").write_text(PAGE)
     async with at_work(tmp_path, model, Slow(held, wish(MORE))) as house:
-        await learn(house, "Ann is a nurse.")
+        await keep(house, "Ann is a nurse.")
         await quarter(house)
 
         async def is_asked() -> bool:
             house.runner.ring(NAME)
-            return await ended(house) == 0 and bool(asked(model))
+            return await updates_ended(house) == 0 and bool(core_questions(model))
 
         await until(is_asked)
         (tmp_path / "core.md").write_text(mine)
         held.set()
 
         async def over() -> bool:
-            return await ended(house) == 1
+            return await updates_ended(house) == 1
 
         await until(over)
         assert (tmp_path / "core.md").read_text() == mine
@@ -405,11 +307,11 @@ async def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(
     core = tmp_path / "core.md"
     core.write_text(f"{PAGE}\n# MORE\n")
     async with at_work(tmp_path, model, wish(MORE)) as house:
-        await learn(house, "Ann is a nurse.")
+        await keep(house, "Ann is a nurse.")
         await quarter(house)
         await waits(house)
         assert core.read_text() == f"{PAGE}\n# MORE\n"
-    assert asked(model) == []
+    assert core_questions(model) == []
 
 
 async def test_a_small_model_only_adds(tmp_path: Path, model: ModelServer) -> None:
@@ -428,7 +330,7 @@ async def test_the_question_says_what_may_go_on_the_page(
     """M-050: all three, one section each, few bullets."""
     async with at_work(tmp_path, model, wish(None)) as house:
         await batch(house, "Ann is a nurse.")
-    (question,) = asked(model)
+    (question,) = core_questions(model)
     for words in (
         *("only if all three hold", "- durable:", "- material:", "- confident:"),
         *("temporary, about one session", "a record of what happened", "speculation stays out"),

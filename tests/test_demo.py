@@ -25,9 +25,10 @@ from urllib.request import urlopen
 import pytest
 
 from tests.full_config import full_config
-from tests.world.clock import TICK, WITHIN
+from tests.world.clock import WITHIN
 from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Homeserver, Login
+from tests.world.processes import descendants, survivors
 from tests.world.scene import NewName, NewPerson
 from tests.world.user import Message
 from wintermute.config.read import environment, read_config
@@ -108,36 +109,6 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     assert process.stderr is not None
     code = process.wait(PATIENCE)
     return code, process.stderr.read()
-
-
-def descendants(pid: int) -> set[int]:
-    """The processes started by a process, and by those."""
-    parents: dict[int, set[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            _, _, rest = stat.read_text().rpartition(") ")
-        except OSError:
-            continue
-        parents.setdefault(int(rest.split()[1]), set()).add(int(stat.parent.name))
-    children = parents.get(pid, set())
-    return children | {found for child in children for found in descendants(child)}
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
-    except OSError:
-        return False
-    return not rest.startswith("Z")
-
-
-def survivors(pids: set[int], within: float) -> set[int]:
-    """Who is still there after so long; nobody as soon as nobody is."""
-    looks = int(within / TICK)
-    while (alive := set(filter(is_alive, pids))) and looks:
-        select.select([], [], [], TICK)
-        looks -= 1
-    return alive
 
 
 def homeserver_rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.full_config import full_config
-from tests.test_docs import NAME, ROOT, dotted, understood
+from tests.world.manual import NAME, ROOT, dotted, understood
 from wintermute.commands.chat import NAMES
 
 DESIGN = ROOT / "docs" / "design.md"

@@ -3,20 +3,17 @@
 import asyncio
 import os
 import resource
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.test_newcomer import settings
-from tests.test_soft_logout import expire
-from tests.world.bot import Bot, said
+from tests.world.bot import Bot, bare_settings, said
 from tests.world.clock import promptly
 from tests.world.copied import talk
-from tests.world.missing import NO_MOUNT
+from tests.world.logins import expire
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
@@ -158,7 +155,7 @@ async def test_a_corrupt_database_is_found_before_the_first_login(
     python: Interpreter, tmp_path: Path
 ) -> None:
     """F-008, issue 14 point 6: nobody has to wait for a homeserver that is away to be told."""
-    config = settings(tmp_path / "bot")
+    config = bare_settings(tmp_path / "bot")
     (tmp_path / "bot" / "data" / "wintermute.db").write_bytes(b"no database" * 1000)
     await Bot(config, python).command("--help")  # what the tests start commands with is warm then
     async with promptly(2):
@@ -285,23 +282,6 @@ async def no_byte_left(daemon: Bot) -> AsyncIterator[None]:
             file.write(b"x" * 4096)
     yield
     filler.unlink()
-
-
-@pytest.fixture
-def own_disk() -> Iterator[Callable[[Path], None]]:
-    """Makes a folder a small disk, where we may."""
-    mounted: list[Path] = []
-
-    def mount(folder: Path) -> None:
-        folder.mkdir(mode=0o700)
-        words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(folder)]
-        if subprocess.run(words, capture_output=True, check=False).returncode:
-            pytest.skip(NO_MOUNT)
-        mounted.append(folder)
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import click
@@ -16,17 +15,15 @@ import pytest
 import yaml
 
 from tests.full_config import full_config
+from tests.world.manual import NAME, ROOT, dotted, understood
 from tests.write_docs import DEFINITIONS, DOCS, PAGES, commands
-from wintermute.cli.main import cli
 from wintermute.commands.chat import NAMES
 from wintermute.text import EMPTY_AT_SHELL
 
-ROOT = DOCS.parent
 README = ROOT / "README.md"
 WRITTEN = [README, *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("[CS]*.md"))]
 PLANNED = {DOCS / "design.md", *(DOCS / "acceptance").iterdir(), *(DOCS / "notes").iterdir()}
 """Pages that speak of what is not there yet as well."""
-NAME = "wintermute"
 BLOCK = re.compile(r"^(<!-- runs -->\n)?```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -68,29 +65,6 @@ def examples() -> list[tuple[str, list[str]]]:
         for text in (*(text for _, text in shell_blocks(page)), *indented(page)):
             found += [(page.name, call) for call in simple_commands(text)]
     return [(where, call[1:]) for where, call in found if call and Path(call[0]).name == NAME]
-
-
-def understood(words: list[str]) -> None:
-    """Let the command line read this, and not do it. Raises: click.UsageError."""
-    # A command keeps the help option of the first context it is read in, for all that come after.
-    command, context = cli, click.Context(cli, info_name=NAME, **cli.context_settings)
-    found: click.Command = command
-    while isinstance(found, click.Group):
-        _, words, _ = found.make_parser(context).parse_args(list(words))
-        if not words:
-            return
-        name, inner, words = found.resolve_command(context, words)
-        assert inner is not None
-        found, context = inner, click.Context(inner, context, info_name=name)
-    found.make_context(context.info_name, words, parent=context.parent).close()
-
-
-def dotted(section: Any, before: str = "") -> Iterator[str]:
-    for name, value in section.items():
-        if isinstance(value, dict) and value:
-            yield from dotted(value, f"{before}{name}.")
-        else:
-            yield before + name
 
 
 def slug(heading: str) -> str:

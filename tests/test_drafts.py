@@ -5,25 +5,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.test_scopes_at_the_door import come_in
 from tests.tiers import tiered
-from tests.world.clock import HeldClock
-from tests.world.desk import ROOM
-from tests.world.drafts import LIVE, WORDS, GrowingTalk, only_edits
+from tests.world.chats import come_in
+from tests.world.drafts import LIVE, WORDS, GrowingTalk, only_edits, went_out
 from tests.world.model import Calls, Drip, Fail, Hang, ModelServer, Slow, Text, Use
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import JS, Scene
 from wintermute.conversation import words
 from wintermute.mailbox.growing import REFUSED_EDIT
-from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix.content import GROWS_MOST, grown, json_size, parts
-from wintermute.matrix.drafts import MOST_EDITS, DraftRow, Drafts
+from wintermute.matrix.drafts import MOST_EDITS
 from wintermute.matrix.outbox import BURST, PER_SECOND, Pace
-
-ASKED = Waiting(
-    *(1, "$asked", "talk", ROOM, "@ann:here", "ann", "owner", "message", "why?", True, "casting"),
-    *(None, HeldClock().now(), HeldClock().now()),
-)
 
 
 @pytest.mark.parametrize("encrypted", tiered({"plain": False, "encrypted": True}, ["plain"]))
@@ -236,27 +228,6 @@ async def test_an_answer_that_was_kept_back_rings_when_the_room_is_private_again
 
 
 STEADY = [0.8, 1.8, 2.8, 4.8, 6.8, 9.8, 13.8, 18.8, 25.8, 35.8, 45.8, 55.8]
-
-
-def went_out(pieces: dict[float, str], seconds: float) -> list[tuple[float, str]]:
-    """Times and texts of what goes out, of pieces that come at these seconds; "⚙" is a tool."""
-    clock, found = HeldClock(), list[tuple[float, str]]()
-    drafts, begun = Drafts(clock, shows=True), clock.monotonic()
-    drafts.attend(ASKED)
-    for tick in range(int(seconds * 10) + 1):
-        for piece in filter(None, [pieces.get(tick / 10)]):
-            rings = drafts.use("talk", "reading a file") if piece == "⚙" else None
-            rings = drafts.say("talk", "" if piece == "new" else piece) if rings is None else rings
-            assert not rings or (rings == ROOM and drafts.growing() == [("talk", ROOM)])
-        if drafts.due_in(("talk", ROOM)) == 0:
-            growth = drafts.at(("talk", ROOM))
-            assert growth is not None
-            found.append((round(clock.monotonic() - begun, 1), drafts.text(growth)))
-            drafts.show_in("talk", DraftRow("out_1", "cast_1", ""))
-            drafts.went_out("talk", growth)
-        clock.advance(0.1)
-    assert drafts.shown(ASKED) or not found
-    return found
 
 
 def steadily(characters: int, seconds: int) -> dict[float, str]:

@@ -7,15 +7,24 @@ from typing import Any
 
 import pytest
 
-from tests.test_encryption import hand_over
-from tests.test_matrix_reading import ANN, BOT, DIRECT, EDIT, EVE, GROUP, read, read_change, said
 from tests.world.bot import Bot
 from tests.world.bot import said as spoken
 from tests.world.clock import NOON, FakeClock
 from tests.world.model import Hang, ModelServer, own_words
 from tests.world.parts import Idle
 from tests.world.person import Person
-from tests.world.proxy import Proxy, pass_before, withhold
+from tests.world.proxy import Proxy, hand_over, pass_before, withhold
+from tests.world.reading import (
+    ANN,
+    BOT,
+    DIRECT,
+    EDIT,
+    EVE,
+    GROUP,
+    message_event,
+    read_change,
+    read_message,
+)
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.schema import open_migrated
 from tests.world.user import CLIENT
@@ -51,33 +60,39 @@ def test_an_edit_is_read_as_if_its_new_text_was_said(
 ) -> None:
     """L-054, F-006: and says of which event it is the new text, also of something forwarded."""
     new = {"msgtype": "m.text", "body": body, "m.relates_to": {"event_id": "$else"}}
-    event = said("* old", **{**EDIT, "m.new_content": {**new, **FORWARDED}}, **FORWARDED)
+    event = message_event("* old", **{**EDIT, "m.new_content": {**new, **FORWARDED}}, **FORWARDED)
     found = read_change(event, room)
     assert found is not None
     assert (found.kind, found.body) == expected
     assert (found.event_id, found.edits, found.raw) == ("$one", "$old", event)
-    assert read(event, room) is None
+    assert read_message(event, room) is None
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        said("* new", EVE, **EDITED),
-        said("* new", BOT, **EDITED),
-        said("* new", **EDIT),
-        said("* new", **{**EDITED, "m.new_content": "new"}),
-        said("* new", **{**EDITED, "m.new_content": {"msgtype": "m.notice", "body": "new"}}),
-        said("* new", **{**EDITED, "m.new_content": {"msgtype": "m.text", "body": " "}}),
-        said("* new", **{**EDITED, "m.new_content": EDITED}),
-        said("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.replace"}}),
-        said("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.replace", "event_id": "$one"}}),
-        said("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.thread", "event_id": "$old"}}),
-        said("* new", **EDITED, **BY_A_BOT),
-        said("* new", **{**EDITED, "m.new_content": {**NEW, **BY_A_BOT}}),
-        said("* new", **EDITED) | {"type": "m.sticker"},
-        said("* new", **EDITED) | {"state_key": ""},
-        said("* new", **EDITED) | {"unsigned": {"redacted_because": {}}},
-        said("gone") | {"content": {}},
+        message_event("* new", EVE, **EDITED),
+        message_event("* new", BOT, **EDITED),
+        message_event("* new", **EDIT),
+        message_event("* new", **{**EDITED, "m.new_content": "new"}),
+        message_event(
+            "* new", **{**EDITED, "m.new_content": {"msgtype": "m.notice", "body": "new"}}
+        ),
+        message_event("* new", **{**EDITED, "m.new_content": {"msgtype": "m.text", "body": " "}}),
+        message_event("* new", **{**EDITED, "m.new_content": EDITED}),
+        message_event("* new", **{**EDITED, "m.relates_to": {"rel_type": "m.replace"}}),
+        message_event(
+            "* new", **{**EDITED, "m.relates_to": {"rel_type": "m.replace", "event_id": "$one"}}
+        ),
+        message_event(
+            "* new", **{**EDITED, "m.relates_to": {"rel_type": "m.thread", "event_id": "$old"}}
+        ),
+        message_event("* new", **EDITED, **BY_A_BOT),
+        message_event("* new", **{**EDITED, "m.new_content": {**NEW, **BY_A_BOT}}),
+        message_event("* new", **EDITED) | {"type": "m.sticker"},
+        message_event("* new", **EDITED) | {"state_key": ""},
+        message_event("* new", **EDITED) | {"unsigned": {"redacted_because": {}}},
+        message_event("gone") | {"content": {}},
     ],
 )
 def test_what_is_no_edit_of_an_allowed_person_is_nothing(event: Json) -> None:

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_embeddings import command
-from tests.test_qdrant import refuse, served
-from tests.test_ranked_memory import SCOPE, block, remember
-from tests.test_told_once import tell, texts
 from tests.tiers import tiered
 from tests.world.clock import WITHIN, FakeClock, HeldClock, promptly
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.embedder import child
+from tests.world.house import ANN, PROMPTS, House, open_house, tell_each, texts_of
 from tests.world.missing import NO_QDRANT
 from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.ranked import SCOPE, context_block, remember_fact
 from tests.world.schema import lay_schema
+from tests.world.sockets import refuse, served
 from tests.world.vectors import needs_sqlite_vec
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
@@ -26,7 +25,7 @@ from wintermute.config.schema import Memory, Qdrant
 from wintermute.db import open_database
 from wintermute.errors import MemoryUnavailable
 from wintermute.ids import new_id
-from wintermute.llm.embedded import ChildLimits, EmbeddedEmbedder
+from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.llm.vector import Embedder
 from wintermute.memory.meaning import ALONE, OWED, PART, Meaning
 from wintermute.memory.ranking import Query
@@ -46,16 +45,6 @@ class OtherModel(EmbeddedEmbedder):
     @property
     def name(self) -> str:
         return "another model"
-
-
-def child(
-    way: str,
-    folder: Path,
-    kind: type[EmbeddedEmbedder] = EmbeddedEmbedder,
-    clock: FakeClock | None = None,
-) -> EmbeddedEmbedder:
-    """An embedder in a process that behaves so; as patient as the daemon's."""
-    return kind(clock or FakeClock(), command(way, folder), ChildLimits())
 
 
 @asynccontextmanager
@@ -103,7 +92,7 @@ async def lay_memories(folder: Path, model: ModelServer) -> None:
     """Two facts with their vectors."""
     async with house_with(folder, model, child("well", folder)) as (house, _):
         for text in (TEA, CHESS):
-            await remember(house, text)
+            await remember_fact(house, text)
         house.runner.ring(OWED)
         await all_made(house)
         assert (await note(house))[0] == "ok"
@@ -122,7 +111,7 @@ async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
             await house.incoming("which tea do I like?")
             await model.request_arrived(1)
         await house.settled()
-        assert f"- {TEA}\n" in block(texts(model.requests[0])[-1])
+        assert f"- {TEA}\n" in context_block(texts_of(model.requests[0])[-1])
         state, detail = await note(house)
         if way not in ("hangs", "never ready"):  # these may be at work for half a minute
             assert state == "warn"
@@ -145,7 +134,7 @@ async def test_an_embedder_that_comes_back_is_used_without_a_start(
     its = FakeClock()
     embedder = child("dies", tmp_path, clock=its)
     async with house_with(tmp_path, model, embedder) as (house, clock):
-        await remember(house, TEA)
+        await remember_fact(house, TEA)
         house.runner.ring(OWED)
 
         async def told() -> bool:
@@ -167,11 +156,11 @@ async def test_an_embedder_that_is_killed_between_two_messages_is_not_missed(
     await lay_memories(tmp_path, model)
     embedder = child("well", tmp_path)
     async with house_with(tmp_path, model, embedder) as (house, _):
-        await tell(house, "which tea?")
+        await tell_each(house, "which tea?")
         killed = embedder.pid
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
-        await tell(house, "and which chess?")
+        await tell_each(house, "and which chess?")
         assert embedder.pid not in (None, killed)
         assert (await note(house))[0] == "ok"
     assert CHESS in str(model.requests[1].messages)
@@ -184,9 +173,9 @@ async def test_another_model_is_noticed_and_all_is_embedded_anew(
     await lay_memories(tmp_path, model)
     other = child("hangs", tmp_path, OtherModel)
     async with house_with(tmp_path, model, other) as (house, _):
-        await tell(house, "which tea?")
+        await tell_each(house, "which tea?")
         assert await note(house) == ("warn", f"{ALONE}: the vectors are not of another model yet")
-    assert f"- {TEA}\n" in block(texts(model.requests[0])[-1])
+    assert f"- {TEA}\n" in context_block(texts_of(model.requests[0])[-1])
     async with house_with(tmp_path, model, child("well", tmp_path, OtherModel)) as (house, clock):
         await clock.move(120)
         await all_made(house)
@@ -218,12 +207,12 @@ async def test_while_qdrant_is_away_words_find_and_it_gets_all_when_it_is_back(
 
     server = str(tmp_path / "server")
     async with at(server) as (house, clock):
-        await remember(house, TEA)
+        await remember_fact(house, TEA)
         await clock.move(120)
         await all_made(house)
     async with served(refuse) as url, at(url) as (house, clock):
-        await remember(house, CHESS)
-        await tell(house, "which tea?", "and chess?")
+        await remember_fact(house, CHESS)
+        await tell_each(house, "which tea?", "and chess?")
         state, detail = await note(house)
         assert (state, url in detail) == ("warn", True)
         assert await meaning_of(house).owed() == {SCOPE: 1}
@@ -241,7 +230,7 @@ async def test_facts_from_before_meanings_were_kept_get_their_vectors_by_themsel
     """M-077, M-014: a switch of the backend; nobody has to ask for it."""
     fts5 = Memory(backend="fts5")
     async with open_house(tmp_path, model.url, prompts=PROMPTS, memory=fts5) as house:
-        await remember(house, TEA)
+        await remember_fact(house, TEA)
     async with house_with(tmp_path, model, child("well", tmp_path)) as (house, _):
         await all_made(house)
         assert len(await house.rows("SELECT 1 FROM fact_vectors")) == 1

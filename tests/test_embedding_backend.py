@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_llm_models import DEAD, KEY, Asking, asking, backend
+from tests.world.asking import DEAD, KEY, Asking, asking, backend
 from tests.world.clock import WITHIN, FakeClock
 from tests.world.embedding_server import EmbeddingServer, EmbeddingStep, data, numbers, told
 from wintermute.config.schema import BudgetSettings as Ceilings

@@ -8,7 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -18,15 +18,13 @@ from hypothesis import strategies as st
 
 from tests.world import embedding_child
 from tests.world.clock import WITHIN, FakeClock
-from tests.world.missing import NO_MEANING
+from tests.world.embedder import PATIENT, child_command, needs_the_model
 from wintermute.clock import SystemClock
 from wintermute.errors import EmbeddingsUnavailable, MemoryUnavailable
-from wintermute.llm.embedded import MODEL, TEXTS, ChildLimits, EmbeddedEmbedder, is_there, pause
+from wintermute.llm.embedded import MODEL, TEXTS, ChildLimits, EmbeddedEmbedder, pause
 from wintermute.llm.vector import Vector, embeddable, likeness, vector
 
-needs_the_model = pytest.mark.skipif(not is_there(), reason=NO_MEANING)
 WELL = [vector(embedding_child.numbers("tea at eight"))]
-PATIENT = ChildLimits(query=WITHIN, start=WITHIN, answer=WITHIN)
 PARENT = """\
 import asyncio, sys
 from wintermute.clock import SystemClock
@@ -66,15 +64,11 @@ asyncio.run(main())
 """
 
 
-def command(way: str, folder: Path) -> Sequence[str]:
-    return (sys.executable, str(Path(embedding_child.__file__)), way, str(folder))
-
-
 @asynccontextmanager
 async def speaking(
     way: str, folder: Path, limits: ChildLimits = PATIENT, clock: FakeClock | None = None
 ) -> AsyncIterator[EmbeddedEmbedder]:
-    embedder = EmbeddedEmbedder(clock or FakeClock(), command(way, folder), limits)
+    embedder = EmbeddedEmbedder(clock or FakeClock(), child_command(way, folder), limits)
     async with aclosing(embedder):
         yield embedder
 

@@ -5,18 +5,17 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.test_reminder_signs import AtOnce
 from tests.world.bot import Bot, said
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
 from tests.world.person import Person
-from tests.world.proxy import Answer, Proxy, Request, pass_before, withhold
+from tests.world.proxy import Answer, Proxy, Request, hand_over, pass_before, withhold
 from tests.world.scene import NewAnybody, NewBot, NewName, NewPerson, NewRoom
+from tests.world.sending import AtOnce
 from wintermute.config.schema import Matrix
 from wintermute.errors import SendRefused
 from wintermute.ids import new_id
@@ -268,10 +267,3 @@ async def status(person: Person, room: str) -> str:
         lambda: len([m for m in person.messages(room) if "still locked" in m.body]) > before
     )
     return [m for m in person.messages(room) if "still locked" in m.body][-1].body
-
-
-async def hand_over(person: Person, withheld: list[Request]) -> None:
-    for request in withheld:
-        body: Any = request.json
-        answer = await person.api("PUT", request.path, body)
-        assert answer[0] == 200

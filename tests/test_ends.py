@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.test_llm_models import backend
-from tests.test_redactions import take_back
+from tests.world.asking import backend
 from tests.world.clock import FakeClock
 from tests.world.house import ROOM, WARDS, Gate, House, open_house
 from tests.world.model import Calls, Cut, Events, Hang, ModelServer, Step, Text, Use
+from tests.world.redacted import take_back
 from wintermute.config.schema import Llm, Roles
 from wintermute.conversation import words
 from wintermute.conversation.view import CUT_OFF

@@ -1,7 +1,6 @@
 """Our keys on the homeserver run out while nobody looks: a fallback key stands in, and all are made anew."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,12 @@ from typing import Any
 import pytest
 from vodozemac import Account, Curve25519PublicKey
 
-from tests.test_keys import ANN, BOT, SESSION, Wire, keys_of
-from tests.test_malformed_events import WRONG
 from tests.world.bot import Bot, said
 from tests.world.clock import FakeClock
-from tests.world.homeserver import Homeserver, Login
+from tests.world.homeserver import Homeserver
+from tests.world.keys import ANN, BOT, SESSION, Wire, keys_of
+from tests.world.logins import FULL, Json, kept_login, take_all
+from tests.world.malformed import WRONG
 from tests.world.proxy import Answer, Cut, Proxy, Request
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from tests.world.user import CLIENT, MatrixUser
@@ -22,33 +22,13 @@ from wintermute.matrix.keys import Keys
 from wintermute.matrix.renewal import SETTLED_SECONDS
 from wintermute.matrix.sieve import KeysLeft, sift
 
-Json = dict[str, Any]
-FULL = 50
-
-
-def ours(daemon: Bot) -> Json:
-    """The login that the daemon keeps."""
-    kept: Json = json.loads((daemon.data / "matrix" / "session.json").read_text())
-    return kept
-
 
 def left(homeserver: Homeserver, daemon: Bot) -> tuple[int, list[str]]:
     """How many of the daemon's one-time keys there are, and of which kinds an unused fallback key."""
     path = f'{CLIENT}/sync?timeout=0&filter={{"room":{{"rooms":[]}}}}'
-    told = homeserver.request("GET", path, token=ours(daemon)["access_token"])
+    told = homeserver.request("GET", path, token=kept_login(daemon)["access_token"])
     count = told["device_one_time_keys_count"]["signed_curve25519"]
     return count, told["device_unused_fallback_key_types"]
-
-
-def take_all(homeserver: Homeserver, thief: Login, user: str, device: str) -> Json:
-    """Claim a device's keys until it has none left; the fallback key, or {} when there is none."""
-    body = {"one_time_keys": {user: {device: "signed_curve25519"}}}
-    for _ in range(2 * FULL):
-        answer = homeserver.request("POST", f"{CLIENT}/keys/claim", body, thief.access_token)
-        keys: Json = answer["one_time_keys"].get(user, {}).get(device, {})
-        if not keys or next(iter(keys.values())).get("fallback"):
-            return keys
-    raise AssertionError("it has more keys than it should have")
 
 
 async def until_full(homeserver: Homeserver, daemon: Bot) -> None:
@@ -74,7 +54,7 @@ async def test_a_new_device_is_answered_when_all_our_one_time_keys_were_used_up(
     chat = await room(ann, daemon, encrypted=True)
     await until_full(homeserver, daemon)
     assert await daemon.stop() == 0
-    device = ours(daemon)["device_id"]
+    device = kept_login(daemon)["device_id"]
     taken_one = await asyncio.to_thread(take_all, homeserver, eve, daemon.user_id, device)
     assert left(homeserver, daemon) == (0, [])
     login = homeserver.login(ann.user_id[1:].partition(":")[0])

@@ -9,8 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_folding import FEW, ROOM, WINDOW, WORDS, Talk, folds, tell, tokens, words
 from tests.world.clock import FakeClock, promptly
+from tests.world.folding import (
+    FEW,
+    PROMPT_TOKENS,
+    WINDOW,
+    WORDS,
+    Summariser,
+    first_words,
+    folds,
+    tell_at_once,
+    tokens_of,
+)
 from tests.world.house import WARDS, Gate, open_house
 from tests.world.model import (
     Calls,
@@ -54,14 +64,14 @@ async def test_a_useless_summary_changes_nothing_and_everybody_is_answered(
     tmp_path: Path, model: ModelServer, answer: Step
 ) -> None:
     """L-042, L-036: nothing is stored, nothing said; each cast tries once and is then cut."""
-    talk = Talk(model, lambda _: answer)
+    talk = Summariser(model, lambda _: answer)
     async with open_house(tmp_path, model.url, **WINDOW) as house, house.working():
-        await tell(house, *(f"m{n} {WORDS}" for n in range(14)))
+        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(14)))
         assert await house.spoken() == [f"noted m{n}" for n in range(14)]
         assert await folds(house) == []
     assert talk.marked == [None] * 14
-    assert all(tokens(seen) <= ROOM for seen in talk.chats)
-    assert all(words(seen)[-1] == f"m{n}" for n, seen in enumerate(talk.chats))
+    assert all(tokens_of(seen) <= PROMPT_TOKENS for seen in talk.chats)
+    assert all(first_words(seen)[-1] == f"m{n}" for n, seen in enumerate(talk.chats))
     assert 1 <= len(talk.summaries) <= 6
     assert len(talk.chats) == 14
 
@@ -100,20 +110,20 @@ async def test_a_refused_summary_is_asked_for_again_once_as_much_is_new(
     context = Context(keep_recent=2, trigger_after_turns=4)
     asked_at: list[int] = []
     for day in range(4):
-        talk = Talk(model, lambda _: Text("-", usage=None))
+        talk = Summariser(model, lambda _: Text("-", usage=None))
         async with open_house(tmp_path, model.url, context=context) as house, house.working():
             for n in range(5):
                 before = len(talk.summaries)
-                await tell(house, f"m{day * 5 + n} {WORDS}")
+                await tell_at_once(house, f"m{day * 5 + n} {WORDS}")
                 asked_at += [day * 5 + n] * (len(talk.summaries) - before)
             assert await folds(house) == []
     assert asked_at == [4, 7, 13]
     refused = [r for r in caplog.records if r.getMessage().startswith("fold refused")]
     assert len(refused) == 3
-    talk = Talk(model)
+    talk = Summariser(model)
     model.allow("fold")
     async with open_house(tmp_path, model.url, context=context) as house, house.working():
-        await tell(house, "/compact", "after it", *(f"n{n} {WORDS}" for n in range(4)))
+        await tell_at_once(house, "/compact", "after it", *(f"n{n} {WORDS}" for n in range(4)))
         assert len(await folds(house)) == 2
 
 
@@ -132,16 +142,16 @@ async def test_what_is_too_long_for_the_summariser_is_folded_in_chunks(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-043: each question fits its own window, and each turn is read once, in order."""
-    talk = Talk(model)
+    talk = Summariser(model)
     llm = two_windows(model.url, WINDOW)
     async with open_house(tmp_path, None, llm=llm, context=FEW) as house, house.working():
-        await tell(house, *(f"m{n} {WORDS}" for n in range(30)), "/compact", "last")
+        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(30)), "/compact", "last")
         stored = await folds(house)
         said = await house.spoken()
     assert len(stored) == len(talk.summaries) > 2
     read = [name for asked in talk.summaries for name in re.findall(r"\[message\]\n(m\d+)", asked)]
     assert read == [f"m{n}" for n in range(29)]
-    assert all(len(asked) / 3 <= ROOM for asked in talk.summaries)
+    assert all(len(asked) / 3 <= PROMPT_TOKENS for asked in talk.summaries)
     assert talk.marked[-1] == (29, f"summary {len(stored)}")
     assert "in 60 messages before" in said[-2]
 
@@ -166,7 +176,7 @@ async def test_chunks_may_end_in_the_middle_of_a_cast(tmp_path: Path, model: Mod
         open_house(tmp_path, None, llm=llm, gates=[Gate()], context=FEW) as house,
         house.working(),
     ):
-        await tell(house, "look", "next", "/compact")
+        await tell_at_once(house, "look", "next", "/compact")
         assert [row["turns"] for row in await folds(house)][-1] == looks + 1
     read = [name for asked in summaries for name in re.findall(r"\[result\]\n(look\d+)", asked)]
     assert read == [f"look{n}" for n in range(looks)]
@@ -179,15 +189,15 @@ async def test_one_message_larger_than_the_window_still_gets_an_answer(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-043: it is shown shortened, and later folded shortened."""
-    talk = Talk(model)
+    talk = Summariser(model)
     async with open_house(tmp_path, model.url, context=FEW, **WINDOW) as house, house.working():
-        await tell(house, "huge " * 20_000, "next", "and", "/compact", "last")
+        await tell_at_once(house, "huge " * 20_000, "next", "and", "/compact", "last")
         first, *others = (await house.spoken())[:3]
         assert first.startswith("noted huge\n\n*I could read only")
         assert others == ["noted next", "noted and"]
         assert len(await folds(house)) >= 1
     assert len(talk.summaries) >= 1
-    assert all(tokens(seen) <= ROOM for seen in talk.chats)
+    assert all(tokens_of(seen) <= PROMPT_TOKENS for seen in talk.chats)
     assert "characters left out" in talk.chats[0].messages[1]["content"]
     assert "characters shown" in talk.summaries[0]
 
@@ -209,7 +219,7 @@ async def test_a_window_that_is_smaller_than_configured_is_found_out(
 
     model.keyed(choose)
     async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell(house, *(f"m{n} {WORDS}" for n in range(25)))
+        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(25)))
         assert await house.spoken() == ["noted"] * 25
         assert await folds(house)
         assert await house.rows("SELECT 1 FROM turns WHERE error IS NOT NULL") == []
@@ -237,7 +247,7 @@ async def test_a_history_is_folded_though_the_summarisers_window_is_not_as_told(
 
     model.keyed(choose)
     async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell(house, *(f"m{n} {WORDS}" for n in range(25)), "/compact")
+        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(25)), "/compact")
         assert (await house.spoken())[-1].startswith("Summed up:")
         assert (await folds(house))[-1]["turns"] == 24
     assert [size > 8_000 for size in sizes[:3]] == [True, True, False]
@@ -250,7 +260,7 @@ async def test_a_summariser_that_takes_nothing_is_not_asked_for_ever(
     """L-036: nor with the same question twice."""
     model.keyed(lambda seen: ContextTooLarge() if is_for_summary(seen.body) else None)
     async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell(house, *(f"m{n} {WORDS}" for n in range(25)), "/compact")
+        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(25)), "/compact")
         assert "I changed nothing" in (await house.spoken())[-1]
     asked = [json.dumps(seen.messages) for seen in model.requests if is_for_summary(seen.body)]
     assert 3 < len(asked) == len(set(asked)) < 12
@@ -262,7 +272,7 @@ async def test_a_summariser_that_is_away_is_nobodys_business(
     tmp_path: Path, model: ModelServer, how: str
 ) -> None:
     """L-044, L-086: the answers come, in time, and no other word; the message does not wait."""
-    talk = Talk(model, lambda _: Hang() if how == "hangs" else Fail(503))
+    talk = Summariser(model, lambda _: Hang() if how == "hangs" else Fail(503))
     price = Price(input=1e6, cached=1e6, output=1e6) if how == "costs too much" else None
     llm = two_windows(model.url, WINDOW | {"price": price}, budget=BudgetSettings(usd_per_day=1.0))
     wards = Wards(**{**WARDS.record(), "max_seconds": 2 if how == "hangs" else 60})
@@ -271,7 +281,7 @@ async def test_a_summariser_that_is_away_is_nobodys_business(
         open_house(tmp_path, None, llm=llm, wards=wards, context=context) as house,
         house.working(),
     ):
-        await tell(house, *(f"m{n} {WORDS}{WORDS}" for n in range(9)))
+        await tell_at_once(house, *(f"m{n} {WORDS}{WORDS}" for n in range(9)))
         assert await house.spoken() == [f"noted m{n}" for n in range(9)]
         assert await folds(house) == []
         assert {row["reason"] for row in await house.rows("SELECT reason FROM casts")} == {"text"}
@@ -287,11 +297,11 @@ async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
     """L-048: the summary came from words that are no longer there."""
     go_on = asyncio.Event()
     late = Slow(go_on, Text("summary 2 of it all", usage=None))
-    talk = Talk(model, lambda n: late if n == 2 else Text("summary 1 of it all", usage=None))
+    talk = Summariser(model, lambda n: late if n == 2 else Text("summary 1 of it all", usage=None))
     async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell(house, "a long story", "b long story", "/compact")
+        await tell_at_once(house, "a long story", "b long story", "/compact")
         event = await house.incoming("c long story")
-        await tell(house, "d long story")
+        await tell_at_once(house, "d long story")
         await house.incoming("/compact")
         await model.request_arrived(6)
         events, texts = ([event], []) if what == "a message" else ([], ["summary 1 of it all"])
@@ -299,7 +309,7 @@ async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
         async with house.database.transaction() as tx:
             await erase(tx, LOOM, said, await house.casts.came_of(tx, events))
         go_on.set()
-        await tell(house, "e")
+        await tell_at_once(house, "e")
         stored = [row["summary"] for row in await folds(house)]
         assert "I changed nothing" in (await house.spoken())[5]
     assert stored == ["summary 1 of it all" if what == "a message" else ""]
@@ -311,12 +321,12 @@ async def test_instructions_larger_than_the_window_cost_no_summaries(
 ) -> None:
     """L-042: folding cannot make room there, and is not tried for every message."""
     model.allow("cutting")
-    talk = Talk(model)
+    talk = Summariser(model)
     async with (
         open_house(tmp_path, model.url, prompt=lambda: "Be kind. " * 2000, **WINDOW) as house,
         house.working(),
     ):
-        await tell(house, *(f"m{n}" for n in range(16)))
+        await tell_at_once(house, *(f"m{n}" for n in range(16)))
         assert await house.spoken() == [f"noted m{n}" for n in range(16)]
     assert talk.summaries == []
 
@@ -327,7 +337,7 @@ async def test_a_window_that_a_fold_cannot_empty_is_cut_with_a_mark(
 ) -> None:
     """L-038, L-042: else a summary of one message would stand before each message."""
     model.allow("cutting")
-    talk = Talk(model)
+    talk = Summariser(model)
     room = window - window // 4
     prompt = "Be kind. " * (room * 85 // 300)  # more than the share that triggers
     backend: Json = {"context_tokens": window, "max_output_tokens": window // 4}
@@ -335,7 +345,7 @@ async def test_a_window_that_a_fold_cannot_empty_is_cut_with_a_mark(
         open_house(tmp_path, model.url, prompt=lambda: prompt, **backend) as house,
         house.working(),
     ):
-        await tell(house, *(f"m{n} {'word ' * 60}" for n in range(16)))
+        await tell_at_once(house, *(f"m{n} {'word ' * 60}" for n in range(16)))
         assert await house.spoken() == [f"noted m{n}" for n in range(16)]
     assert talk.summaries == []
     assert (
@@ -362,7 +372,7 @@ async def test_long_results_are_folded_where_that_is_enough_and_not_cut(
     backend: Json = {"context_tokens": 12_000, "max_output_tokens": 1_000}
     gates = [Gate(act=look)]
     async with open_house(tmp_path, model.url, gates=gates, **backend) as house, house.working():
-        await tell(house, "How is the sea?")
+        await tell_at_once(house, "How is the sea?")
         assert await house.spoken() == ["It is blue."]
         assert len(await house.rows("SELECT 1 FROM folds")) == 1
     assert "left out" not in json.dumps([seen.body for seen in model.requests])
@@ -371,20 +381,20 @@ async def test_long_results_are_folded_where_that_is_enough_and_not_cut(
 async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> None:
     """L-005, L-044."""
     async with open_house(tmp_path, None) as house, house.working():
-        await tell(house, "/compact")
+        await tell_at_once(house, "/compact")
         assert "llm.roles.base" in (await house.spoken())[0]
 
 
 async def test_stop_ends_a_running_compact(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-044: one word, nothing stored, and the room goes on."""
-    Talk(model, lambda _: Hang())
+    Summariser(model, lambda _: Hang())
     async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell(house, "a long story", "b long story")
+        await tell_at_once(house, "a long story", "b long story")
         await house.incoming("/compact")
         await model.request_arrived(3)
         async with promptly(1):
-            await tell(house, "/stop")
-        await tell(house, "c")
+            await tell_at_once(house, "/stop")
+        await tell_at_once(house, "c")
         assert (await house.spoken())[2:] == ["Stopped.", "noted c"]
         assert await folds(house) == []
 
@@ -398,9 +408,9 @@ async def test_an_outage_pushes_nothing_out_of_view(tmp_path: Path, model: Model
         open_house(tmp_path, model.url, clock=FakeClock(), context=context) as house,
         house.working(),
     ):
-        await tell(house, "a long story", "b long story", "c long story")
+        await tell_at_once(house, "a long story", "b long story", "c long story")
         model.script(Text("summary 1 of it all"), Text("four"))
-        await tell(house, "/compact", "d")
+        await tell_at_once(house, "/compact", "d")
         (fold,) = await folds(house)
     assert fold["turns"] == 1
     shown = [m["content"].splitlines()[-1] for m in model.requests[-1].messages[1:]]
@@ -414,7 +424,9 @@ async def test_a_full_window_is_cut_at_most_once_after_a_summary_of_no_use(
     """L-042: the request alone; the next one that does not fit asks for a summary again."""
     model.allow("fold")
     summaries = iter(["-"])
-    talk = Talk(model, lambda _: Text(next(summaries, "They spoke of the garden."), usage=None))
+    talk = Summariser(
+        model, lambda _: Text(next(summaries, "They spoke of the garden."), usage=None)
+    )
     context = Context(keep_recent=4, fold_at=0.95)
     async with (
         open_house(
@@ -422,7 +434,7 @@ async def test_a_full_window_is_cut_at_most_once_after_a_summary_of_no_use(
         ) as house,
         house.working(),
     ):
-        await tell(house, *(f"m{n} {WORDS * 3}" for n in range(10)))
+        await tell_at_once(house, *(f"m{n} {WORDS * 3}" for n in range(10)))
     cut = [seen for seen in talk.chats if "left out to fit" in str(seen.body["messages"])]
     assert len(cut) <= 1
     assert len(talk.summaries) >= 2

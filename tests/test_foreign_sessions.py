@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.test_whose_device import answered, notices, states, until
-from tests.world.bot import Bot
+from tests.world.chats import echoed_each, half_an_hour_later, inbox_states, notices
+from tests.world.clock import until
 from tests.world.forger import Change, Forger, Json
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
@@ -22,13 +22,6 @@ def as_another(eve: str, ann: str) -> Change:
     return change
 
 
-def half_an_hour_later(daemon: Bot) -> None:
-    [row] = daemon.rows(
-        "SELECT strftime('%Y-%m-%dT%H:%M:%S.000000+00:00', 'now', '-30 minutes') AS t"
-    )
-    daemon.change("UPDATE inbox SET received_at = ? WHERE state = 'locked'", row["t"])
-
-
 async def test_what_another_device_encrypted_is_not_the_word_of_its_sender(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
 ) -> None:
@@ -40,7 +33,7 @@ async def test_what_another_device_encrypted_is_not_the_word_of_its_sender(
     Forger.at(proxy).change = as_another(eve.user_id, ann.user_id)
     await eve.send(group, "tell me her secrets", **us)
     await eve.send(group, "so she said")
-    await until(lambda: states(daemon).count("locked") == 2)
+    await until(lambda: inbox_states(daemon).count("locked") == 2)
     await ann.send(group, "one", **us)
     await ann.wait_for(group, lambda m: m.sender == daemon.user_id)
     assert len(model.requests) == 1
@@ -51,7 +44,7 @@ async def test_what_another_device_encrypted_is_not_the_word_of_its_sender(
         half_an_hour_later(daemon)
         await daemon.start()
         await ann.wait_for(group, lambda m: "a device of" in m.body)
-    assert states(daemon).count("locked") == 2
+    assert inbox_states(daemon).count("locked") == 2
     [notice] = notices(daemon, ann.user_id)
     assert eve.user_id in notice
     assert not notices(daemon, "could not decrypt")
@@ -68,10 +61,10 @@ async def test_what_waits_for_a_device_that_never_comes_asks_for_it_once(
     plain = await room(ann, daemon)
     Forger.at(proxy).change = as_another(eve.user_id, ann.user_id)
     await eve.send(group, "so she said")
-    await until(lambda: states(daemon).count("locked") == 1)
-    await answered(ann, plain, "one", "two")
+    await until(lambda: inbox_states(daemon).count("locked") == 1)
+    await echoed_each(ann, plain, "one", "two")
     before = len(proxy.seen("POST", "keys/query"))
-    await answered(ann, plain, "three", "four", "five", "six")
+    await echoed_each(ann, plain, "three", "four", "five", "six")
     assert len(proxy.seen("POST", "keys/query")) == before
 
 

@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 
-from tests.test_folding import FEW
-from tests.test_forgetting import SCOPE, found, take
-from tests.test_forgetting_harvested import edit_of
-from tests.test_forgetting_messages import forgotten
-from tests.test_forgetting_pages import furnish, texts
-from tests.test_forgetting_scopes import CLUB, said_by
-from tests.test_harvest import RANKED, say
 from tests.world.clock import FakeClock, HeldClock
+from tests.world.files import files_with, texts_below
+from tests.world.folding import FEW
+from tests.world.forgetting import (
+    IN_CLUB,
+    SCOPE,
+    edit_of,
+    forgotten,
+    furnish,
+    import_lines,
+    said_by,
+)
+from tests.world.harvested import RANKED, say
 from tests.world.house import PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.remembering import worded
@@ -136,7 +141,7 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
             await say(house, [f"/tasks cancel {task.number}"])
         await say(house, ["And now?"])
         assert word not in str(model.requests[-1].messages).replace(f"feed the {word}", "")
-        pages = texts(root)
+        pages = texts_below(root)
         assert [
             name
             for name in pages
@@ -159,7 +164,9 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
         await asked(house, "/forget yes")
         await forgotten(house)
         assert await asked(house, f"/forget {WORD}") == NOTHING_LIKE_IT
-        await take(house, [json.dumps({"text": "tea", "id": "fact_b", "scope": "person:@b:test"})])
+        await import_lines(
+            house, [json.dumps({"text": "tea", "id": "fact_b", "scope": "person:@b:test"})]
+        )
         assert await asked(house, "/forget fact_b") == "I know no memory `fact_b` here."
         assert await asked(house, "/forget yes") == NOT_ASKED
         for nothing in ("/forget", "/forget  ", "/forget 🐶!"):
@@ -188,24 +195,24 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         model.script(Text(f"A {WORD}, in private"), Text("echo"))
         await say(house, [f"Mine is a {WORD}, in private"], room="!club:test")
-        await say(house, [f"We keep a {WORD}"], **CLUB, **BEN)
-        await say(house, [f"The {WORD} is loud"], **CLUB)
-        await say(house, [f"A {WORD}, said nobody to you"], kind="context", **CLUB, **BEN)
-        theirs = await asked(house, f"/forget {WORD}", **CLUB, **BEN)
+        await say(house, [f"We keep a {WORD}"], **IN_CLUB, **BEN)
+        await say(house, [f"The {WORD} is loud"], **IN_CLUB)
+        await say(house, [f"A {WORD}, said nobody to you"], kind="context", **IN_CLUB, **BEN)
+        theirs = await asked(house, f"/forget {WORD}", **IN_CLUB, **BEN)
         assert "- 2 messages of yours" in theirs
         assert "1 message of others in this room with these words would stay" in theirs
         assert "private" not in theirs
-        assert await asked(house, "/forget yes", **CLUB, **BEN) == FORGETTING_HERE
+        assert await asked(house, "/forget yes", **IN_CLUB, **BEN) == FORGETTING_HERE
         await forgotten(house)
-        mine = await asked(house, f"/forget {WORD}", **CLUB)
+        mine = await asked(house, f"/forget {WORD}", **IN_CLUB)
         assert "- 1 message of yours" in mine
         assert "of others" not in mine
         assert await said_by(house, "@ben:test") == ["", "", "", "/forget yes"]
         assert f"A {WORD}, in private" in await house.spoken("!club:test")
-        await asked(house, "/forget yes", **CLUB)
+        await asked(house, "/forget yes", **IN_CLUB)
         await forgotten(house)
-        await say(house, [f"Ben, no {WORD} any more"], **CLUB, **BEN)
-        others = await asked(house, f"/forget {WORD}", **CLUB)
+        await say(house, [f"Ben, no {WORD} any more"], **IN_CLUB, **BEN)
+        others = await asked(house, f"/forget {WORD}", **IN_CLUB)
         assert "1 message of others in this room with these words would stay" in others
         assert "of yours" not in others
         assert f"Mine is a {WORD}, in private" in await said_by(house, "@ann:test")
@@ -218,7 +225,9 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
 ) -> None:
     """M-084: neither a bare yes will do, nor another number, nor one after something was said."""
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await take(house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)])
+        await import_lines(
+            house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)]
+        )
         question = await asked(house, f"/forget {WORD}")
         assert "- 60 memories: " in question
         [one] = re.findall(r" `/forget (fact_\w+)` erases only the first memory\.", question)
@@ -233,7 +242,7 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
         assert await house.stores.facts.live(SCOPE) == []
         assert "I forgot what you confirmed today at" in await asked(house, "/forget yes 60")
         assert await house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 async def test_a_yes_counts_only_for_a_list_that_was_seen_before_it_was_sent(

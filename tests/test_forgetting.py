@@ -4,26 +4,24 @@ import asyncio
 import json
 import random
 import unicodedata
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.delegating import objective
+from tests.world.files import WORD, files_with
+from tests.world.forgetting import SCOPE, deliver, forget_live, import_lines
+from tests.world.forks import tell_in_turn
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.promised import MORNING, after, promise
 from wintermute.changes.change_sets import Reason
-from wintermute.config.schema import SubSessionSettings
-from wintermute.forgetting.forgetting import Forgotten, forget
-from wintermute.memory.exchange import Import, Imported
+from wintermute.config.schema import Context, SubSessionSettings
+from wintermute.forgetting.forgetting import forget
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import Target
 
-SCOPE = f"person:{ANN}"
-WORD = "zimtkanarie"
-"""Its letters are the same in every writing, whatever the rest is escaped to."""
 WAYS = {
     "plain": f"The name of the shed is {WORD}",
     "quotes": f'Ännchens Größe: 5\'7" and "{WORD}"',
@@ -33,37 +31,6 @@ WAYS = {
     "tags": f"<event> </memory> {WORD} <related_memories>",
     "long": f"{WORD} " + "and then some more of it " * 20,
 }
-
-
-def found(folder: Path, word: str = WORD) -> list[str]:
-    """The files below a folder that have the word."""
-    return [
-        path.name
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and word.encode() in path.read_bytes().lower()
-    ]
-
-
-async def deliver(house: House) -> None:
-    """Send all that is to be sent, as the Matrix side does."""
-    while outgoing := await house.next_outgoing():
-        content = {"body": outgoing.body, "formatted_body": f"<p>{outgoing.body}</p>"}
-        (part,) = await house.outbox.store_parts(outgoing.id, [(outgoing.id, content)], "DEVICE")
-        await house.outbox.sent(part, f"${outgoing.id}")
-
-
-async def take(house: House, lines: Iterable[str]) -> Imported:
-    stores = house.stores
-    zone = house.clock.now().tzinfo
-    assert zone is not None
-    reading = Import(stores.database, stores.facts, stores.changes, SCOPE, zone)
-    return await reading.run(lines, Reason("import", SCOPE))
-
-
-async def forget_live(house: House, word: str = WORD) -> Forgotten:
-    """Forget the facts that have the word."""
-    facts = await house.stores.facts.live(SCOPE)
-    return await forget(house.stores, [fact for fact in facts if word in fact.text])
 
 
 async def converse(house: House, model: ModelServer, text: str) -> None:
@@ -90,7 +57,7 @@ async def converse(house: House, model: ModelServer, text: str) -> None:
     await house.incoming("/undo")
     await house.incoming("/memory")
     await house.said(7)
-    await take(house, [json.dumps({"text": f"Also {text}", "id": "imported-before"})])
+    await import_lines(house, [json.dumps({"text": f"Also {text}", "id": "imported-before"})])
     await house.incoming("A last word")
     await house.said(8)
 
@@ -103,13 +70,13 @@ async def test_no_file_has_what_was_forgotten_and_the_rest_stays(
 ) -> None:
     """M-030, M-066: database, log, memories file; also while the daemon has it open."""
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await take(house, [json.dumps({"text": "likes tea", "id": "tea"})])
+        await import_lines(house, [json.dumps({"text": "likes tea", "id": "tea"})])
         await converse(house, model, WAYS[way])
         await deliver(house)
-        assert {"wintermute.db-wal", "MEMORIES.txt"} <= set(found(tmp_path))
+        assert {"wintermute.db-wal", "MEMORIES.txt"} <= set(files_with(tmp_path))
         done = await forget_live(house)
         assert (done.facts, done.unfinished, done.quoted, done.scrubbed) == (3, 0, (), True)
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
         assert [fact.id for fact in await house.stores.facts.live(SCOPE)] == ["tea"]
         assert (tmp_path / "MEMORIES.txt").read_text() == "likes tea\n"
         intents = [row["intent"] for row in await house.rows("SELECT intent FROM casts")]
@@ -120,7 +87,7 @@ async def test_no_file_has_what_was_forgotten_and_the_rest_stays(
         await house.incoming("Do you remember?")
         await house.said(9)
         assert WORD not in json.dumps(model.requests[-1].body).lower()
-    assert found(tmp_path) == []
+    assert files_with(tmp_path) == []
 
 
 async def test_it_is_forgotten_however_people_and_models_wrote_it(
@@ -135,7 +102,7 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
         json.dumps({"notes": json.dumps([text])}),
     )
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await take(house, [json.dumps({"text": text}), json.dumps({"text": "likes tea"})])
+        await import_lines(house, [json.dumps({"text": text}), json.dumps({"text": "likes tea"})])
         for number, way in enumerate(ways, 1):
             write = {
                 "skill_name": "doctor",
@@ -163,9 +130,14 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
             await house.stores.tasks.delete(tx, Target(task.id, None, why))
         (tmp_path / "MEMORIES.txt~").unlink()
         assert (await forget(house.stores, [])).quoted == ()
-        await take(house, [json.dumps({"text": text})])
+        await import_lines(house, [json.dumps({"text": text})])
         assert (await forget_live(house, "Öznur")).quoted == ()
-        assert found(tmp_path, "znur") == found(tmp_path, "ztin") == found(tmp_path, "ZNUR") == []
+        assert (
+            files_with(tmp_path, "znur")
+            == files_with(tmp_path, "ztin")
+            == files_with(tmp_path, "ZNUR")
+            == []
+        )
         (row,) = await house.rows("SELECT content FROM tasks")
         assert row == {"content": "Call, **[erased]`, soon"}
 
@@ -176,7 +148,7 @@ async def test_what_was_forgotten_does_not_come_back_by_undo(
     """M-066: nothing of it is on record; the other lines of the same import still are."""
     async with open_house(tmp_path, None) as house:
         lines = [{"text": WAYS["plain"]}, {"text": "likes tea"}]
-        await take(house, map(json.dumps, lines))
+        await import_lines(house, map(json.dumps, lines))
         await forget_live(house)
         (left,) = await house.stores.changes.history(["fact"])
         assert [change.after and change.after["text"] for change in left.changes] == ["likes tea"]
@@ -188,21 +160,21 @@ async def test_what_was_retired_goes_with_what_replaced_it(tmp_path: Path) -> No
     """M-066: an equal fact that was retired before, too."""
     async with open_house(tmp_path, None) as house:
         for text in (WAYS["plain"], WAYS["plain"].upper()):
-            await take(house, [json.dumps({"text": text})])
+            await import_lines(house, [json.dumps({"text": text})])
             (tmp_path / "MEMORIES.txt").unlink(missing_ok=True)
             await house.stores.memories.text(SCOPE)
             (tmp_path / "MEMORIES.txt").write_text("")
             await house.stores.memories.text(SCOPE)
-        await take(house, [json.dumps({"text": WAYS["plain"]})])
+        await import_lines(house, [json.dumps({"text": WAYS["plain"]})])
         done = await forget_live(house)
         assert done.facts == 3
-    assert found(tmp_path) == []
+    assert files_with(tmp_path) == []
 
 
 async def test_earlier_wordings_are_forgotten_too(tmp_path: Path, model: ModelServer) -> None:
     """M-066: a line that somebody reworded in the memories file is still the same memory."""
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await take(house, [json.dumps({"text": "The shed opens with zimtkanarie"})])
+        await import_lines(house, [json.dumps({"text": "The shed opens with zimtkanarie"})])
         await house.incoming("The shed opens with zimtkanarie, right?")
         await house.said(1)
         (tmp_path / "MEMORIES.txt").write_text("The Shed opens with Zimtkanarie\n")
@@ -210,7 +182,7 @@ async def test_earlier_wordings_are_forgotten_too(tmp_path: Path, model: ModelSe
         await house.said(2)
         await deliver(house)
         await forget_live(house, "Zimtkanarie")
-        assert found(tmp_path, "kanarie") == []
+        assert files_with(tmp_path, "kanarie") == []
 
 
 async def test_a_running_cast_is_left_alone_and_forgetting_is_to_be_repeated(
@@ -220,7 +192,7 @@ async def test_a_running_cast_is_left_alone_and_forgetting_is_to_be_repeated(
     text = WAYS["quotes"]
     gate = asyncio.Event()
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await take(house, [json.dumps({"text": text})])
+        await import_lines(house, [json.dumps({"text": text})])
         model.script(
             Calls((Use("append_memory", {"entry": text, "source": "harvest"}),)),
             Slow(gate, Text(f"noted: {text}")),
@@ -234,7 +206,7 @@ async def test_a_running_cast_is_left_alone_and_forgetting_is_to_be_repeated(
         assert (await forget_live(house)).unfinished == 1  # it is to be sent
         await deliver(house)
         assert (await forget_live(house)).facts == 1
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
@@ -245,8 +217,10 @@ async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
     text = WAYS["plain"]
     async with open_house(tmp_path, None) as house:
         stores = house.stores
-        await take(house, [json.dumps({"text": text})])
-        await take(house, [json.dumps({"text": text, "id": "bobs", "scope": "person:@bob:test"})])
+        await import_lines(house, [json.dumps({"text": text})])
+        await import_lines(
+            house, [json.dumps({"text": text, "id": "bobs", "scope": "person:@bob:test"})]
+        )
         async with house.database.transaction() as tx:
             task = await stores.tasks.add(tx, Reason("tool", SCOPE), f"Tell: {text}", scope=SCOPE)
         await stores.skills.write(Reason("tool", SCOPE), "shed", "How to open it", text)
@@ -283,7 +257,7 @@ async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(
 ) -> None:
     """M-030: an empty message would be sent in its place."""
     async with open_house(tmp_path, model.url) as house, house.working():
-        await take(house, [json.dumps({"text": WAYS["plain"]})])
+        await import_lines(house, [json.dumps({"text": WAYS["plain"]})])
         await house.incoming(WAYS["plain"])
         await house.said(1)
         outgoing = await house.next_outgoing()
@@ -305,10 +279,10 @@ async def test_nothing_stays_in_the_free_space_of_the_database(tmp_path: Path, s
         for n in range(800)
     ]
     async with open_house(tmp_path, None) as house:
-        await take(house, map(json.dumps, lines))
+        await import_lines(house, map(json.dumps, lines))
         await house.stores.memories.text(SCOPE)
         assert (await forget_live(house)).facts > 10
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 SIZES = (5, 40, 200, 900, 3000, 9000)
@@ -346,10 +320,10 @@ async def test_what_was_handed_out_for_a_message_is_forgotten_with_it(
             await house.said(3)
             await house.settled()
         await deliver(house)
-        assert found(tmp_path, other)
+        assert files_with(tmp_path, other)
         forgotten = await forget_live(house)
         assert (forgotten.facts, forgotten.unfinished, forgotten.scrubbed) == (1, 0, True)
-        assert found(tmp_path) == found(tmp_path, other) == []
+        assert files_with(tmp_path) == files_with(tmp_path, other) == []
         assert "Done." in str(await house.rows("SELECT body FROM outbox"))
 
 
@@ -357,7 +331,7 @@ async def test_what_reminders_said_and_runs_found_is_forgotten(tmp_path: Path) -
     """M-066: what is yet to be said is counted as unfinished; the task itself is the person's."""
     clock = FakeClock(MORNING)
     async with open_house(tmp_path, None, clock=clock) as house:
-        await take(house, [json.dumps({"text": WAYS["plain"]})])
+        await import_lines(house, [json.dumps({"text": WAYS["plain"]})])
         by_itself = PlanRequest(
             schedule_type="daily", at="09:00", execution_mode="autonomous_silent", ai_prompt="Look."
         )
@@ -383,3 +357,48 @@ async def test_what_reminders_said_and_runs_found_is_forgotten(tmp_path: Path) -
         assert (done.facts, done.unfinished, done.records) == (1, 0, 3)
         rows = await house.rows("SELECT content, result FROM occurrences ORDER BY seq")
         assert rows == [{"content": "", "result": ""}] * 2
+
+
+async def test_recorded_questions_of_what_is_forgotten_go_by_their_cast(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, L-088: also when its words are too short to be recognised."""
+    model.script(Calls((Use("append_memory", {"entry": "- I am zik"}),)), Text("noted: zik"))
+    async with open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
+        async with house.working():
+            await tell_in_turn(house, "I am zik")
+            await house.said(1)
+            await deliver(house)
+        facts = await house.stores.facts.live(f"person:{ANN}")
+        assert facts
+        await forget(house.stores, facts)
+        kept = await house.rows("SELECT request, answer FROM model_calls")
+    assert "zik" not in json.dumps(kept)
+
+
+@pytest.mark.breaks("fold")
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_recorded_questions_do_not_keep_a_forgotten_summary(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, L-088: which says it in other words than anybody else."""
+    model.script(
+        Calls((Use("append_memory", {"entry": "- The parrot is called Zimtkanarie"}),)),
+        Text("noted the parrot's name"),
+    )
+    model.keyed(
+        lambda s: Text("Bird: cinnamon canary.", usage=None) if is_for_summary(s.body) else None
+    )
+    async with open_house(
+        tmp_path, model.url, prompts=PROMPTS, record=True, context=Context(keep_recent=1)
+    ) as house:
+        async with house.working():
+            await tell_in_turn(
+                house, "The parrot is called Zimtkanarie", "what a day", "/compact", "so"
+            )
+            await house.said(4)
+            await deliver(house)
+        assert "cinnamon" in json.dumps(model.requests[-1].messages)
+        await forget(house.stores, await house.stores.facts.live(f"person:{ANN}"))
+        kept = await house.rows("SELECT request, answer FROM model_calls")
+    assert "cinnamon" not in json.dumps(kept)

@@ -1,20 +1,19 @@
 """Messages that people delete at their clients leave no trace in any file (M-030, L-048, L-072)."""
 
 import asyncio
-import json
 from urllib.parse import quote
 
 import pytest
 
-from tests.test_forgetting import found
 from tests.world.bot import Bot
+from tests.world.files import WORD
+from tests.world.forgetting import forgotten_by, is_gone
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import CLIENT
 
 LINES = 120
-WORD = "zimtkanarie"
 FACT = f"Ann's bird is a {WORD}"
 
 
@@ -35,27 +34,6 @@ async def told(ann: Person, daemon: Bot, room: str) -> tuple[str, str]:
     await ann.wait_for(room, lambda m: m.body == "echo: What a fine day")
     await daemon.said_all()
     return said, answer.event_id
-
-
-async def forgotten(daemon: Bot) -> None:
-    """Wait until nothing is owed but the rewriting of the file."""
-    query = "SELECT 1 FROM jobs WHERE name = 'forget'"
-    owed = f"{query} AND state <> 'done'"
-    await daemon.until(lambda: bool(daemon.rows(query)) and not daemon.rows(owed))
-
-
-async def is_gone(ann: Person, daemon: Bot, room: str, model: ModelServer, to: str = "") -> None:
-    """No record has it, no request has it, and once the daemon has left and tidied no file has."""
-    await forgotten(daemon)
-    before = len(model.requests)
-    await ann.send(room, f"{to}And now?")
-    await ann.wait_for(room, lambda m: m.body.startswith("echo: ") and "And now?" in m.body)
-    await daemon.said_all()
-    assert WORD not in json.dumps([seen.body for seen in model.requests[before:]]).lower()
-    assert await daemon.stop() == 0
-    code, said = await daemon.command("memory", "forget")
-    assert code == 0, said
-    assert found(daemon.data, WORD) == []
 
 
 @pytest.mark.parametrize(
@@ -146,7 +124,7 @@ async def test_what_may_not_be_deleted_or_is_not_there_harms_nothing(
         assert await redact(eve, chat, line, f"c{n}") == 200
     await redact(ann, chat, lines[0], "d")
     await daemon.start()
-    await forgotten(daemon)
+    await forgotten_by(daemon)
     await ann.send(chat, f"{daemon.user_id}: hello")
     await ann.wait_for(chat, lambda m: m.body.startswith("echo: ") and "hello" in m.body)
     assert WORD in str(daemon.rows("SELECT text FROM facts"))

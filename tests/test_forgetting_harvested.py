@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_forgetting import deliver, found
-from tests.test_forgetting_messages import forgotten
-from tests.test_harvest import Picker, facts, harvested, say, talking
-from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
-from tests.world.house import ANN, ROOM, House
+from tests.world.files import files_with
+from tests.world.forgetting import deliver, edit_of, forgotten
+from tests.world.harvested import Picker, harvested, harvested_facts, say, talking
+from tests.world.house import House
 from tests.world.model import ModelServer, Text
+from tests.world.redacted import take_back
 from tests.world.remembering import worded
 from wintermute.config.schema import MemoryHarvest
-from wintermute.messages import Incoming
 
 OFTEN = MemoryHarvest(message_threshold=2, min_messages=1)
 QUARTER = 16 * 60.0
@@ -32,22 +31,7 @@ async def gone(house: House, clock: HeldClock, *events: str) -> None:
 
 
 async def texts(house: House) -> list[str]:
-    return sorted(fact["text"] for fact in await facts(house))
-
-
-def edit_of(event: str, text: str, house: House) -> Incoming:
-    return Incoming(
-        event_id="$edit",
-        room_id=ROOM,
-        sender=ANN,
-        sender_name="Ann",
-        origin="owner",
-        kind="message",
-        body=text,
-        sent_at=house.clock.now(),
-        direct=True,
-        edits=event,
-    )
+    return sorted(fact["text"] for fact in await harvested_facts(house))
 
 
 @pytest.mark.breaks("redaction", "forgetting", perhaps=True)
@@ -127,4 +111,4 @@ async def test_no_recording_has_a_deleted_message_however_short(
         assert picker.transcripts[0].count("zimtkanari") > 1
         await gone(house, clock, short)
         assert await house.database.scrub()
-        assert found(tmp_path, "zimtkanari") == []
+        assert files_with(tmp_path, "zimtkanari") == []

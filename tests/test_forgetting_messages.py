@@ -1,63 +1,29 @@
 """Messages that are taken back leave no trace: nothing that was made of them only (M-030, L-048)."""
 
-import asyncio
 import json
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from tests.test_core_update import at_work, batch, quarter, waits, wish
-from tests.test_core_update import learn as keep
-from tests.test_forgetting import SCOPE, deliver, found, take
-from tests.test_harvest import Picker, harvested, is_harvest, say, talking
-from tests.test_redactions import take_back
-from tests.world.clock import WITHIN, HeldClock
+from tests.world.clock import HeldClock
+from tests.world.core_pages import at_work, batch, keep, quarter, waits, wish
 from tests.world.delegating import until
+from tests.world.files import files_with
+from tests.world.forgetting import SCOPE, deliver, forgotten, import_lines, learn, wrote
+from tests.world.harvested import Picker, harvested, is_harvest, say, talking
 from tests.world.house import PROMPTS, House, open_house
-from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
+from tests.world.model import Fail, ModelServer, Seen, Step, Text
+from tests.world.redacted import take_back
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import FORGETTING, UNVOUCHED
 from wintermute.forgetting.forget_jobs import forget_at_once, owe_forgetting
-from wintermute.memory.fact import Source, key
+from wintermute.memory.fact import Source
 
 WORD = "zimtkanarie"
 SAID = f"My bird is a {WORD} called Hugo"
-
-
-async def forgotten(house: House) -> None:
-    """Wait until nothing is left to be forgotten."""
-
-    query = "SELECT 1 FROM jobs WHERE name = 'forget' AND state <> 'done'"
-    async with asyncio.timeout(WITHIN):
-        house.runner.ring("forget")
-        while await house.rows(query):
-            await house.settled()
-
-
-async def learn(house: House, model: ModelServer, text: str, entry: str) -> str:
-    """Ann says it, and it is remembered from that; the id of her message."""
-    before = len(await house.spoken())
-    model.script(
-        Calls((Use("append_memory", {"entry": entry, "source": "user_explicit"}),)),
-        Text(f"I keep: {text}!"),
-    )
-    event_id = await house.incoming(text)
-    await house.said(before + 1)
-    await deliver(house)
-    return event_id
-
-
-async def wrote(house: House, page: str, *ours: str) -> None:
-    """A person typed this page, all but these bullets of it: an update brought those."""
-    pages = house.stores.core_pages
-    lines = {f"- {each}" for each in ours}
-    typed = "".join(f"{line}\n" for line in page.splitlines() if line not in lines)
-    house.stores.places.core(SCOPE).write_text(typed)
-    why = Reason("reconstruction", SCOPE)
-    assert await pages.replace(why, page, await pages.found(SCOPE), [key(each) for each in ours])
 
 
 @pytest.mark.breaks("forgetting")
@@ -79,12 +45,12 @@ async def test_a_message_answered_long_ago_leaves_no_trace(
         await house.incoming("Tell me of the bird")
         await house.said(4)
         await deliver(house)
-        assert {"wintermute.db-wal", "MEMORIES.txt"} <= set(found(tmp_path))
+        assert {"wintermute.db-wal", "MEMORIES.txt"} <= set(files_with(tmp_path))
         await take_back(house, gone)
         await forgotten(house)
         assert (tmp_path / "core.md").read_text() == "# USER\n- Likes tea\n"
         assert await house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
         assert await house.stores.facts.live(SCOPE) == []
         bodies = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
         assert bodies == ["", "What a fine day", "/memory", "Tell me of the bird"]
@@ -125,7 +91,7 @@ async def test_a_merged_memory_is_made_anew_from_what_is_left(
         rows = await house.rows("SELECT text, queued FROM facts")
         assert rows == [{"text": "The bird sings at night", "queued": 1}]
         assert await house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 async def test_who_forgets_two_things_in_a_hurry_forgets_both(
@@ -134,8 +100,8 @@ async def test_who_forgets_two_things_in_a_hurry_forgets_both(
     """M-030: neither the work of the first nor what is read meanwhile makes the second ask again."""
     picker, clock = Picker(model), HeldClock()
     async with talking(tmp_path, model, clock) as house:
-        await take(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
-        await take(house, [json.dumps({"text": "Ann's boat is called Saltwind"})])
+        await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
+        await import_lines(house, [json.dumps({"text": "Ann's boat is called Saltwind"})])
         await say(house, ["/forget bird"])
         await deliver(house)
         await say(house, ["/forget yes", *(f"n{n}" for n in range(6)), "/forget boat"])
@@ -150,7 +116,7 @@ async def test_who_forgets_two_things_in_a_hurry_forgets_both(
 async def test_no_answer_tells_what_is_being_forgotten(tmp_path: Path, model: ModelServer) -> None:
     """M-030, U-015: from the yes on, also where words were said under another name of a room."""
     async with talking(tmp_path, model, HeldClock()) as house:
-        await take(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
+        await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
         scope = SCOPE
         async with house.database.transaction() as tx:
             facts = [fact.id for fact in await house.stores.facts.live(scope, tx)]
@@ -168,7 +134,7 @@ async def test_what_was_learnt_since_it_was_asked_goes_with_its_message(
     picker, clock = Picker(model), HeldClock()
     picker.picks(f"Ann's boss is a {WORD}")
     async with talking(tmp_path, model, clock) as house:
-        await take(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
+        await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
         await say(house, [f"My boss is a {WORD}", *(f"n{n}" for n in range(5)), f"/forget {WORD}"])
         assert "- 1 message of yours" in (await house.spoken())[-1]
         await clock.move(16 * 60)
@@ -200,7 +166,7 @@ async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
         await harvested(house)
         assert await house.stores.facts.live(SCOPE) == []
         assert await house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
@@ -345,7 +311,7 @@ async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
         await until(lambda: has("- Ann is a nurse."))
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == [f"{nurse}."]
         assert await house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
         said = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
         assert said[:2] == ["", f"I must say: {nurse}"]
         assert said[-3:] == ["What do I keep?", "/memory", "Thanks for that"]
@@ -390,7 +356,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
         assert "- Ann is a nurse at the hospital\n" in asked
         assert WORD not in asked
         assert await house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
@@ -420,7 +386,7 @@ async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
         await until(is_over)
         assert core.read_text() == nurse
         assert await house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 async def test_what_shares_only_common_words_with_it_stays(

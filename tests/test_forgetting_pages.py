@@ -5,50 +5,24 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.test_forgetting_messages import forgotten, learn
-from tests.test_forgetting_scopes import forget_all
-from tests.test_harvest import say
-from tests.test_redactions import take_back
+from tests.world.files import WORD, texts_below
+from tests.world.forgetting import (
+    FACT,
+    MATTER,
+    OTHER,
+    SOURCE,
+    STORE,
+    forget_all,
+    forgotten,
+    furnish,
+    learn,
+)
+from tests.world.harvested import say
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import ModelServer
+from tests.world.redacted import take_back
 from tests.world.terminal import Terminal
 from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, Unsaid, forget_in_pages
-
-WORD = "zimtkanarie"
-FACT = f"The bird is a {WORD}"
-MATTER = "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---\n\n"
-RAW = "episodic-raw/20260504/birds"
-SOURCE = f"Source: [[{RAW}/0001-user]]"
-OTHER = "episodic-raw/20260505/garden"
-STORE = {
-    "meta/Index.md": f"{MATTER}# Index\n\n- [[Bird]]: {FACT}.\n- [[Garden]]\n",
-    "meta/conversations.json": "[]",
-    "semantic/Bird.md": f"{MATTER}# Bird\n\n{FACT}, bought in May.\n\n{SOURCE}\n",
-    "semantic/Garden.md": f"{MATTER}# Garden\n\nRoses grow there.\n- {FACT}\n- See [[Bird]]. {FACT}.\n"
-    f"\n{SOURCE}\nSource: [[{OTHER}/0001-user]]\n",
-    "semantic/Shed.md": f"{MATTER}# Shed\n\nA spade.\n",
-    f"{RAW}/0001-user.md": f"{FACT}\n",
-    f"{OTHER}/0001-user.md": "Roses grow in the garden\n",
-    "conversations/20260504-090000/0001-user.md": f"Did you know? {FACT}!\n",
-    "sleep/20260504-010000/job.json": '{"status": "applied"}',
-    "sleep/20260504-010000/diff.patch": f"--- a\n+++ b\n+{FACT}\n+Roses\n",
-    "sleep/20260504-010000/changes.json": json.dumps(
-        [{"path": "semantic/Bird.md", "before": None, "after": f"# Bird\n\n{FACT}.\n"}]
-    ),
-    "sleep/20260504-010000/agent.stdout.txt": f"I wrote that {FACT}.",
-}
-
-
-def furnish(root: Path) -> Path:
-    for name, text in STORE.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-def texts(root: Path) -> dict[str, str]:
-    paths = (path for path in sorted(root.rglob("*")) if path.is_file())
-    return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
 async def owed(house: House) -> list[str]:
@@ -67,7 +41,7 @@ async def test_a_memory_that_is_forgotten_is_in_no_file_of_the_wiki(
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         await learn(house, model, "Remember something of mine", FACT)
         await forget_all(house)
-        found = texts(root)
+        found = texts_below(root)
         assert not [name for name, text in found.items() if WORD in text.lower()]
         assert found["semantic/Bird.md"] == f"{MATTER}# Bird\n\n\n{SOURCE}\n"
         assert found["semantic/Garden.md"] == (
@@ -156,7 +130,7 @@ async def test_a_deleted_message_goes_from_raw_copies(tmp_path: Path, model: Mod
         [event] = await say(house, [FACT])
         await take_back(house, event)
         await forgotten(house)
-    assert not [name for name, text in texts(root).items() if WORD in text.lower()]
+    assert not [name for name, text in texts_below(root).items() if WORD in text.lower()]
 
 
 async def test_what_another_person_forgets_stays_in_the_owners_wiki(
@@ -175,7 +149,7 @@ async def test_what_another_person_forgets_stays_in_the_owners_wiki(
         await house.said(1, "!ben:test")
         await take_back(house, event)
         await forgotten(house)
-    assert texts(root) == STORE
+    assert texts_below(root) == STORE
 
 
 def test_the_shell_forgets_in_the_wiki_and_names_what_it_leaves(terminal: Terminal) -> None:
@@ -189,5 +163,5 @@ def test_the_shell_forgets_in_the_wiki_and_names_what_it_leaves(terminal: Termin
     assert ".git" in said
     assert f"{FACT}.md" in said
     assert (root / ".git" / "log").read_text() == FACT
-    left = {name for name, text in texts(root).items() if WORD in text.lower()}
+    left = {name for name, text in texts_below(root).items() if WORD in text.lower()}
     assert left == {".git/log"}

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.test_forgetting import SCOPE, deliver
-from tests.test_forgetting_messages import forgotten, learn
-from tests.test_harvest import Picker, harvested, say, talking
-from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
+from tests.world.forgetting import IN_CLUB, SCOPE, deliver, forget_all, forgotten, learn, said_by
+from tests.world.harvested import Picker, harvested, say, talking
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import ModelServer, Text
+from tests.world.redacted import take_back
 from wintermute.changes.change_sets import Reason
 from wintermute.commands.forgetting import FORGETTING
 from wintermute.matrix.relations import Relations
@@ -20,7 +19,6 @@ WORD = "zimtkanarie"
 FACT = f"The bird is a {WORD}"
 BEN, HIS = "@ben:test", "!ben:test"
 BENS: dict[str, Any] = {"room": HIS, "sender": BEN, "name": "Ben", "origin": "other"}
-CLUB: dict[str, Any] = {"room": "!club:test", "scope": "room:!club:test"}
 
 
 async def unsay(house: House) -> None:
@@ -32,25 +30,6 @@ async def unsay(house: House) -> None:
     )
     async with house.database.transaction() as tx:
         await Relations(house.stores, house.rooms).unsay(tx, ROOM, [sent[-1]["event_id"]])
-
-
-async def said_by(house: House, sender: str) -> list[str]:
-    query = "SELECT body FROM inbox WHERE sender = ? ORDER BY seq"
-    return [row["body"] for row in await house.rows(query, sender)]
-
-
-async def forget_all(house: House, room: str = ROOM, **more: Any) -> str:
-    """Somebody has the memory of a chat forgotten; what that is answered with."""
-    scope = more.get("scope") or f"person:{more.get('sender', ANN)}"
-    (fact,) = await house.stores.facts.live(scope)
-    before = len(await house.spoken(room))
-    await house.incoming(f"/forget {fact.id}", room=room, **more)
-    answer = (await house.said(before + 1, room))[before]
-    while await house.deliver(room):
-        pass
-    await forgotten(house)
-    assert await house.stores.facts.live(scope) == []
-    return answer
 
 
 async def test_the_same_words_of_another_person_are_theirs(
@@ -206,7 +185,7 @@ async def test_what_still_says_a_deleted_message_is_told_to_a_person_alone_only(
 ) -> None:
     """M-010, M-030: the others in a room are not told who deleted what."""
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        in_club = {"room": ROOM, "scope": CLUB["scope"]}
+        in_club = {"room": ROOM, "scope": IN_CLUB["scope"]}
         for about in (in_club, {}):
             why = Reason("tool", SCOPE)
             await house.stores.skills.write(why, "birds", "How to feed", f"{FACT}: feed it")

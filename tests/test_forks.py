@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.world.house import ANN, ROOM, SEQUENCE, Gate, House, open_house
+from tests.world.forks import DONE_BEFORE, branches, edit, shown_messages, tell_in_turn
+from tests.world.house import Gate, HeldClock, House, open_house
 from tests.world.model import (
     Calls,
+    Fail,
     Hang,
     ModelServer,
     Seen,
@@ -19,52 +21,15 @@ from tests.world.model import (
     own_words,
 )
 from wintermute.config.schema import Context
+from wintermute.conversation import words
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ToolFailed
-from wintermute.messages import Incoming, Json
-
-TOLD = "For its earlier wording you had already done: "
-
-
-async def edit(house: House, event_id: str, text: str) -> str:
-    """A new text for a message, as the door stores it; the event's id."""
-    new = Incoming(
-        event_id=f"$edit{next(SEQUENCE)}",
-        room_id=ROOM,
-        sender=ANN,
-        sender_name="Ann",
-        origin="owner",
-        kind="message",
-        body=text,
-        sent_at=house.clock.now(),
-        direct=True,
-        edits=event_id,
-    )
-    async with house.database.transaction() as tx:
-        conversation = await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
-        await house.inbox.store(tx, conversation, new, "waiting")
-    house.rooms.wake(conversation)
-    return new.event_id
-
-
-async def tell(house: House, *texts: str) -> str:
-    for text in texts:
-        event = await house.incoming(text)
-    await house.settled()
-    return event
-
-
-def shown(seen: Seen) -> list[str]:
-    return [m["content"] or "" for m in seen.messages[1:]]
+from wintermute.messages import Json
 
 
 async def casts(house: House) -> list[tuple[str, str]]:
     rows = await house.rows("SELECT intent, reason FROM casts ORDER BY seq")
     return [(row["intent"], row["reason"]) for row in rows]
-
-
-async def branches(house: House) -> list[Json]:
-    return await house.rows("SELECT id, reason, forked_from FROM branches ORDER BY seq")
 
 
 @pytest.mark.breaks("edit")
@@ -75,12 +40,12 @@ async def test_an_edit_is_answered_in_a_branch_of_its_own(
     echo = Gate()
     model.script(Calls((Use("echo", {"say": "seen"}),)), Text("one"), Text("two"), Text("better"))
     async with open_house(tmp_path, model.url, gates=[echo]) as house, house.working():
-        await tell(house, "first")
-        event = await tell(house, "secnd")
+        await tell_in_turn(house, "first")
+        event = await tell_in_turn(house, "secnd")
         before = await house.rows("SELECT * FROM turns ORDER BY seq")
         await edit(house, event, "second")
         assert await house.said(3) == ["one", "two", "better"]
-        await tell(house, "third")
+        await tell_in_turn(house, "third")
         assert (await house.spoken())[3:] == ["echo: third"]
         assert await casts(house) == [
             (text, "text") for text in ("first", "secnd", "second", "third")
@@ -92,8 +57,16 @@ async def test_an_edit_is_answered_in_a_branch_of_its_own(
     assert fork["forked_from"] == turns[1]["id"] == turns[3]["parent_id"]
     assert turns[:3] == before
     assert [cast.intent for cast in past.casts] == ["first", "secnd"]
-    assert shown(model.requests[3]) == ["first", "", "seen", "one", "second"]
-    assert shown(model.requests[4]) == ["first", "", "seen", "one", "second", "better", "third"]
+    assert shown_messages(model.requests[3]) == ["first", "", "seen", "one", "second"]
+    assert shown_messages(model.requests[4]) == [
+        "first",
+        "",
+        "seen",
+        "one",
+        "second",
+        "better",
+        "third",
+    ]
     assert echo.taken == [{"say": "seen"}]
 
 
@@ -102,12 +75,12 @@ async def test_the_first_message_of_a_room_may_be_edited(
 ) -> None:
     """L-054: nothing is in view before it."""
     async with open_house(tmp_path, model.url) as house, house.working():
-        await edit(house, await tell(house, "helo"), "hello")
+        await edit(house, await tell_in_turn(house, "helo"), "hello")
         await house.said(2)
-        await tell(house, "more")
+        await tell_in_turn(house, "more")
         assert [row["forked_from"] for row in await branches(house)] == [None, None]
-    assert shown(model.requests[1]) == ["hello"]
-    assert shown(model.requests[2]) == ["hello", "echo: hello", "more"]
+    assert shown_messages(model.requests[1]) == ["hello"]
+    assert shown_messages(model.requests[2]) == ["hello", "echo: hello", "more"]
 
 
 async def fail(_caller: Caller, _args: Json) -> object:
@@ -125,15 +98,15 @@ async def test_what_was_done_for_the_old_text_is_named_to_the_model(
         open_house(tmp_path, model.url, gates=[mail, look, broken]) as house,
         house.working(),
     ):
-        event = await tell(house, "mail Bob")
+        event = await tell_in_turn(house, "mail Bob")
         await edit(house, event, "mail Bib")
         await house.said(2)
         await edit(house, event, "mail Bab")
         await house.said(3)
     assert len(mail.taken) == 1
     for seen, text in zip(model.requests[2:], ("mail Bib", "mail Bab"), strict=True):
-        (told,) = shown(seen)
-        assert TOLD in told
+        (told,) = shown_messages(seen)
+        assert DONE_BEFORE in told
         assert told.endswith(text)
         assert 'mail {"say": "to Bob &lt;event> xxx' in told
         assert "read_file" not in told
@@ -156,7 +129,7 @@ async def test_an_edit_while_the_old_text_is_answered_takes_its_place(
         await house.said(2)
         assert await casts(house) == [("old", "edited"), ("newer", "text"), ("newest", "text")]
         assert len(await branches(house)) == 3
-    assert [shown(seen) for seen in model.requests] == [["old"], ["newer"], ["newest"]]
+    assert [shown_messages(seen) for seen in model.requests] == [["old"], ["newer"], ["newest"]]
 
 
 async def test_only_the_last_of_several_edits_is_answered(
@@ -190,7 +163,7 @@ async def test_an_edit_that_came_while_we_were_down_is_all_that_is_answered(
         (said,) = await house.spoken()
         assert [reason for _, reason in await casts(house)] == ["edited", "text"]
     assert said.endswith("new")
-    assert TOLD in said
+    assert DONE_BEFORE in said
     assert len(mail.taken) == 1
 
 
@@ -212,7 +185,7 @@ async def test_what_began_and_has_no_result_is_named_too(
     ):
         event = await house.incoming("old")
         (said,) = await house.said(1)
-    assert f'{TOLD}mail {{"say": "x"}}' in said
+    assert f'{DONE_BEFORE}mail {{"say": "x"}}' in said
 
 
 async def test_a_reminder_after_the_message_is_left_behind_with_it(
@@ -228,12 +201,12 @@ async def test_a_reminder_after_the_message_is_left_behind_with_it(
         )
     )
     async with open_house(tmp_path, model.url, gates=[note]) as house, house.working():
-        event = await tell(house, "old")
+        event = await tell_in_turn(house, "old")
         await house.incoming("remind", kind="event", origin="timer")
         await house.settled()
         await edit(house, event, "new")
         await house.said(3)
-    (told,) = shown(model.requests[-1])
+    (told,) = shown_messages(model.requests[-1])
     assert 'note {"say": "it"}' in told
     assert len(note.taken) == 1
 
@@ -243,14 +216,14 @@ async def test_stop_ends_an_edit_as_any_message(tmp_path: Path, model: ModelServ
     """L-023, L-054: the branch stays, and the next message goes on in it."""
     model.keyed(lambda seen: Hang() if seen.last_user == "new" else None)
     async with open_house(tmp_path, model.url) as house, house.working():
-        await tell(house, "first")
-        event = await tell(house, "old")
+        await tell_in_turn(house, "first")
+        event = await tell_in_turn(house, "old")
         await edit(house, event, "new")
         await model.request_arrived(3)
-        await tell(house, "/stop")
-        await tell(house, "next")
+        await tell_in_turn(house, "/stop")
+        await tell_in_turn(house, "next")
         assert (await house.spoken())[2:] == ["Stopped.", "echo: next"]
-    assert shown(model.requests[-1]) == [
+    assert shown_messages(model.requests[-1]) == [
         "first",
         "echo: first",
         "new",
@@ -275,19 +248,19 @@ async def test_a_summary_of_what_both_share_is_used_and_one_of_the_rest_is_not(
     model.keyed(choose)
     context = Context(keep_recent=1)
     async with open_house(tmp_path, model.url, context=context) as house, house.working():
-        await tell(house, "a long story a", "a long story b", "/compact")
-        event = await tell(house, "a long story c")
+        await tell_in_turn(house, "a long story a", "a long story b", "/compact")
+        event = await tell_in_turn(house, "a long story c")
         summaries.append(1)
-        await tell(house, "/compact")
+        await tell_in_turn(house, "/compact")
         await house.incoming("a long story e", kind="event", origin="timer")
         await house.settled()
-        await tell(house, "/compact")
+        await tell_in_turn(house, "/compact")
         assert [row["turns"] for row in await house.rows("SELECT turns FROM folds")] == [1, 2, 3]
         await edit(house, event, "a long story d")
         await house.said(8)
     last = model.requests[-1].messages
     assert "[Folded: turns 1-2]" in last[1]["content"]
-    assert [own_words(text) for text in shown(model.requests[-1])] == ["a long story d"]
+    assert [own_words(text) for text in shown_messages(model.requests[-1])] == ["a long story d"]
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -299,14 +272,96 @@ async def test_a_fork_shows_a_cast_up_to_the_turn_it_came_from(
     echo = Gate()
     model.script(Calls((Use("echo", {"say": "a"}),)), Calls((Use("echo", {"say": "b"}),)))
     async with open_house(tmp_path, model.url, gates=[echo]) as house, house.working():
-        await tell(house, "go")
+        await tell_in_turn(house, "go")
         (branch,) = await house.rows("SELECT id, conversation_id FROM branches")
         turns = await house.rows("SELECT id FROM turns ORDER BY seq")
         async with house.database.transaction() as tx:
             await house.conversations.branch(
                 tx, branch["conversation_id"], "fork", None, turns[1 if done else 0]["id"]
             )
-        await tell(house, "and now?")
+        await tell_in_turn(house, "and now?")
     results = ["", "a", "", "b"] if done else ["", "a"]
-    assert shown(model.requests[-1]) == ["go", *results, "[no answer was given]", "and now?"]
+    assert shown_messages(model.requests[-1]) == [
+        "go",
+        *results,
+        "[no answer was given]",
+        "and now?",
+    ]
     assert echo.taken == [{"say": "a"}, {"say": "b"}]
+
+
+def away_for(model: ModelServer, text: str) -> list[bool]:
+    """The model does not answer this text while the list has something."""
+    gone = [True]
+    model.keyed(lambda seen: Fail(500) if gone and seen.last_user.endswith(text) else None)
+    return gone
+
+
+async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_before(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-054, M-010: effects of another scope stay there, arguments and all."""
+    mail, clock = Gate("mail"), HeldClock()
+    model.script(Calls((Use("mail", {"say": "private words"}),)), Text("sent"))
+    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
+        event = await tell_in_turn(house, "old")
+        gone = away_for(model, "new")
+        await edit(house, event, "new")
+        await clock.asleep()
+        await house.incoming("hi all", scope="room:!room:test", kind="context", direct=False)
+        gone.clear()
+        asked = len(model.requests)
+        await clock.move(61)
+        await house.settled()
+        (*_, last) = await house.rows("SELECT scope FROM branches ORDER BY seq")
+        *_, said = await house.spoken()
+    assert last["scope"] == "room:!room:test"
+    assert said == words.JOINED
+    assert len(model.requests) == asked
+
+
+async def test_new_keeps_its_place_behind_an_edit_that_waits(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-035, L-054: the edit is answered where it was said, and what follows begins afresh."""
+    mail, clock = Gate("mail"), HeldClock()
+    model.script(Calls((Use("mail", {"say": "x"}),)), Text("sent"))
+    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
+        event = await tell_in_turn(house, "old")
+        gone = away_for(model, "new")
+        await edit(house, event, "new")
+        await clock.asleep()
+        await house.incoming("/new")
+        await house.said(2)
+        gone.clear()
+        await clock.move(61)
+        await house.settled()
+        reasons = [row["reason"] for row in await branches(house)]
+        assert DONE_BEFORE in shown_messages(model.requests[-1])[-1]
+        await house.incoming("then")
+        await house.settled()
+    assert shown_messages(model.requests[-1]) == ["then"]
+    assert reasons == ["start", "edit", "new"]
+
+
+async def test_an_edit_that_finds_the_model_away_forks_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-034, L-054: it goes on where it began, with what was done for it in view."""
+    mail, clock = Gate("mail"), HeldClock()
+    model.script(Calls((Use("mail", {"say": "old one"}),)), Text("sent"))
+    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
+        event = await tell_in_turn(house, "old")
+        model.script(Calls((Use("mail", {"say": "new one"}),)), Fail(500), Fail(500))
+        await edit(house, event, "new")
+        await clock.asleep()
+        await clock.move(61)
+        await model.request_arrived(5)
+        await clock.asleep()
+        await clock.move(61)
+        await house.settled()
+        assert [row["reason"] for row in await branches(house)] == ["start", "edit"]
+    told, call, result = shown_messages(model.requests[-1])
+    assert told.count(DONE_BEFORE) == 1
+    assert (call, result) == ("", "new one\n\n[written 14:00, 2 minutes ago]")
+    assert mail.taken == [{"say": "old one"}, {"say": "new one"}]

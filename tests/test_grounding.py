@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.test_harvest import Picker, facts, harvested, say, talking
-from tests.test_status_of_learning import line
 from tests.world.clock import HeldClock
+from tests.world.harvested import Picker, harvested, harvested_facts, say, status_line, talking
 from tests.world.house import ROOM
 from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer, Text
@@ -51,12 +50,12 @@ async def test_what_the_assistant_says_is_not_learnt_of_the_person(
     async with talking(tmp_path, model, clock, harvest=often) as house:
         said = await say(house, [*talk, "yes, and a canoe", "I drink 2 litres of lemonade", "bye"])
         await harvested(house)
-        found = {fact["text"]: json.loads(fact["origins"]) for fact in await facts(house)}
+        found = {fact["text"]: json.loads(fact["origins"]) for fact in await harvested_facts(house)}
         assert found == {
             "Ann lives in Lyon with her sister.": [said[2]],
             "Ann is always thirsty.": [said[0]],
         }
-        told = await line(house, "learning")
+        told = await status_line(house, "learning")
         assert told.endswith(
             f"{ROOM}: 2 memories picked up; 6 learnt facts dropped this month: "
             "3 worded otherwise (no embedder), 2 other number, 1 not said"

@@ -5,34 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_redactions import EVE, GROUP, WORD, is_told, take_back
 from tests.world.clock import FakeClock
-from tests.world.house import ROOM, House, open_house
+from tests.world.groups import begin_group, group_line
+from tests.world.house import House, open_house
 from tests.world.model import ModelServer, Text
+from tests.world.redacted import EVE, GROUP_SCOPE, PASSWORD_WORD, is_told, take_back
 from wintermute.night.expiry import LINES_KEPT, Expiry
 
 SOON = timedelta(minutes=1).total_seconds()
 WEEK = LINES_KEPT.total_seconds()
-
-
-async def begin(house: House, clock: FakeClock, room: str = ROOM) -> None:
-    """The bot has been in a group for a moment."""
-    async with house.database.transaction() as tx:
-        await house.conversations.in_room(tx, room, f"room:{room}")
-    clock.advance(1)
-
-
-async def line(house: House, text: str, room: str = ROOM) -> str:
-    """Eve says something to others."""
-    return await house.incoming(
-        text,
-        room=room,
-        sender=EVE,
-        name="Eve",
-        origin="other",
-        kind="context",
-        scope=f"room:{room}",
-    )
 
 
 async def purge(house: House) -> None:
@@ -54,25 +35,25 @@ async def test_lines_that_are_background_of_nothing_any_more_go_after_seven_days
     """F-030: those before an answer, and behind the newest twenty; what was answered stays whole."""
     clock = FakeClock()
     async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
-        await begin(house, clock)
-        first = await line(house, "before")
-        await house.incoming("ann asks", scope=GROUP)
+        await begin_group(house, clock)
+        first = await group_line(house, "before")
+        await house.incoming("ann asks", scope=GROUP_SCOPE)
         await house.said(1)
         for n in range(30):
-            await line(house, f"{n}")
+            await group_line(house, f"{n}")
         clock.advance(WEEK - SOON)
         await purge(house)
         assert "" not in await lines(house)
         clock.advance(2 * SOON)
-        await line(house, "new")
+        await group_line(house, "new")
         await purge(house)
         assert await lines(house) == [""] * 12 + [f"{n}" for n in range(11, 30)] + ["new"]
-        await house.incoming("ann asks again", scope=GROUP)
+        await house.incoming("ann asks again", scope=GROUP_SCOPE)
         await house.said(2)
         seen = model.requests[-1]
         assert [f"): {n}\n" in seen.last_user for n in (10, 11, 29)] == [False, True, True]
         assert "): before\n" in seen.messages[1]["content"]
-        await house.incoming("said twice", event_id=first, kind="context", scope=GROUP)
+        await house.incoming("said twice", event_id=first, kind="context", scope=GROUP_SCOPE)
         clock.advance(WEEK + SOON)
         await purge(house)
         assert set(await lines(house)) == {""}
@@ -84,15 +65,15 @@ async def test_a_new_beginning_leaves_the_lines_before_it_to_nothing(
     """F-030: each group has its own newest lines."""
     clock = FakeClock()
     async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
-        await begin(house, clock, "!other:test")
-        await begin(house, clock)
-        await line(house, "other room", room="!other:test")
-        await line(house, "before")
+        await begin_group(house, clock, "!other:test")
+        await begin_group(house, clock)
+        await group_line(house, "other room", room="!other:test")
+        await group_line(house, "before")
         clock.advance(SOON)
-        await house.incoming("/new", scope=GROUP)
+        await house.incoming("/new", scope=GROUP_SCOPE)
         await house.said(1)
         clock.advance(SOON)
-        await line(house, "after")
+        await group_line(house, "after")
         clock.advance(WEEK + SOON)
         await purge(house)
         assert await lines(house) == ["other room", "", "after"]
@@ -102,8 +83,8 @@ async def test_many_lines_go_bit_by_bit(tmp_path: Path) -> None:
     """F-030: so that nothing else waits for long; none is forgotten over that."""
     clock = FakeClock()
     async with open_house(tmp_path, None, clock=clock) as house:
-        await begin(house, clock)
-        await line(house, "first")
+        await begin_group(house, clock)
+        await group_line(house, "first")
         async with house.database.transaction() as tx:
             await tx.execute(
                 "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 1300)"
@@ -129,23 +110,25 @@ async def test_a_line_whose_text_is_gone_can_still_be_taken_back(
     clock = FakeClock()
     model.script(Text("one"), Text("two"))
     async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
-        await begin(house, clock)
-        gone = await line(house, f"{WORD}\nand more")
-        await line(house, "fine")
-        await house.incoming("said ben", sender="@ben:test", kind="context", scope=GROUP)
-        await house.incoming("ann asks", scope=GROUP)
+        await begin_group(house, clock)
+        gone = await group_line(house, f"{PASSWORD_WORD}\nand more")
+        await group_line(house, "fine")
+        await house.incoming("said ben", sender="@ben:test", kind="context", scope=GROUP_SCOPE)
+        await house.incoming("ann asks", scope=GROUP_SCOPE)
         await house.said(1)
-        await line(house, "later")
-        await house.incoming("ann asks on", scope=GROUP)
+        await group_line(house, "later")
+        await house.incoming("ann asks on", scope=GROUP_SCOPE)
         await house.said(2)
         clock.advance(WEEK + SOON)
         await purge(house)
         await take_back(house, gone)
         await take_back(house, gone)
-        await house.incoming("and now?", scope=GROUP)
+        await house.incoming("and now?", scope=GROUP_SCOPE)
         await house.said(3)
         seen = model.requests[-1]
-        assert [word in str(seen.messages) for word in (WORD, "more", "fine")] == [False] * 3
+        assert [word in str(seen.messages) for word in (PASSWORD_WORD, "more", "fine")] == [
+            False
+        ] * 3
         assert "said ben" in str(seen.messages)
         assert "later" in str(seen.messages)
         assert not is_told(seen)

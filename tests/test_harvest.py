@@ -1,8 +1,7 @@
 """Harvest through the rooms: what is picked out of conversations, from whom, and what never is."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,84 +10,21 @@ import pytest
 
 from tests.world.clock import HeldClock
 from tests.world.delegating import until
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
+from tests.world.harvested import (
+    BEN,
+    CLUB,
+    SCOPE,
+    Picker,
+    harvested,
+    harvested_facts,
+    say,
+    talking,
+)
+from tests.world.house import ROOM
+from tests.world.model import Calls, Fail, ModelServer, Step, Text, Use
 from tests.world.request_rules import canary
 from wintermute.changes.change_sets import Reason
-from wintermute.config.schema import Memory, MemoryHarvest
-
-SCOPE = f"person:{ANN}"
-BEN = "@ben:test"
-CLUB = "room:!club:test"
-RANKED = Memory(backend="fts5")
-
-
-def is_harvest(seen: Seen) -> bool:
-    return "\n<transcript>\n" in str(seen.messages[0]["content"])
-
-
-def transcript(seen: Seen) -> str:
-    return str(seen.messages[0]["content"]).partition("\n<transcript>\n")[2]
-
-
-class Picker:
-    """A model that picks what it is told to, and answers everything else."""
-
-    def __init__(self, model: ModelServer) -> None:
-        self.model = model
-        self.steps: list[Step] = []
-        self.answers: dict[str, Step] = {}
-        self.usual: Callable[[], Step] = lambda: Text('{"contents": []}')
-        model.keyed(self.choose)
-
-    def choose(self, seen: Seen) -> Step | None:
-        if is_harvest(seen):
-            return self.steps.pop(0) if self.steps else self.usual()
-        return self.answers.get(seen.last_user)
-
-    def picks(self, *texts: str) -> None:
-        self.steps.append(Text(json.dumps({"contents": texts})))
-
-    @property
-    def transcripts(self) -> list[str]:
-        return [transcript(seen) for seen in self.model.requests if is_harvest(seen)]
-
-
-@asynccontextmanager
-async def talking(
-    folder: Path, model: ModelServer, clock: HeldClock, **settings: Any
-) -> AsyncIterator[House]:
-    settings.setdefault("harvest", MemoryHarvest())
-    opened = open_house(folder, model.url, prompts=PROMPTS, clock=clock, memory=RANKED, **settings)
-    async with opened as house, house.working():
-        yield house
-
-
-async def say(house: House, texts: Sequence[str], **about: Any) -> list[str]:
-    """Say these, each answered before the next."""
-    said = []
-    for text in texts:
-        said.append(await house.incoming(text, **about))
-        await house.settled()
-    return said
-
-
-async def harvested(house: House, times: int = 1) -> None:
-    """Wait until so many harvests have ended."""
-
-    async def done() -> bool:
-        house.runner.ring("harvest")
-        rows = await house.rows("SELECT 1 FROM jobs WHERE name = 'harvest' AND state = 'done'")
-        return len(rows) >= times
-
-    await until(done)
-
-
-async def facts(house: House) -> list[dict[str, Any]]:
-    return await house.rows(
-        "SELECT text, scope, source, speaker, origins, taint, queued, created_at FROM facts"
-        " WHERE source = 'harvest' AND retired_at IS NULL ORDER BY seq"
-    )
+from wintermute.config.schema import MemoryHarvest
 
 
 async def test_twenty_messages_are_read_at_once_and_what_is_picked_is_remembered(
@@ -104,7 +40,7 @@ async def test_twenty_messages_are_read_at_once_and_what_is_picked_is_remembered
         assert picker.transcripts == []
         await say(house, ["and that is the twentieth"])
         await harvested(house)
-        (fact,) = await facts(house)
+        (fact,) = await harvested_facts(house)
         assert (fact["text"], fact["scope"]) == ("Ann is allergic to penicillin.", SCOPE)
         assert (fact["speaker"], json.loads(fact["origins"])) == ("Ann", [said[0]])
         assert (fact["taint"], fact["queued"]) == (0, 1)
@@ -227,7 +163,7 @@ async def test_each_scope_is_read_alone_and_what_is_learnt_belongs_to_it(
             picker.picks(f"They keep {canary(scope)}.")
             await say(house, [f"we keep {canary(scope)}", *map(str, range(19))], **about)
             await harvested(house, n)
-        found = await facts(house)
+        found = await harvested_facts(house)
     assert len(picker.transcripts) == 3
     for scope, _ in places:
         assert [f["text"] for f in found if f["scope"] == scope] == [f"They keep {canary(scope)}."]
@@ -281,7 +217,7 @@ async def test_what_was_said_beside_a_file_is_tainted(tmp_path: Path, model: Mod
     async with talking(data, model, clock, roots=[notes]) as house:
         await say(house, ["I hate tea. What does it say?", *map(str, range(19))])
         await harvested(house)
-        (fact,) = await facts(house)
+        (fact,) = await harvested_facts(house)
         assert fact["taint"] == 1
 
 
@@ -328,10 +264,10 @@ async def test_an_answer_of_no_use_changes_nothing_and_is_asked_for_again_later(
             return bool(await house.rows("SELECT 1 FROM jobs WHERE attempts = 1"))
 
         await until(failed_once)
-        assert await facts(house) == []
+        assert await harvested_facts(house) == []
         await clock.move(61)
         await harvested(house)
-        assert [fact["text"] for fact in await facts(house)] == ["Ann likes tea."]
+        assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann likes tea."]
     assert len(set(picker.transcripts)) == 1
 
 
@@ -353,7 +289,7 @@ async def test_a_model_that_is_away_is_asked_again_when_it_is_back(
         await until(put_off)
         await clock.move(61)
         await harvested(house)
-        assert [fact["text"] for fact in await facts(house)] == ["Ann likes tea."]
+        assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann likes tea."]
 
 
 async def test_secrets_and_what_is_no_memory_are_left_out(
@@ -369,7 +305,7 @@ async def test_secrets_and_what_is_no_memory_are_left_out(
     async with talking(tmp_path, model, clock) as house:
         await say(house, ["I like tea", *map(str, range(19))])
         await harvested(house)
-        assert [fact["text"] for fact in await facts(house)] == ["Ann likes tea."]
+        assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann likes tea."]
 
 
 SAID_AND_TOLD = {
@@ -396,7 +332,7 @@ async def test_what_nobody_said_is_not_learnt(
     async with talking(tmp_path, model, clock) as house:
         await say(house, [said, *map(str, range(19))])
         await harvested(house)
-        assert [fact["text"] for fact in await facts(house)] == [told]
+        assert [fact["text"] for fact in await harvested_facts(house)] == [told]
 
 
 async def test_it_can_be_turned_off(tmp_path: Path, model: ModelServer) -> None:

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_forgetting import SCOPE, deliver
-from tests.test_forgetting_messages import forgotten
-from tests.test_harvest import Picker, facts, harvested, say, talking
-from tests.test_redactions import take_back
 from tests.world.clock import NOON, HeldClock
 from tests.world.copier import before, copying
 from tests.world.delegating import until
+from tests.world.forgetting import SCOPE, deliver, forgotten
+from tests.world.harvested import Picker, harvested, harvested_facts, say, talking
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer
+from tests.world.redacted import take_back
 from wintermute.config.schema import MemoryHarvest
 from wintermute.memory.fact import Fact
 from wintermute.memory.origins import KeptWording, unlearnt
@@ -50,7 +49,7 @@ async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothi
         await take_back(house, gone)
         await forgotten(house)
         await harvested(house, 2)
-        (fact,) = await facts(house)
+        (fact,) = await harvested_facts(house)
         assert (fact["text"], json.loads(fact["origins"])) == ("Ann's bees are nice.", [left])
         assert await house.rows("SELECT upto FROM harvests") == [upto]
         change = await house.rows("SELECT cause FROM change_sets ORDER BY seq DESC LIMIT 1")
@@ -80,14 +79,16 @@ async def test_what_a_person_took_back_is_not_derived_again(
         (tmp_path / "MEMORIES.txt").write_text("Ann keeps bees.\n")
         await say(house, ["look again"])
         await deliver(house)
-        assert [fact["text"] for fact in await facts(house)] == ["Ann keeps bees."]
+        assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann keeps bees."]
         picker.picks("Ann keeps bees.", "Ann OWNS a boat", "Ann's boat has a name.")
         await take_back(house, gone)
         await forgotten(house)
         await harvested(house, 2)
-        texts = [fact["text"] for fact in await facts(house)]
+        texts = [fact["text"] for fact in await harvested_facts(house)]
         assert texts == ["Ann keeps bees.", "Ann's boat has a name."]
-        assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]] * 2
+        assert [json.loads(fact["origins"]) for fact in await harvested_facts(house)] == [
+            [left]
+        ] * 2
         assert await house.rows("SELECT * FROM harvest_repeats") == []
 
 
@@ -107,7 +108,7 @@ async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to
         house.runner.ring("forget")
         await harvested(house, 2)
         assert len(await house.rows("SELECT 1 FROM facts")) == 2
-        assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]]
+        assert [json.loads(fact["origins"]) for fact in await harvested_facts(house)] == [[left]]
 
         async def put_off() -> bool:
             query = "SELECT 1 FROM jobs WHERE name = 'forget' AND state = 'waiting'"
@@ -118,7 +119,7 @@ async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to
         await clock.move(2)
         await forgotten(house)
         assert len(await house.rows("SELECT 1 FROM facts")) == 1
-        assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]]
+        assert [json.loads(fact["origins"]) for fact in await harvested_facts(house)] == [[left]]
 
 
 @pytest.mark.breaks("forgetting", perhaps=True)
@@ -134,7 +135,7 @@ async def test_without_harvest_nothing_is_derived_again(tmp_path: Path, model: M
         await clock.move(timedelta(hours=1).total_seconds())
         house.runner.ring("harvest")
         await say(house, ["And now?"])
-        assert await facts(house) == []
+        assert await harvested_facts(house) == []
     assert len(picker.transcripts) == 1
 
 
@@ -165,7 +166,7 @@ async def test_it_is_derived_again_whenever_the_forgetting_was_killed(
         async with talking(before(copier, start), model, HeldClock()) as house:
             await forgotten(house)
             await harvested(house, 2)
-            (fact,) = await facts(house)
+            (fact,) = await harvested_facts(house)
             assert (fact["text"], json.loads(fact["origins"])) == ("Ann's bees are nice.", [left])
             assert len(await house.rows("SELECT * FROM facts")) == 1, start
 
@@ -187,7 +188,7 @@ async def test_a_blank_message_says_nothing_that_could_keep_a_memory(
         await forgotten(house)
         await take_back(house, gone)
         await forgotten(house)
-        assert await facts(house) == []
+        assert await harvested_facts(house) == []
 
 
 def fact(name: str, text: str, *origins: str, heir: str | None = None, over: bool = False) -> Fact:

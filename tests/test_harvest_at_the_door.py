@@ -1,18 +1,13 @@
 """Harvest by a real daemon: what is said in real rooms is picked out once."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests.test_harvest import is_harvest, transcript
-from tests.world.bot import Bot
+from tests.world.harvested import EARLY, harvested_by, is_echo, is_harvest, learnt_by, transcript
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import Message
 
-EARLY = {"enabled": True, "message_threshold": 3, "min_messages": 3}
 PICKED = {"contents": ["The user keeps bees.", "The user says hello to bees."]}
 
 
@@ -20,26 +15,6 @@ def picks(seen: Seen) -> Step | None:
     if not is_harvest(seen):
         return None
     return Text(json.dumps(PICKED if "I keep bees" in transcript(seen) else {"contents": []}))
-
-
-def answering(text: str) -> Callable[[Message], bool]:
-    return lambda said: said.body == f"echo: {text}"
-
-
-def learnt(daemon: Bot) -> list[dict[str, Any]]:
-    found = daemon.rows(
-        "SELECT text, scope, source, origins FROM facts WHERE retired_at IS NULL ORDER BY seq"
-    )
-    return [dict(row) for row in found]
-
-
-async def read(daemon: Bot, n: int = 1) -> None:
-    """Wait until a harvest has ended, by what the daemon has on record."""
-
-    def done() -> bool:
-        return len(daemon.rows("SELECT 1 FROM jobs WHERE name = 'harvest' AND state = 'done'")) >= n
-
-    await daemon.until(done)
 
 
 @pytest.mark.quick("encrypted")
@@ -58,9 +33,9 @@ async def test_what_two_people_say_belongs_to_each_of_them(
     for who, chat in chats.items():
         for text in ("hello", f"I keep bees, says {who.user_id}", "bye"):
             await who.send(chat, text)
-            await who.wait_for(chat, answering(text))
-    await read(daemon, 2)
-    scopes = [fact["scope"] for fact in learnt(daemon)]
+            await who.wait_for(chat, is_echo(text))
+    await harvested_by(daemon, 2)
+    scopes = [fact["scope"] for fact in learnt_by(daemon)]
     assert sorted(scopes) == sorted(2 * [f"person:{ann.user_id}", f"person:{ben.user_id}"])
     shown = [transcript(seen) for seen in model.requests if is_harvest(seen)]
     assert len(shown) == 2
@@ -80,13 +55,13 @@ async def test_a_message_that_was_deleted_before_it_is_read_is_in_no_transcript(
     sent = {}
     for text in ("hello", "CANARY is my secret"):
         sent[text] = await ann.send(chat, text)
-        await ann.wait_for(chat, answering(text))
+        await ann.wait_for(chat, is_echo(text))
     await ann.redact(chat, sent["CANARY is my secret"])
     await daemon.until(lambda: not daemon.rows("SELECT 1 FROM inbox WHERE body LIKE 'CANARY%'"))
     for text in ("I keep bees", "bye"):
         await ann.send(chat, text)
-        await ann.wait_for(chat, answering(text))
-    await read(daemon)
+        await ann.wait_for(chat, is_echo(text))
+    await harvested_by(daemon)
     (shown,) = (transcript(seen) for seen in model.requests if is_harvest(seen))
     assert "I keep bees" in shown
     assert "CANARY" not in shown

@@ -6,9 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_harvest import SCOPE, Picker, facts, harvested, is_harvest, say, talking, transcript
-from tests.test_harvest_at_the_door import EARLY, answering, learnt, read
 from tests.world.clock import HeldClock
+from tests.world.harvested import (
+    EARLY,
+    SCOPE,
+    Picker,
+    harvested,
+    harvested_by,
+    harvested_facts,
+    is_echo,
+    is_harvest,
+    learnt_by,
+    say,
+    talking,
+    transcript,
+)
 from tests.world.house import ANN, House
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewBot, NewPerson, NewRoom
@@ -90,21 +102,21 @@ async def test_the_next_harvest_reads_what_a_message_says_by_now(
     sent = {}
     for text in ("I live in Lyon", "hello", "bye"):
         sent[text] = await ann.send(chat, text)
-        await ann.wait_for(chat, answering(text))
-    await read(daemon)
-    assert [fact["text"] for fact in learnt(daemon)] == ["The user lives in Lyon"]
+        await ann.wait_for(chat, is_echo(text))
+    await harvested_by(daemon)
+    assert [fact["text"] for fact in learnt_by(daemon)] == ["The user lives in Lyon"]
     for text in ("I live in Paris", "I live in Rome"):
         await ann.edit(chat, sent["I live in Lyon"], text)
     await ann.edit(chat, sent["hello"], "**hello!**")
     for text in ("one", "two", "three"):
         await ann.send(chat, text)
-        await ann.wait_for(chat, answering(text))
-    await read(daemon, 2)
+        await ann.wait_for(chat, is_echo(text))
+    await harvested_by(daemon, 2)
     _, shown, *others = (transcript(seen) for seen in model.requests if is_harvest(seen))
     assert "I live in Rome" in shown
     assert not any(word in shown for word in ("Lyon", "Paris", "hello"))
     assert len(others) == 1  # what is new
-    assert [fact["text"] for fact in learnt(daemon)] == ["The user lives in Rome"]
+    assert [fact["text"] for fact in learnt_by(daemon)] == ["The user lives in Rome"]
     gone = daemon.rows("SELECT text, retired_by FROM facts WHERE retired_at IS NOT NULL")
     assert gone == [{"text": "The user lives in Lyon", "retired_by": "harvest"}]
     assert len([said for said in ann.events(chat) if said.body.startswith("echo: ")]) == 6
@@ -139,7 +151,7 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
         *_, cat = await say(house, [*map(str, range(16)), "I have a cat"])
         picker.picks("Ann lives in Lyon", "Ann keeps bees", "Ann has a cat")
         await harvested(house)
-        why, ids = (await house.stores.changes.history(("fact",)))[0], await facts(house)
+        why, ids = (await house.stores.changes.history(("fact",)))[0], await harvested_facts(house)
         assert len(ids) == 3
         async with house.database.transaction() as tx:
             merged = [("Ann lives in Lyon and keeps bees", "dreaming_merge")]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.test_harvest import CLUB, RANKED, Picker, is_harvest, say, transcript
 from tests.tiers import tiered
 from tests.world.clock import HeldClock
 from tests.world.delegating import until
+from tests.world.harvested import CLUB, RANKED, Picker, is_harvest, say, transcript
 from tests.world.house import PROMPTS, ROOM, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from wintermute.config.schema import MemoryHarvest

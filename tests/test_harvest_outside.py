@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from tests.test_harvest import CLUB, SCOPE, Picker, facts, harvested, say, talking
-from tests.test_redactions import take_back
 from tests.world.clock import HeldClock, cheap
 from tests.world.delegating import until
-from tests.world.house import ANN, ROOM, House
+from tests.world.harvested import (
+    CLUB,
+    SCOPE,
+    Picker,
+    harvested,
+    harvested_facts,
+    say,
+    talking,
+    unlocked,
+)
+from tests.world.house import ANN, ROOM
 from tests.world.model import Calls, ModelServer, Use
+from tests.world.redacted import take_back
 from wintermute.learning.harvest import own_words
 from wintermute.messages import Incoming
 
@@ -34,20 +43,6 @@ SECRETS = (
     "-----BEGIN OPENSSH PRIVATE KEY-----",
     "密码是 hunter2x",
 )
-
-
-async def unlocked(house: House, text: str) -> None:
-    """The key for the first undecrypted event comes, and it is answered."""
-    (locked,) = await house.inbox.locked()
-    event = Incoming(
-        *("$locked", ROOM, ANN, "Ann", "owner", "message", text),
-        sent_at=house.clock.now(),
-        direct=True,
-    )
-    async with house.database.transaction() as tx:
-        await house.inbox.unlock(tx, locked.seq, event, "waiting")
-    house.rooms.wake(locked.conversation_id)
-    await house.settled()
 
 
 @pytest.mark.slow
@@ -140,7 +135,7 @@ async def test_a_fact_comes_from_every_message_that_it_shares_words_with(
         boat = await say(house, ["I have a boat"], sender=BEN, name="Ben", **GROUP)
         await say(house, ["well"] * 17, **GROUP)
         await harvested(house)
-        dog, ship = await facts(house)
+        dog, ship = await harvested_facts(house)
     assert (json.loads(dog["origins"]), dog["speaker"]) == (rex, None)
     assert (json.loads(ship["origins"]), ship["speaker"]) == (boat, "Ben")
 
@@ -279,7 +274,7 @@ async def test_no_secret_is_learnt(tmp_path: Path, model: ModelServer) -> None:
     async with talking(tmp_path, model, clock) as house:
         await say(house, ["I like tea", *map(str, range(19))])
         await harvested(house)
-        assert [fact["text"] for fact in await facts(house)] == ["Ann likes tea."]
+        assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann likes tea."]
 
 
 async def test_a_bare_undo_takes_back_nothing_that_was_picked_up(
@@ -292,7 +287,7 @@ async def test_a_bare_undo_takes_back_nothing_that_was_picked_up(
         await say(house, ["I like tea", *map(str, range(19))])
         await harvested(house)
         await say(house, ["/undo"])
-        assert len(await facts(house)) == 1
+        assert len(await harvested_facts(house)) == 1
 
 
 async def test_what_is_read_stops_before_a_message_that_is_still_to_be_answered(
@@ -317,7 +312,7 @@ async def test_what_is_read_stops_before_a_message_that_is_still_to_be_answered(
         await unlocked(house, "I like tea")
         await clock.move(61)
         await harvested(house)
-        assert [fact["text"] for fact in await facts(house)] == list(picks)
+        assert [fact["text"] for fact in await harvested_facts(house)] == list(picks)
 
 
 @pytest.mark.parametrize(

@@ -308,6 +308,27 @@ def nothing_is_replaced_behind_the_programs_back() -> list[str]:
     ]
 
 
+def modules_named(node: ast.AST) -> list[str]:
+    """List the dotted names that an import statement reaches for; a relative one begins with a dot."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        start = "." * node.level + (node.module or "")
+        return [f"{start}.{alias.name}" for alias in node.names]
+    return []
+
+
+def no_test_imports_from_another() -> list[str]:
+    """Find tests that do: what several of them need is a builder or a reader in tests/world."""
+    return [
+        f"{name}:{node.lineno}"
+        for name in python_files("tests/")
+        for node in nodes(name)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and any(re.match(r"(tests)?\..*\btest_", module) for module in modules_named(node))
+    ]
+
+
 def nothing_is_left_for_later_in_the_code() -> list[str]:
     return lines_that_match(UNFINISHED, python_files())
 
@@ -392,6 +413,7 @@ RULES: tuple[Callable[[], list[str]], ...] = (
     every_folder_is_a_package_that_import_linter_can_see,
     names_of_tests_are_sentences,
     nothing_is_replaced_behind_the_programs_back,
+    no_test_imports_from_another,
     nothing_is_left_for_later_in_the_code,
     no_file_names_somebodys_machine_or_a_registry,
     nobody_asks_the_machine_how_late_it_is,

@@ -1,14 +1,13 @@
 """Our own identity: made once, uploaded, our device signed by it; clients trust what it signs."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from tests.world.bot import Bot
-from tests.world.clock import SYSTEM, WITHIN
 from tests.world.homeserver import Homeserver
+from tests.world.identities import identity_detail
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from wintermute.matrix.signing import FILE
@@ -26,18 +25,6 @@ def seeds(daemon: Bot) -> Json:
 def uploads(proxy: Proxy) -> list[Request]:
     """What was uploaded of identity and signatures."""
     return [*proxy.seen("POST", "keys/device_signing"), *proxy.seen("POST", "keys/signatures")]
-
-
-async def told(daemon: Bot, state: str) -> str:
-    """What `status` and `check` say of the identity, once it is in this state."""
-    async with asyncio.timeout(WITHIN):
-        while True:
-            rows = daemon.rows(
-                "SELECT detail FROM health WHERE part = 'identity' AND state = ?", state
-            )
-            if rows:
-                return str(rows[0]["detail"])
-            await SYSTEM.sleep(0.01)
 
 
 async def test_a_strict_client_and_the_bot_read_each_other_without_a_shield(
@@ -68,13 +55,13 @@ async def test_an_identity_is_made_once_and_nothing_is_uploaded_again(
     assert not [
         line for line in daemon.log if any(made[u]["seed"] in line for u in made if u != "user_id")
     ]
-    await told(daemon, "ok")
+    await identity_detail(daemon, "ok")
     before = len(proxy.requests)
     await daemon.restart()
     later = [r.path.partition("/keys/")[2] for r in proxy.requests[before:] if "/keys/" in r.path]
     assert later == ["query"]  # which is made for people, and has us in it
     assert seeds(daemon) == made
-    assert made["master"]["public"][:4] in await told(daemon, "ok")
+    assert made["master"]["public"][:4] in await identity_detail(daemon, "ok")
 
 
 @pytest.mark.slow
@@ -91,7 +78,7 @@ async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
     await ann.send(chat, "before")
     old = await ann.wait_for(chat, lambda m: m.body == "echo: before")
     assert old.shield is not None  # and yet it is talked to
-    assert "404" in await told(daemon, "warn")
+    assert "404" in await identity_detail(daemon, "warn")
     assert await daemon.stop() == 0
     (daemon.data / "matrix" / FILE).unlink()  # now the folder is as it was before
     proxy.before = pass_before
@@ -139,7 +126,7 @@ async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
     await daemon.stop()
     (folder / FILE).unlink()
     await daemon.start()
-    said = await told(daemon, "fail")
+    said = await identity_detail(daemon, "fail")
     assert "restore" in said
     assert "reset-crypto --identity" in said
     await ann.send(chat, "again")
@@ -159,7 +146,7 @@ async def test_an_identity_that_is_not_ours_is_reported_and_kept(
     master = await other.master_key(daemon.user_id)
     for _ in range(2):
         await daemon.start()
-        assert "reset-crypto --identity" in await told(daemon, "fail")
+        assert "reset-crypto --identity" in await identity_detail(daemon, "fail")
         chat = await room(ann, daemon, encrypted=True)
         await ann.send(chat, "hello")
         await ann.wait_for(chat, lambda m: m.body == "echo: hello")
@@ -182,7 +169,7 @@ async def test_a_password_that_is_asked_for_is_given_and_in_no_log(
     ann = await person("ann")
     proxy.before = ask
     daemon = await bot(ann, via=proxy.url)
-    await told(daemon, "ok")
+    await identity_detail(daemon, "ok")
     password = (daemon.config.parent / "password").read_text()
     given = uploads(proxy)[1].json["auth"]
     assert (given["session"], given["password"]) == ("s1", password)
@@ -206,14 +193,14 @@ async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
     (daemon.config.parent / "token").write_text(login.access_token)
     proxy.before = lambda request: Answer(401, answer) if "device_signing" in request.path else None
     await daemon.start()
-    assert PAGE in await told(daemon, "fail")
+    assert PAGE in await identity_detail(daemon, "fail")
     chat = await room(ann, daemon, encrypted=True)
     await ann.send(chat, "hello")
     await ann.wait_for(chat, lambda m: m.body == "echo: hello")
     assert len(uploads(proxy)) == 1
     proxy.before = pass_before
     await daemon.restart()
-    await told(daemon, "ok")
+    await identity_detail(daemon, "ok")
     [key] = uploads(proxy)[0].json["master_key"]["keys"].values()
     assert seeds(daemon)["master"]["public"] == key
 
@@ -235,7 +222,7 @@ async def test_seeds_that_cannot_be_used_are_told_and_left_alone(
     file.rename(file.with_name("aside"))
     file.mkdir()
     await daemon.start()
-    said = await told(daemon, "fail")
+    said = await identity_detail(daemon, "fail")
     assert str(file) in said
     assert "backup" in said
     chat = await room(ann, daemon, encrypted=True)

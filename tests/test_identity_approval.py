@@ -1,26 +1,14 @@
 """What somebody is told when the homeserver wants more than our login for our identity."""
 
 import json
-from typing import Any
 
 import pytest
 
-from tests.test_malformed_events import WRONG, wrong
+from tests.world.identities import BY_PASSWORD, by_page
+from tests.world.malformed import WRONG, misshapen
 from wintermute.errors import ApprovalNeeded, WintermuteError
 from wintermute.matrix.cross_signing import approval_text
 from wintermute.matrix.http import refuse
-
-Json = dict[str, Any]
-PAGE = "https://account.example.org/?action=org.matrix.cross_signing_reset"
-BY_PASSWORD: Json = {"flows": [{"stages": ["m.login.password"]}], "params": {}, "session": "s1"}
-
-
-def by_page(stage: str = "m.oauth", url: object = PAGE, session: str = "s1") -> Json:
-    return {
-        "flows": [{"stages": [stage]}],
-        "params": {stage: {"url": url}},
-        "session": session,
-    }
 
 
 def asked(answer: object, *, has_password: bool = False) -> str:
@@ -66,7 +54,7 @@ def test_any_answer_with_401_is_told_in_one_line() -> None:
     """X-051, X-022: each field missing or of another kind, at any depth."""
     answer = by_page() | {"errcode": "M_FORBIDDEN", "error": "no"}
     answer["flows"] += [{"stages": ["m.login.password"]}, {"stages": ["a", "b"]}]
-    cases = [*wrong(answer), *wrong(BY_PASSWORD)]
+    cases = [*misshapen(answer), *misshapen(BY_PASSWORD)]
     cases += [answer | {"flows": [flow]} for flow in WRONG[1:]]
     cases += [answer | {"flows": [{"stages": [stage]}]} for stage in WRONG[1:]]
     assert len(cases) > 80

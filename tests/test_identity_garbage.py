@@ -1,48 +1,27 @@
 """Whatever a homeserver says of our own keys, we stay up, sign nothing else and replace nothing."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.test_keys import BOT, SESSION, machine
-from tests.test_malformed_events import WRONG, wrong
-from tests.world.clock import FakeClock
+from tests.world.identities import FIELDS, OUR_SEEDS, Json, answer_for, settling
+from tests.world.keys import BOT, SESSION
+from tests.world.malformed import WRONG, misshapen
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from wintermute.matrix.cross_signing import UNUSABLE, CrossSigning, own_keys
+from wintermute.matrix.cross_signing import UNUSABLE, own_keys
 from wintermute.matrix.people import Device
-from wintermute.matrix.signing import FILE, USAGES, Seeds, is_signed, keep_seeds, new_seeds
+from wintermute.matrix.signing import FILE, is_signed, keep_seeds
 
-Json = dict[str, Any]
-OURS = new_seeds(BOT)
 OTHER_DEVICE = Device(BOT, SESSION.device_id, "A" * 43, "B" * 43)
 GARBAGE: tuple[object, ...] = (["x"], "x", 7, True, 1.5, [["x"]], *WRONG[2:])
-FIELDS = tuple(f"{usage}_keys" for usage in USAGES)
-
-
-def identity_of(seeds: Seeds) -> Json:
-    """What a homeserver serves of an identity."""
-    bare = [
-        {"user_id": BOT, "usage": [usage], "keys": {f"ed25519:{pair.public}": pair.public}}
-        for usage, pair in zip(USAGES, seeds.pairs, strict=True)
-    ]
-    signed = (seeds.master.sign(key, BOT) for key in bare)
-    return {field: {BOT: key} for field, key in zip(FIELDS, signed, strict=True)}
-
-
-def answer_for(device: Json, seeds: Seeds = OURS) -> Json:
-    """All of us in order."""
-    devices = {device["device_id"]: seeds.self_signing.sign(device, BOT)}
-    return {"device_keys": {BOT: devices}, **identity_of(seeds)}
 
 
 def spoilt(answer: Json) -> Iterator[Json]:
     """Each field of it, at any depth, wrong."""
-    for case in wrong(answer):
+    for case in misshapen(answer):
         assert isinstance(case, dict)
         yield case
     for field in ("device_keys", *FIELDS):
@@ -57,23 +36,14 @@ def spoilt(answer: Json) -> Iterator[Json]:
 @pytest.mark.parametrize("value", [None, *GARBAGE], ids=lambda value: repr(value)[:20])
 def test_what_is_no_object_is_signed_by_nobody(value: object) -> None:
     """X-022."""
-    assert not is_signed(value, BOT, OURS.master.public)
-
-
-@asynccontextmanager
-async def settling(folder: Path) -> AsyncIterator[tuple[CrossSigning, FakeClock, Proxy]]:
-    """Our identity beside a homeserver that takes everything."""
-    async with Proxy("http://127.0.0.1:1") as proxy, machine(folder, proxy.url) as nio:
-        proxy.before = lambda request: Answer(200)
-        clock = FakeClock()
-        yield CrossSigning(nio, folder, BOT, None, clock), clock, proxy
+    assert not is_signed(value, BOT, OUR_SEEDS.master.public)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["seeds", "no-seeds"])
 async def test_nothing_that_is_served_of_us_stops_us(kept: bool, tmp_path: Path) -> None:
     """X-017, X-022: and what is there and cannot be read is not replaced."""
     if kept:
-        keep_seeds(tmp_path, OURS)
+        keep_seeds(tmp_path, OUR_SEEDS)
     async with settling(tmp_path) as (identity, clock, proxy):
         device = identity.device()
         cases = list(spoilt(answer_for(device)))
@@ -95,7 +65,7 @@ async def test_nothing_that_is_served_of_us_stops_us(kept: bool, tmp_path: Path)
         for request in proxy.requests:
             if "device_signing" in request.path:
                 assert kept
-                assert OURS.master.public in request.body.decode()
+                assert OUR_SEEDS.master.public in request.body.decode()
             else:
                 signed = request.json[BOT][device["device_id"]]
                 assert {name: signed[name] for name in device} == device

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from nio import AsyncClient, AsyncClientConfig
 
-from tests.test_identity_approval import BY_PASSWORD, PAGE, by_page
-from tests.test_keys import named
 from tests.tiers import tiered
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver, Login
+from tests.world.identities import APPROVAL_PAGE, BY_PASSWORD, by_page
+from tests.world.keys import numbered
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson
 from wintermute.config.schema import Secret
@@ -76,7 +76,7 @@ async def own(
             clock = FakeClock()
             secret = Secret(password) if password else None
             identity = CrossSigning(nio, folder, login.user_id, secret, clock)
-            keys = Keys(nio, named, clock, People(), identity, refuse_unsigned=True)
+            keys = Keys(nio, numbered, clock, People(), identity, refuse_unsigned=True)
             return Own(keys, nio, clock, folder)
 
         yield opened
@@ -479,7 +479,7 @@ async def test_after_the_approval_the_same_session_goes_on(
     for _ in range(5):
         await bot.round()
     assert bot.said[::2] == ("fail", False)
-    assert PAGE in bot.said[1]
+    assert APPROVAL_PAGE in bot.said[1]
     assert len(uploads(proxy)) == 1
     bot.clock.advance(61)
     await bot.round()

@@ -16,8 +16,8 @@ from signedjson.key import decode_verify_key_bytes
 from signedjson.sign import SignatureVerifyException, verify_signed_json
 from unpaddedbase64 import decode_base64, encode_base64
 
-from tests.test_malformed_events import WRONG
 from tests.world.clock import FakeClock
+from tests.world.malformed import WRONG
 from wintermute.errors import ConfigurationError
 from wintermute.matrix.cross_signing import IdentityStep, OwnKeys, next_step
 from wintermute.matrix.signing import (

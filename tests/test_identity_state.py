@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.test_identity_approval import BY_PASSWORD, PAGE, by_page
-from tests.test_identity_garbage import OURS, answer_for, identity_of, settling
-from tests.test_keys import BOT
 from tests.world.clock import FakeClock
+from tests.world.identities import (
+    APPROVAL_PAGE,
+    BY_PASSWORD,
+    OUR_SEEDS,
+    answer_for,
+    by_page,
+    identity_of,
+    settling,
+)
+from tests.world.keys import BOT
 from tests.world.proxy import Action, Answer, Proxy, Request
 from wintermute.matrix.cross_signing import CrossSigning
 from wintermute.matrix.signing import FILE, NEXT, keep_seeds, new_seeds
@@ -63,7 +70,7 @@ class Server:
 
 async def test_a_session_that_the_homeserver_forgot_is_not_used_again(tmp_path: Path) -> None:
     """X-051: it was restarted, and asks for nothing more than our login by now."""
-    keep_seeds(tmp_path, OURS)
+    keep_seeds(tmp_path, OUR_SEEDS)
     async with settling(tmp_path) as parts:
         server = Server(*parts, wants={None: Answer(401, by_page()), "s1": AWAY})
         assert (await server.round())[0] == "page"
@@ -76,14 +83,14 @@ async def test_a_session_that_the_homeserver_forgot_is_not_used_again(tmp_path: 
 
 async def test_a_forgotten_session_does_not_hide_the_page(tmp_path: Path) -> None:
     """X-051: the next session goes on, and what it is refused for is told."""
-    keep_seeds(tmp_path, OURS)
+    keep_seeds(tmp_path, OUR_SEEDS)
     async with settling(tmp_path) as parts:
         server = Server(*parts, wants={None: Answer(401, by_page())})
         await server.round()
         server.wants = {"s1": GONE, None: Answer(401, by_page(session="s2"))}
         server.wants["s2"] = server.wants[None]
         kind, text = await server.round(61)
-        assert (kind, PAGE in text) == ("page", True)
+        assert (kind, APPROVAL_PAGE in text) == ("page", True)
         kind, text = await server.round(61)
         server.wants["s2"] = server.wants[None] = Answer(403, {"errcode": "M_FORBIDDEN"})
         kind, text = await server.round(61)
@@ -170,7 +177,7 @@ async def test_whether_the_identity_outlives_a_lost_key_store_is_known_without_t
         assert server.identity.keeps_identity
         assert (await server.round())[0] == "unavailable"
         assert server.identity.keeps_identity
-        server.kept = identity_of(OURS)
+        server.kept = identity_of(OUR_SEEDS)
         assert (await server.round(61))[0] == "foreign"
         assert not server.identity.keeps_identity
     (tmp_path / FILE).write_text("half of")
@@ -187,6 +194,6 @@ async def test_the_seeds_are_known_as_secrets_before_they_are_made(tmp_path: Pat
         made = parts[0].seeds
     assert made is not None
     assert {pair.seed for pair in made.pairs} == set(secrets)
-    keep_seeds(tmp_path, OURS, NEXT)
+    keep_seeds(tmp_path, OUR_SEEDS, NEXT)
     async with settling(tmp_path) as (identity, _, _proxy):
-        assert {pair.seed for pair in (*made.pairs, *OURS.pairs)} < set(identity.secrets)
+        assert {pair.seed for pair in (*made.pairs, *OUR_SEEDS.pairs)} < set(identity.secrets)

@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from tests.test_fallback_keys import ours
 from tests.world.bot import Bot, said
 from tests.world.copied import talk
 from tests.world.homeserver import Homeserver
+from tests.world.logins import kept_login
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.schema import lay_schema
@@ -103,8 +103,8 @@ def beside(daemon: Bot, python: Interpreter, via: str) -> Bot:
 
 def devices(homeserver: Homeserver, *bots: Bot) -> set[str]:
     """The devices of an account that the homeserver has, of those that its bots have."""
-    mine = {ours(each)["device_id"] for each in bots}
-    token = ours(bots[0])["access_token"]
+    mine = {kept_login(each)["device_id"] for each in bots}
+    token = kept_login(bots[0])["access_token"]
     told = homeserver.request("GET", "/_matrix/client/v3/devices", token=token)["devices"]
     return mine & {each["device_id"] for each in told}
 
@@ -125,17 +125,17 @@ async def test_a_second_installation_ends_before_it_reads_anything_or_takes_over
     other = beside(daemon, python, proxy.url)
     await other.start(ready=False)
     assert await other.ended() == 2
-    assert f"as device {ours(daemon)['device_id']}: stop it, or run" in other.log[-1]
+    assert f"as device {kept_login(daemon)['device_id']}: stop it, or run" in other.log[-1]
     assert not proxy.seen("GET", "/sync")
     await daemon.logged("another installation met")
     told = (await daemon.command("status", "--all"))[1]
-    assert f"another one, device {ours(other)['device_id']}, was started" in told
+    assert f"another one, device {kept_login(other)['device_id']}, was started" in told
     await talk(ann, chat, "two")
 
     try:
         await other.start(None, "--take-over")
         assert await daemon.ended() == 2
-        assert f"as device {ours(other)['device_id']}: stop it, or run" in daemon.log[-1]
+        assert f"as device {kept_login(other)['device_id']}: stop it, or run" in daemon.log[-1]
         await talk(ann, chat, "three")
         assert len(devices(homeserver, daemon, other)) == 2
         await daemon.start(ready=False)
@@ -186,7 +186,7 @@ async def test_a_place_that_nobody_keeps_is_free_after_ten_minutes(
     await daemon.restart()
     assert await daemon.stop() == 0
     kept = Installation(**proxy.seen("PUT", HERE)[-1].json)
-    target, token = proxy.seen("PUT", HERE)[-1].path, ours(daemon)["access_token"]
+    target, token = proxy.seen("PUT", HERE)[-1].path, kept_login(daemon)["access_token"]
     old = replace(kept, at=kept.at - 2 * YOUNG)
     homeserver.request("PUT", target, asdict(old), token)
     other = beside(daemon, python, homeserver.url)

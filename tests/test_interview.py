@@ -5,68 +5,21 @@ import json
 import signal
 import ssl
 import stat
-from collections.abc import Iterable
-from contextlib import nullcontext, suppress
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.world.bot import Bot, meet
-from tests.world.clock import WITHIN
-from tests.world.homeserver import Homeserver, Login, free_port
+from tests.world.homeserver import Homeserver, free_port
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request
 from tests.world.scene import NewName, NewPerson
-from tests.world.typist import Typist, typing
-from tests.world.user import CLIENT
+from tests.world.typist import Asked, interviewed, models_listed
+from tests.world.user import devices_of
 from tests.world.warm import Interpreter
 from wintermute.config.lock import hold
 from wintermute.matrix.kept_login import Session, save
-
-
-class Asked(Typist):
-    """A person whom `init` asks."""
-
-    _at = 0
-
-    @property
-    def shown(self) -> str:
-        """The lines so far."""
-        return self.seen.replace("\r\n", "\n")
-
-    async def sees(self, text: str) -> None:
-        """Wait until this is shown, after what was waited for before."""
-        try:
-            await self.until_seen(lambda: text in self.shown[self._at :])
-        except TimeoutError:
-            raise AssertionError(f"{text!r} is not in:\n{self.shown[self._at :]}") from None
-        self._at = self.shown.index(text, self._at) + len(text)
-
-    async def answers(self, asked: str, typed: str, said: str) -> None:
-        """Type an answer when its question is shown, and see what is said of it."""
-        await self.sees(asked)
-        await self.sees(": ")
-        self.type(f"{typed}\n")
-        await self.sees(said)
-
-    async def ended(self, way: signal.Signals | None = None) -> int:
-        """Its exit code; `way`: sent again, for one between a prompt and its `read` comes too early."""
-        async with asyncio.timeout(WITHIN):
-            while way is not None and self.process.returncode is None:
-                self.process.send_signal(way)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self.process.wait(), 1)
-            return await self.process.wait()
-
-
-terminal = partial(typing, Asked)
-
-
-def told(names: Iterable[str]) -> Answer:
-    """A list of models."""
-    return Answer(200, {"data": [{"id": name} for name in names]})
-
 
 KEY, FOREIGN, SAID = "sk-right", "sk-or-another", "gpt-5-mini"
 
@@ -82,14 +35,14 @@ def lists(request: Request) -> Action:
     if door == "keyed":
         if path == "models":
             return Answer(404)
-        return told([SAID]) if is_known else Answer(401)
+        return models_listed([SAID]) if is_known else Answer(401)
     answers = {
-        "none": told(()),
-        "open": told([SAID]),
+        "none": models_listed(()),
+        "open": models_listed([SAID]),
         "page": Answer(200, b"<html>"),
         "moved": Answer(302, headers={"Location": "https://elsewhere.example/v1"}),
         "silent": Answer(500),
-        "many": told([*(f"m{n}" for n in range(400)), "qwen3:8b", "qwen3:14b"]),
+        "many": models_listed([*(f"m{n}" for n in range(400)), "qwen3:8b", "qwen3:14b"]),
     }
     is_there = path == "v1/models" or door not in ("many", "open")
     return answers.get(door) if is_there else Answer(404)
@@ -111,7 +64,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
     async with (
         ModelServer(rules=False, default=speaks) as server,
         Proxy(server.url.removesuffix("/v1")) as door,
-        terminal("init", folder) as typist,
+        interviewed("init", folder) as typist,
     ):
         door.before = lists
         for asked, typed, said in (
@@ -151,8 +104,8 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
         assert await typist.ended() == 0, typist.shown
         is_short_and_safe(folder, typist, {"password": login.password, "api-key": KEY})
         kept = json.loads((folder / "data/matrix/session.json").read_text())["device_id"]
-        assert devices(homeserver, login) == {login.device_id, kept}
-        async with terminal("check", "--config", folder / "config.yaml") as first:
+        assert devices_of(homeserver, login) == {login.device_id, kept}
+        async with interviewed("check", "--config", folder / "config.yaml") as first:
             assert await first.ended() == 0, first.shown
         next_steps = typist.shown.partition("made  ")[2]
         assert (next_steps.count("\n") <= 10, login.user_id in next_steps) == (True, True)
@@ -161,7 +114,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             chat = await meet(ann, login.user_id, encrypted=True)
             await ann.send(chat, "hello")
             await ann.wait_for(chat, lambda m: m.body == "good day")
-        assert devices(homeserver, login) == {login.device_id, kept}
+        assert devices_of(homeserver, login) == {login.device_id, kept}
 
 
 def is_short_and_safe(folder: Path, typist: Asked, secrets: dict[str, str]) -> None:
@@ -174,12 +127,6 @@ def is_short_and_safe(folder: Path, typist: Asked, secrets: dict[str, str]) -> N
         assert (folder / secret).read_text() == value
         assert stat.S_IMODE((folder / secret).stat().st_mode) == 0o600
         assert value not in text + typist.shown
-
-
-def devices(homeserver: Homeserver, login: Login) -> set[str]:
-    """The devices of an account."""
-    answer = homeserver.request("GET", f"{CLIENT}/devices", token=login.access_token)
-    return {device["device_id"] for device in answer["devices"]}
 
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGHUP, None], ids=["^C", "gone", "EOF"])
@@ -201,7 +148,7 @@ async def test_whoever_leaves_at_a_question_leaves_nothing_half_made(
             ("Model server", f"{door.url}/many", "has 402 models: m0, m1, m2"),
             ("Model", "", "needed here"),
         )
-        async with terminal("init", tmp_path / "home") as typist:
+        async with interviewed("init", tmp_path / "home") as typist:
             for asked, typed, said in answers[:at]:
                 await typist.answers(asked, typed, said)
             await typist.sees(answers[at][0])
@@ -211,7 +158,7 @@ async def test_whoever_leaves_at_a_question_leaves_nothing_half_made(
             assert await typist.ended(way) in (1, -(way or 1))  # or it came once more at the end
             await typist.sees("Aborted!")
     assert ("was logged out again" in typist.shown) == (at > 2)
-    assert devices(homeserver, login) == {login.device_id}
+    assert devices_of(homeserver, login) == {login.device_id}
     assert not (tmp_path / "home").exists()
     assert "Traceback" not in typist.shown
 
@@ -228,11 +175,11 @@ async def test_a_homeserver_without_passwords_gets_a_token_made_for_the_bot(
     }
     well_known = proxy.url.removeprefix("http://")
     proxy.before = lambda r: next((a for path, a in there.items() if r.path.endswith(path)), None)
-    async with terminal("init", tmp_path / "home") as typist:
+    async with interviewed("init", tmp_path / "home") as typist:
         await typist.answers("Homeserver", well_known, f"{homeserver.url} answers")
         await typist.ended(signal.SIGINT)
     del there["/.well-known/matrix/client"]
-    async with terminal("init", tmp_path / "home", "--homeserver", proxy.url) as typist:
+    async with interviewed("init", tmp_path / "home", "--homeserver", proxy.url) as typist:
         await typist.sees("personal access token")
         await typist.sees("Do not copy a token out of a client")
         await typist.answers("Account", name, "")
@@ -241,7 +188,7 @@ async def test_a_homeserver_without_passwords_gets_a_token_made_for_the_bot(
         await typist.answers("Access token", login.access_token, f"device {login.device_id}")
         typist.type("\x04")
         assert await typist.ended() == 1
-    assert devices(homeserver, login) == {login.device_id}
+    assert devices_of(homeserver, login) == {login.device_id}
 
 
 @pytest.mark.parametrize(
@@ -263,7 +210,7 @@ async def test_a_folder_that_could_not_be_completed_is_refused_before_anybody_ty
         save(file.parent, login)
     file.touch()
     with hold(file.parent) if "lock" in made else nullcontext():
-        async with terminal("init", tmp_path) as typist:
+        async with interviewed("init", tmp_path) as typist:
             assert await typist.ended() == 2
             await typist.sees(said)
     assert not (tmp_path / "config.yaml").exists()
@@ -281,7 +228,7 @@ async def test_a_wrong_certificate_and_a_server_that_says_nothing_are_named(
     proxy.before = lambda _: Hang()
     async with (
         await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server,
-        terminal("init", tmp_path / "home") as typist,
+        interviewed("init", tmp_path / "home") as typist,
     ):
         address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         await typist.answers("Homeserver", address, "certificate")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_llm_models import asking, backend
+from tests.world.asking import asking, backend
 from tests.world.clock import WITHIN
 from tests.world.model import Empty, Fail, ModelServer, Slow, Step, Text
 from wintermute.errors import AnswerUnusable, ModelUnavailable

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from tests.servers import function, tools
-from tests.test_cli_loom import exported, house_of, tell, terminal
-from tests.test_forgetting import deliver
-from tests.test_forgetting_messages import forgotten
-from tests.test_redactions import take_back
+from tests.world.forgetting import deliver, forgotten
 from tests.world.house import PROMPTS, ROOM, Gate, open_house
 from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use, is_for_summary
+from tests.world.redacted import take_back
 from tests.world.strict import Strict
-from tests.world.terminal import Terminal
+from tests.world.terminal import Terminal, exported, house_at, tell_at, with_prompts
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import foldable
@@ -30,11 +28,15 @@ from wintermute.loom.records import BranchView
 from wintermute.matrix.relations import Relations
 from wintermute.messages import Json, Request
 
-__all__ = ["terminal"]
 NINE = re.compile(r"[a-zA-Z0-9]{9}")
 SECRET = "deepthought"
 CALL = function("echo", "{}", index=0, id="c1")
 SIGNED: Json = {"extra_content": {"google": {"thought_signature": "EjQKMg=="}}}
+
+
+@pytest.fixture
+def terminal(terminal: Terminal) -> Terminal:
+    return with_prompts(terminal)
 
 
 TEXT, SUM = {"type": "reasoning.text", "index": 0}, {"type": "reasoning.summary", "index": 0}
@@ -177,10 +179,10 @@ async def test_nothing_of_it_is_shown_or_exported(
         llm = Llm(backends=known, roles=Roles(base=("deep",)), max_retries=0, record=True)
         server.allow("fold")
         few: Any = {"context": Context(keep_recent=4, trigger_after_turns=6)}
-        opened = house_of(terminal, server, Gate(), llm=llm, **few)
+        opened = house_at(terminal, server, Gate(), llm=llm, **few)
         async with opened as house, house.working():
             for n in range(4):
-                await tell(house, f"message {n}")
+                await tell_at(house, f"message {n}")
                 assert (await house.said(n + 1))[-1] == "deepseek says so"
             (branch,) = [row["id"] for row in await house.rows("SELECT id FROM branches")]
             casts = await house.casts.of_branch(branch)

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ import pytest
 from peewee import SqliteDatabase
 from vodozemac import Curve25519PublicKey, GroupSession
 
-from tests.test_keys import (
+from tests.world.clock import FakeClock
+from tests.world.keys import (
     ALGORITHM,
     ANN,
     BOT,
@@ -25,10 +26,9 @@ from tests.test_keys import (
     given_to,
     keys_of,
     machine,
-    named,
+    numbered,
 )
-from tests.world.clock import FakeClock
-from tests.world.proxy import Proxy, Request
+from tests.world.proxy import Request
 from wintermute.config.schema import Matrix
 from wintermute.errors import KeyStoreBlocked
 from wintermute.matrix.client import open_client
@@ -52,14 +52,6 @@ class Backup:
     def end(self) -> None:
         self._database.rollback()
         self._database.close()
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    async with Proxy("http://127.0.0.1:1") as proxy:
-        wire = Wire(proxy)
-        wire.answers["keys/upload"] = accepted
-        yield wire
 
 
 async def shared(keys: Keys) -> None:
@@ -155,7 +147,7 @@ class Sender(Device):
 async def test_of_one_sync_all_keys_are_stored_or_none(wire: Wire, tmp_path: Path) -> None:
     """F-007: the disk is full after some of them; the same sync comes again, with garbage in it."""
     matrix = Matrix(homeserver=wire.url, user_id=BOT, owner=ANN)
-    async with open_client(matrix, SESSION, tmp_path, named, FakeClock(), People()) as client:
+    async with open_client(matrix, SESSION, tmp_path, numbered, FakeClock(), People()) as client:
         nio = client._nio
         await client.upkeep()
         nio.olm.account.generate_one_time_keys(1)
@@ -181,7 +173,9 @@ async def test_whose_a_session_is_is_not_forgotten_before_it_is_stored(
 ) -> None:
     """F-005: a gap could not be filled, so the same sync comes again; nio passes over it then."""
     matrix = Matrix(homeserver=wire.url, user_id=BOT, owner=ANN)
-    async with open_client(matrix, SESSION, tmp_path, named, FakeClock(), People({ANN})) as client:
+    async with open_client(
+        matrix, SESSION, tmp_path, numbered, FakeClock(), People({ANN})
+    ) as client:
         await client.upkeep()
         client._nio.olm.account.generate_one_time_keys(1)
         ann = Sender(client._nio)
@@ -215,16 +209,16 @@ async def test_room_keys_are_taken_over_once_the_store_is_not_blocked(
         for room_id in rooms:
             before.olm.create_outbound_group_session(room_id)
     async with open_client(
-        matrix, replace(ours, predecessor=""), tmp_path, named, FakeClock(), People()
+        matrix, replace(ours, predecessor=""), tmp_path, numbered, FakeClock(), People()
     ):
         pass
     file = store_file(tmp_path, replace(ours, device_id=device))
     backup = SqliteDatabase(file)
     backup.begin(how)
     with pytest.raises(KeyStoreBlocked, match=f"{file.name} .* locked it end"):
-        async with open_client(matrix, ours, tmp_path, named, FakeClock(), People()):
+        async with open_client(matrix, ours, tmp_path, numbered, FakeClock(), People()):
             pass
     backup.rollback()
     backup.close()
-    async with open_client(matrix, ours, tmp_path, named, FakeClock(), People()) as client:
+    async with open_client(matrix, ours, tmp_path, numbered, FakeClock(), People()) as client:
         assert [session.room_id for session in client._nio.olm.inbound_group_store] == rooms

@@ -1,150 +1,49 @@
 """Keys: nobody else's stop us, ours are kept before anybody has them, and a spoilt store is told."""
 
-import itertools
 import json
 import os
 import sqlite3  # noqa: TID251  a look from outside, with another library than the daemon's
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nio import AsyncClient, AsyncClientConfig, KeysClaimResponse, KeysQueryResponse
+from nio import KeysClaimResponse, KeysQueryResponse
 from nio.events import OlmEvent
-from nio.rooms import MatrixRoom
-from vodozemac import Account as OlmAccount
 
-from tests.test_malformed_events import WRONG, answered, wrong
+from tests.world.chats import answered_with
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver, Login
+from tests.world.keys import (
+    ALGORITHM,
+    ANN,
+    BOT,
+    EVE,
+    NO_POINT,
+    SESSION,
+    Device,
+    Json,
+    Wire,
+    accepted,
+    enter,
+    given_to,
+    keys_of,
+    known_devices,
+    machine,
+    numbered,
+)
+from tests.world.malformed import WRONG, misshapen
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request
 from tests.world.scene import NewAnybody, NewBot, NewName, NewRoom
 from tests.world.user import CLIENT, MatrixUser
 from wintermute.config.schema import Matrix
 from wintermute.errors import ConfigurationError, HomeserverUnavailable
 from wintermute.matrix.client import open_client
-from wintermute.matrix.cross_signing import CrossSigning
 from wintermute.matrix.guard import install
 from wintermute.matrix.kept_login import Session, store_file
-from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.login import _probe_store
 from wintermute.matrix.people import MOST_DEVICES, People, usable_devices, usable_one_time_keys
-
-Json = dict[str, Any]
-BOT, ANN, EVE = "@bot:test", "@ann:test", "@eve:test"
-ALGORITHM = "m.olm.v1.curve25519-aes-sha2"
-NO_POINT = "A" * 43  # a curve key by its form, with which nothing can be agreed on
-SESSION = Session(BOT, "BOTDEVICE", "token", "a pickle key")
-
-
-def named(prefix: str, numbers: Iterator[int] = itertools.count(1)) -> str:  # noqa: B008
-    return f"{prefix}_{next(numbers)}"
-
-
-class Device:
-    """A device of a person that signs whatever it is asked to."""
-
-    def __init__(self, user: str, name: str) -> None:
-        self.user, self.name = user, name
-        self._account = OlmAccount()
-
-    def signed(self, value: Json) -> Json:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-        try:
-            signature = self._account.sign(text.encode()).to_base64()
-        except UnicodeEncodeError:
-            signature = self._account.sign(b"something else").to_base64()
-        return value | {"signatures": {self.user: {f"ed25519:{self.name}": signature}}}
-
-    def plain(self) -> Json:
-        keys = {
-            f"ed25519:{self.name}": self._account.ed25519_key.to_base64(),
-            f"curve25519:{self.name}": self._account.curve25519_key.to_base64(),
-        }
-        return {
-            "algorithms": [ALGORITHM, "m.megolm.v1.aes-sha2"],
-            "device_id": self.name,
-            "user_id": self.user,
-            "keys": keys,
-        }
-
-    def keys(self) -> Json:
-        return self.signed(self.plain()) | {"unsigned": {"device_display_name": "phone"}}
-
-    def one_time_key(self, key: object = None) -> Json:
-        self._account.generate_one_time_keys(1)
-        [(name, own)] = self._account.one_time_keys.items()
-        self._account.mark_keys_as_published()
-        return {f"signed_curve25519:{name}": self.signed({"key": key or own.to_base64()})}
-
-
-class Wire:
-    """Answers each request from a table, and remembers them."""
-
-    def __init__(self, proxy: Proxy) -> None:
-        self.answers: dict[str, Any] = {}
-        self.members: dict[str, Collection[str]] = {}
-        """Who is in which room, as /sync tells."""
-        self._proxy = proxy
-        proxy.before = self._answer
-
-    def _answer(self, request: Request) -> Action:
-        kind = "/".join(request.path.split("/")[4:6])
-        answer = self.answers.get(kind, {})
-        if callable(answer):
-            answer = answer(request)
-        return Answer(200, answer) if isinstance(answer, dict) else answer
-
-    def seen(self, method: str, kind: str) -> list[Request]:
-        return self._proxy.seen(method, kind)
-
-    def bodies(self, kind: str) -> list[Json]:
-        return [request.json for request in self.seen("POST", kind)]
-
-    @property
-    def url(self) -> str:
-        return self._proxy.url
-
-
-def enter(wire: Wire, nio: AsyncClient, room_id: str) -> None:
-    """We are in an encrypted room, and know with whom."""
-    nio.rooms[room_id] = MatrixRoom(room_id, BOT, encrypted=True)
-    for user in wire.members[room_id]:
-        nio.rooms[room_id].add_member(user, None, None)
-    nio.olm.update_tracked_users(nio.rooms[room_id])
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    async with Proxy("http://127.0.0.1:1") as proxy:
-        wire = Wire(proxy)
-        wire.answers["keys/upload"] = accepted
-        yield wire
-
-
-def accepted(request: Request) -> Json:
-    return {"one_time_key_counts": {"signed_curve25519": len(request.json["one_time_keys"])}}
-
-
-@asynccontextmanager
-async def machine(folder: Path, url: str = "http://127.0.0.1:1") -> AsyncIterator[AsyncClient]:
-    config = AsyncClientConfig(pickle_key=SESSION.pickle_key, store_sync_tokens=False)
-    nio = AsyncClient(url, BOT, SESSION.device_id, str(folder), config)
-    nio.restore_login(BOT, SESSION.device_id, "token")
-    try:
-        yield nio
-    finally:
-        await nio.close()
-        nio.store.database.close()
-
-
-@asynccontextmanager
-async def keys_of(folder: Path, wire: Wire, clock: FakeClock) -> AsyncIterator[tuple[Keys, Any]]:
-    async with machine(folder, wire.url) as nio:
-        keep_before_upload(nio.olm)
-        identity = CrossSigning(nio, folder, BOT, None, clock)
-        yield Keys(nio, named, clock, People({ANN}), identity, refuse_unsigned=True), nio
 
 
 def asked_for(wire: Wire, user: str) -> list[Json]:
@@ -152,20 +51,10 @@ def asked_for(wire: Wire, user: str) -> list[Json]:
     return [body for body in wire.bodies("/keys/query") if user in body["device_keys"]]
 
 
-def given_to(wire: Wire) -> dict[str, list[str]]:
-    """Whose devices the newest room key went to."""
-    shares = [request.json for request in wire.seen("PUT", "sendToDevice/m.room.encrypted")]
-    return {user: [*devices] for user, devices in shares[-1]["messages"].items()}
-
-
-def known(nio: AsyncClient, user: str) -> list[str]:
-    return [device.id for device in nio.olm.device_store.active_user_devices(user)]
-
-
 def spoilt_devices(device: Device) -> list[object]:
     """Spoilt before it was signed, and after."""
-    before = [device.signed(dict(changed)) for changed in wrong(device.plain())]  # type: ignore[call-overload]  # wrong() gives objects
-    return [*before, *wrong(device.keys()), *WRONG[1:]]
+    before = [device.signed(dict(changed)) for changed in misshapen(device.plain())]  # type: ignore[call-overload]  # wrong() gives objects
+    return [*before, *misshapen(device.keys()), *WRONG[1:]]
 
 
 async def test_no_devices_of_others_can_stop_a_query(tmp_path: Path) -> None:
@@ -185,7 +74,7 @@ async def test_no_devices_of_others_can_stop_a_query(tmp_path: Path) -> None:
         for case in cases:
             found, _ = usable_devices({"device_keys": case}, [ANN, EVE])
             await nio.receive_response(KeysQueryResponse(found, {}))
-            assert known(nio, ANN) == ["GOOD"]
+            assert known_devices(nio, ANN) == ["GOOD"]
     for raw in [{}, *({"device_keys": value} for value in WRONG[1:])]:
         assert usable_devices(raw, [ANN]) == ({}, 0)
 
@@ -222,7 +111,7 @@ def test_the_devices_of_one_person_are_bounded() -> None:
 async def test_no_one_time_keys_of_others_can_stop_a_claim(tmp_path: Path) -> None:
     """X-022: a corpus, through nio's own machine."""
     eve = Device(EVE, "EVIL")
-    cases: list[object] = [*WRONG[1:], *wrong(eve.one_time_key())]
+    cases: list[object] = [*WRONG[1:], *misshapen(eve.one_time_key())]
     cases += [eve.one_time_key(value) for value in WRONG[1:] if value]
     cases += [{f"signed_curve25519:{x}": eve.signed({"key": x})} for x in WRONG[1:]]
     async with machine(tmp_path) as nio:
@@ -298,7 +187,7 @@ async def test_who_is_missing_in_an_answer_is_asked_for_once_a_minute(
         clock.advance(61)
         wire.answers["keys/query"] = {"device_keys": {ANN: {"D": Device(ANN, "D").keys()}}}
         await keys.upkeep()
-        assert known(nio, ANN) == ["D"]
+        assert known_devices(nio, ANN) == ["D"]
         clock.advance(61)
         await keys.upkeep()
         assert len(asked_for(wire, ANN)) == 2
@@ -441,7 +330,7 @@ async def told(folder: Path, session: Session) -> None:
 
 def opened(folder: Path, session: Session) -> Any:
     matrix = Matrix(homeserver="http://127.0.0.1:1", user_id=BOT, owner=ANN)
-    return open_client(matrix, session, folder, named, FakeClock(), People())
+    return open_client(matrix, session, folder, numbered, FakeClock(), People())
 
 
 @pytest.mark.slow
@@ -461,14 +350,14 @@ async def test_garbage_device_keys_of_a_stranger_stop_nothing(
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
     await ann.send(chat, "alone?")
-    await answered(ann, chat, daemon.user_id, "alone?")
+    await answered_with(ann, chat, daemon.user_id, "alone?")
     await ann.invite(chat, eve.user_id)
     homeserver.request("POST", f"{CLIENT}/rooms/{chat}/join", {}, eve.access_token)
     await ann.wait_joined(chat, eve.user_id)
     for question in ("still there?", "and after a restart?"):
         pid = daemon.pid
         await ann.send(chat, f"{daemon.user_id}: {question}")
-        await answered(ann, chat, daemon.user_id, question)
+        await answered_with(ann, chat, daemon.user_id, question)
         assert (daemon.running, daemon.pid) == (True, pid)
         await daemon.restart()
     assert all(message.encrypted for message in ann.messages(chat, daemon.user_id))

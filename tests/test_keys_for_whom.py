@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,22 @@ import pytest
 from nio.crypto import OutboundGroupSession
 from vodozemac import AnyOlmMessage, Curve25519PublicKey
 
-from tests.test_keys import ANN, BOT, SESSION, Wire, accepted, enter, given_to, keys_of, known
-from tests.test_keys import Device as Phone
-from tests.test_people import NEW, answer, plain
-from tests.test_whose_device import answered, notices
+from tests.world.chats import echoed_each, notices
 from tests.world.clock import FakeClock
+from tests.world.keys import (
+    ANN,
+    BOT,
+    NEW,
+    SESSION,
+    Wire,
+    enter,
+    given_to,
+    keys_of,
+    known_devices,
+    with_identity,
+    without_identity,
+)
+from tests.world.keys import Device as Phone
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewRoom
 from tests.world.user import CLIENT
@@ -29,14 +40,6 @@ GIVEN = "sendToDevice/m.room.encrypted"
 FAILED: Json = {"failures": {"test": {}}}
 WITHHELD = "MEGOLM_KEY_WITHHELD_FOR_UNVERIFIED_DEVICE"
 LAPTOP, TABLET = Phone(ANN, "LAPTOP"), Phone(ANN, "TABLET")
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    async with Proxy("http://127.0.0.1:1") as proxy:
-        wire = Wire(proxy)
-        wire.answers["keys/upload"] = accepted
-        yield wire
 
 
 def serve(
@@ -85,8 +88,8 @@ def sessions(nio: Any) -> list[str]:
 
 def two_rooms(wire: Wire, without_key: Collection[str] = ()) -> None:
     """One with two devices of hers, one with two of a guest."""
-    guest = plain(GUEST, NAMESAKE, user=GUEST.user)
-    serve(wire, plain(LAPTOP, TABLET), guest, without_key=without_key)
+    guest = without_identity(GUEST, NAMESAKE, user=GUEST.user)
+    serve(wire, without_identity(LAPTOP, TABLET), guest, without_key=without_key)
     wire.members |= {ROOM: (BOT, ANN), OTHER_ROOM: (BOT, GUEST.user)}
 
 
@@ -110,7 +113,11 @@ async def test_a_session_goes_to_signed_devices_and_the_others_are_told_why(
 ) -> None:
     """Issue 13.4: unchanged it is kept; newly signed or gone, a new one is begun."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        serve(wire, answer(LAPTOP, TABLET, signed=[LAPTOP]), plain(GUEST, user=GUEST.user))
+        serve(
+            wire,
+            with_identity(LAPTOP, TABLET, signed=[LAPTOP]),
+            without_identity(GUEST, user=GUEST.user),
+        )
         first = await share(wire, keys, nio, ANN, GUEST.user)
         assert {*sent(wire, "m.room.encrypted")} == {(ANN, "LAPTOP"), (GUEST.user, "GUEST")}
         assert sent(wire, "m.room_key.withheld") == [(ANN, "TABLET")]
@@ -121,9 +128,13 @@ async def test_a_session_goes_to_signed_devices_and_the_others_are_told_why(
         assert await share(wire, keys, nio, ANN) == first
         assert len(sent(wire, "m.room_key.withheld")) == 1
 
-        serve(wire, answer(LAPTOP, TABLET, signed=[LAPTOP, TABLET]), plain(user=GUEST.user))
+        serve(
+            wire,
+            with_identity(LAPTOP, TABLET, signed=[LAPTOP, TABLET]),
+            without_identity(user=GUEST.user),
+        )
         second = await share(wire, keys, nio, ANN)
-        serve(wire, answer(TABLET, signed=[TABLET]), plain(user=GUEST.user))
+        serve(wire, with_identity(TABLET, signed=[TABLET]), without_identity(user=GUEST.user))
         third = await share(wire, keys, nio, ANN, GUEST.user)
         assert len({first, second, third}) == 3
         assert sent(wire, "m.room.encrypted")[-1] == (ANN, "TABLET")
@@ -133,8 +144,8 @@ async def test_a_session_goes_to_signed_devices_and_the_others_are_told_why(
 async def test_a_guest_with_an_identity_is_treated_as_anybody(wire: Wire, tmp_path: Path) -> None:
     """Whom we do not answer reads us too."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        guest = answer(GUEST, NAMESAKE, signed=[NAMESAKE], user=GUEST.user)
-        serve(wire, answer(LAPTOP, signed=[LAPTOP]), guest)
+        guest = with_identity(GUEST, NAMESAKE, signed=[NAMESAKE], user=GUEST.user)
+        serve(wire, with_identity(LAPTOP, signed=[LAPTOP]), guest)
         await share(wire, keys, nio, ANN, GUEST.user)
         assert (GUEST.user, "GUEST") in sent(wire, "m.room_key.withheld")
         # A device of somebody else with the name of ours is none of ours.
@@ -147,14 +158,14 @@ async def test_a_device_without_keys_to_give_changes_nothing_for_the_others(
     """Asked for once a minute; when it has one, a new session goes to it as well."""
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
-        serve(wire, plain(LAPTOP, TABLET), without_key=["TABLET"])
+        serve(wire, without_identity(LAPTOP, TABLET), without_key=["TABLET"])
         first = await share(wire, keys, nio, ANN)
         assert {await share(wire, keys, nio) for _ in range(3)} == {first}
         assert len(wire.bodies("/keys/claim")) == 1
         clock.advance(61)
         assert await share(wire, keys, nio) == first
         assert len(wire.bodies("/keys/claim")) == 2
-        serve(wire, plain(LAPTOP, TABLET))
+        serve(wire, without_identity(LAPTOP, TABLET))
         clock.advance(61)
         assert await share(wire, keys, nio) != first
         assert {*sent(wire, "m.room.encrypted")[1:]} == {(ANN, "LAPTOP"), (ANN, "TABLET")}
@@ -167,7 +178,7 @@ async def test_another_device_of_ours_gets_keys_only_if_we_signed_it(
     """Issue 13.4: whatever the homeserver says."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         signed = [] if by == "nobody" else [SPY]
-        serve(wire, plain(LAPTOP), answer(SPY, signed=signed, user=BOT))
+        serve(wire, without_identity(LAPTOP), with_identity(SPY, signed=signed, user=BOT))
         await share(wire, keys, nio, ANN, BOT)
         assert sent(wire, "m.room.encrypted") == [(ANN, "LAPTOP")]
 
@@ -178,17 +189,17 @@ async def test_where_somebody_has_another_identity_by_now_nothing_is_sent(
     """X-035: found out on the way; only what goes apart goes, in a session that ends with it."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         keys.people.allowed |= {ANN}
-        serve(wire, answer(LAPTOP, signed=[LAPTOP]))
+        serve(wire, with_identity(LAPTOP, signed=[LAPTOP]))
         first = await share(wire, keys, nio, ANN)
         nio.encrypt(ROOM, "m.room.message", {"body": "secret"})
-        serve(wire, answer(LAPTOP, signed=[LAPTOP], master=NEW))
+        serve(wire, with_identity(LAPTOP, signed=[LAPTOP], master=NEW))
         with pytest.raises(HomeserverUnavailable, match="identity"):
             await share(wire, keys, nio, ANN)
         assert len(sent(wire, "m.room.encrypted")) == 1
         notice = await share(wire, keys, nio, apart=True)
         assert sent(wire, "m.room.encrypted") == [(ANN, "LAPTOP")] * 2
         keys.end_session(ROOM)
-        serve(wire, answer(LAPTOP, signed=[LAPTOP]))
+        serve(wire, with_identity(LAPTOP, signed=[LAPTOP]))
         assert await share(wire, keys, nio, ANN) not in (first, notice)
 
 
@@ -196,12 +207,12 @@ async def test_who_failed_in_an_answer_is_asked_for_again(wire: Wire, tmp_path: 
     """X-034: devices without a word on their owner's identity are not the whole answer."""
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
-        serve(wire, plain(LAPTOP))
+        serve(wire, without_identity(LAPTOP))
         wire.answers["keys/query"] |= FAILED
         with pytest.raises(HomeserverUnavailable, match="nobody"):
             await share(wire, keys, nio, ANN)
         clock.advance(61)
-        serve(wire, answer(LAPTOP, TABLET, signed=[TABLET]))
+        serve(wire, with_identity(LAPTOP, TABLET, signed=[TABLET]))
         await share(wire, keys, nio)
         assert sent(wire, "m.room.encrypted") == [(ANN, "TABLET")]
 
@@ -211,24 +222,24 @@ async def test_a_device_missing_in_one_answer_gets_keys_when_it_is_back(
 ) -> None:
     """Issue 13.4: nio never takes back that a device is gone; other keys of its name are not it."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        serve(wire, plain(LAPTOP, TABLET))
+        serve(wire, without_identity(LAPTOP, TABLET))
         await share(wire, keys, nio, ANN)
-        serve(wire, plain(LAPTOP))
+        serve(wire, without_identity(LAPTOP))
         await share(wire, keys, nio, ANN)
-        serve(wire, plain(LAPTOP, Phone(ANN, "TABLET")))
+        serve(wire, without_identity(LAPTOP, Phone(ANN, "TABLET")))
         await share(wire, keys, nio, ANN)
         assert given_to(wire) == {ANN: ["LAPTOP"]}
-        serve(wire, plain(LAPTOP, TABLET))
+        serve(wire, without_identity(LAPTOP, TABLET))
         await share(wire, keys, nio, ANN)
         assert {*given_to(wire)[ANN]} == {"LAPTOP", "TABLET"}
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        assert {*known(nio, ANN)} == {"LAPTOP", "TABLET"}
+        assert {*known_devices(nio, ANN)} == {"LAPTOP", "TABLET"}
 
 
 async def test_an_answer_that_failed_takes_no_device_away(wire: Wire, tmp_path: Path) -> None:
     """X-034: what their homeserver did not say is not believed."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        serve(wire, plain(LAPTOP, TABLET))
+        serve(wire, without_identity(LAPTOP, TABLET))
         first = await share(wire, keys, nio, ANN)
         wire.answers["keys/query"] = {"device_keys": {ANN: {}}} | FAILED
         assert await share(wire, keys, nio, ANN) == first
@@ -240,7 +251,9 @@ async def test_a_guest_whose_devices_are_not_known_hides_nobody_of_the_same_serv
     """X-034: `failures` names servers, so that one device list is enough to spoil an answer."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         keys.people.allowed |= {ANN}
-        serve(wire, answer(LAPTOP, signed=[LAPTOP]), plain(GUEST, user=GUEST.user))
+        serve(
+            wire, with_identity(LAPTOP, signed=[LAPTOP]), without_identity(GUEST, user=GUEST.user)
+        )
         whole = wire.answers["keys/query"]
 
         def spoilt(request: Request) -> Action:
@@ -257,18 +270,22 @@ async def test_many_new_devices_push_out_neither_signed_nor_known_ones(
 ) -> None:
     """X-022: by whoever has a login of theirs; also when those came long before."""
     flood = [Phone(ANN, f"{number:03}") for number in range(MOST_DEVICES)]
-    raw = answer(*flood, LAPTOP, TABLET, signed=[LAPTOP])
+    raw = with_identity(*flood, LAPTOP, TABLET, signed=[LAPTOP])
     found, dropped = usable_devices(raw, [ANN], {ANN: ["TABLET", *(each.name for each in flood)]})
     assert (len(found[ANN]), dropped) == (MOST_DEVICES, 2)
     assert {"LAPTOP", "TABLET"} <= found[ANN].keys()
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        for served in (plain(TABLET), plain(*flood, TABLET), plain(*flood, LAPTOP, TABLET)):
+        for served in (
+            without_identity(TABLET),
+            without_identity(*flood, TABLET),
+            without_identity(*flood, LAPTOP, TABLET),
+        ):
             serve(wire, served)
             await keys.ask({ANN})
-        assert "TABLET" in known(nio, ANN)
+        assert "TABLET" in known_devices(nio, ANN)
         serve(wire, raw)
         await keys.ask({ANN})
-        assert {"LAPTOP", "TABLET"} <= {*known(nio, ANN)}
+        assert {"LAPTOP", "TABLET"} <= {*known_devices(nio, ANN)}
 
 
 @pytest.mark.slow
@@ -279,7 +296,7 @@ async def test_an_unfinished_session_is_finished_and_no_other_begun(
     phones = [Phone(ANN, f"P{number}") for number in range(2 * DEVICES_A_REQUEST + 5)]
     after_one = iter([Answer(200)])
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        serve(wire, plain(*phones), phones=phones)
+        serve(wire, without_identity(*phones), phones=phones)
         wire.answers[GIVEN] = lambda _: next(after_one, Answer(502))
         for _ in range(10):
             with pytest.raises(HomeserverUnavailable):
@@ -300,7 +317,11 @@ async def test_an_unfinished_session_is_for_just_the_devices_it_was_begun_for(
     """Issue 13.4: who may have got the key in spite of an error is not to read what comes."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
         wire.answers[GIVEN] = Answer(502)
-        for served in (plain(LAPTOP), plain(LAPTOP, TABLET), plain(TABLET)):
+        for served in (
+            without_identity(LAPTOP),
+            without_identity(LAPTOP, TABLET),
+            without_identity(TABLET),
+        ):
             serve(wire, served)
             for users in [ANN], []:
                 with pytest.raises(HomeserverUnavailable):
@@ -318,7 +339,7 @@ async def test_who_was_told_why_is_told_once_though_others_are_not_reached(
     phones = [Phone(ANN, f"P{number}") for number in range(DEVICES_A_REQUEST + 5)]
     after_one = iter([Answer(200)])
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        serve(wire, answer(LAPTOP, *phones, signed=[LAPTOP]), phones=phones)
+        serve(wire, with_identity(LAPTOP, *phones, signed=[LAPTOP]), phones=phones)
         wire.answers["sendToDevice/m.room_key.withheld"] = lambda _: next(after_one, Answer(502))
         for _ in range(3):
             with pytest.raises(HomeserverUnavailable):
@@ -376,7 +397,7 @@ async def test_a_room_that_waits_for_its_keys_stops_no_other(
 
 async def test_a_key_says_nothing_of_shared_history(wire: Wire, tmp_path: Path) -> None:
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        serve(wire, plain(LAPTOP))
+        serve(wire, without_identity(LAPTOP))
         await share(wire, keys, nio, ANN)
         [request] = wire.seen("PUT", "sendToDevice/m.room.encrypted")
         sealed = request.json["messages"][ANN]["LAPTOP"]
@@ -402,7 +423,7 @@ async def test_an_unsigned_device_says_why_it_cannot_read_us(
     chat = await room(ann, daemon, encrypted=True)
     phone = await current(ann, identity=False)
     spy = await current(daemon, identity=False)
-    await answered(ann, chat, "one", "two")
+    await echoed_each(ann, chat, "one", "two")
     unread = await phone.wait_unreadable(chat, daemon.user_id)
     assert unread.failure == WITHHELD
     mine = [r.path for r in proxy.requests if "withheld" in r.path or "/send/m.room.enc" in r.path]
@@ -415,7 +436,7 @@ async def test_an_unsigned_device_says_why_it_cannot_read_us(
     assert (await spy.wait_unreadable(chat, daemon.user_id)).failure == WITHHELD
 
     await ann.share_identity(phone)
-    await answered(phone, chat, "three")
+    await echoed_each(phone, chat, "three")
     told = await phone.wait_for(chat, lambda m: m.body == "echo: three")
     assert told.failure is None
 
@@ -428,7 +449,7 @@ async def test_whose_only_device_is_unsigned_is_told_by_their_client(
     ann = await current("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     phone = await current(ann, identity=False)
     assert (await ann.api("POST", f"{CLIENT}/logout", {}))[0] == 200
     await phone.send(chat, "two")

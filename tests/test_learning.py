@@ -11,14 +11,14 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.test_harvest import is_harvest, transcript
-from tests.test_scopes_at_the_door import REMEMBER, acting, ask
 from tests.world.bot import Bot
+from tests.world.chats import REMEMBER, acting, ask_bot
+from tests.world.harvested import is_harvest, shown_block, talk_at_the_door, transcript
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import canary, is_for_core, is_for_json, is_for_reconstruction
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import upgrade
-from tests.world.user import MatrixUser, Message
+from tests.world.user import Message
 
 pytestmark = pytest.mark.slow
 
@@ -37,31 +37,15 @@ def answers(seen: Seen) -> Step | None:
         told = "I moved to Rome" in transcript(seen)
         return Text(json.dumps({"contents": [HOME, RULE] if told else []}))
     if is_for_reconstruction(seen.body):
-        new, known = shown(seen, "new_contents"), shown(seen, "related_memories")
+        new, known = shown_block(seen, "new_contents"), shown_block(seen, "related_memories")
         both = HOME in new and WAS in known
         memories = [MOVED, RULE] if both else [line[2:] for line in new.splitlines()]
         return Text(json.dumps({"memories": memories, "coverage": "complete"}))
     if is_for_core(seen.body):
-        wanted = RULE in shown(seen, "candidate_new_memories")
+        wanted = RULE in shown_block(seen, "candidate_new_memories")
         page = PAGE if wanted else None
         return Text(json.dumps({"should_update": wanted, "core_markdown": page}))
     return None
-
-
-def shown(seen: Seen, block: str) -> str:
-    """What a block of a question holds."""
-    text = str(seen.messages[0]["content"])
-    return text.split(f"\n<{block}>\n")[1].split(f"\n</{block}>")[0]
-
-
-async def talk(ann: MatrixUser, chat: str, *texts: str) -> None:
-    for text in texts:
-
-        def is_answer(said: Message, text: str = text) -> bool:
-            return said.body == f"echo: {text}"
-
-        await ann.send(chat, text)
-        await ann.wait_for(chat, is_answer)
 
 
 async def over(daemon: Bot, kind: str, n: int = 1) -> None:
@@ -86,18 +70,20 @@ async def test_what_is_said_in_passing_is_one_clear_memory_by_the_next_conversat
         assert code == 0, said
     await over(daemon, "core", 1)
     chat = await room(ann, daemon)
-    await talk(ann, chat, "hello", "by the way, I moved to Rome in May", "never call before ten")
+    await talk_at_the_door(
+        ann, chat, "hello", "by the way, I moved to Rome in May", "never call before ten"
+    )
     await over(daemon, "harvest")
     daemon.set_clocks(wall=QUARTER, steady=QUARTER)
     await over(daemon, "core", 2)
     asked = [seen for seen in model.requests if is_for_json(seen.body)]
     reconstructions = [seen for seen in asked if is_for_reconstruction(seen.body)]
-    assert WAS in shown(reconstructions[-1], "related_memories")
+    assert WAS in shown_block(reconstructions[-1], "related_memories")
     # one call each: what was added was brought together before
     assert [len(reconstructions), sum(map(is_harvest, asked)), len(asked)] == [2, 1, 5]
     await ann.send(chat, "/new")
     await ann.wait_for(chat, lambda said: "new conversation" in said.body)
-    await talk(ann, chat, "where do I live?")
+    await talk_at_the_door(ann, chat, "where do I live?")
     prompt = next(s for s in model.requests if s.last_user == "where do I live?").prompt
     assert f"# RULE\n- {RULE}" in prompt
     assert MOVED in prompt
@@ -129,7 +115,7 @@ async def test_no_question_of_any_stage_holds_words_of_two_people_or_rooms(
         if is_harvest(seen):
             return Text(json.dumps({"contents": [f"The boat is called {word}."]}))
         if is_for_reconstruction(seen.body):
-            lines = [line[2:] for line in shown(seen, "new_contents").splitlines()]
+            lines = [line[2:] for line in shown_block(seen, "new_contents").splitlines()]
             return Text(json.dumps({"memories": lines, "coverage": "complete"}))
         if is_for_core(seen.body):
             page = f"# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n- The boat is called {word}.\n"
@@ -173,14 +159,14 @@ async def test_what_a_group_always_knows_goes_on_in_the_room_that_follows(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     model.allow("edited core")
     club = await room(ann, daemon, ben)
-    await ask(ann, club, daemon, "hello")
+    await ask_bot(ann, club, daemon, "hello")
     folder = daemon.data / "scopes" / quote(f"room:{club}", safe=":@!")
     folder.mkdir(parents=True)
     (folder / "core.md").write_text(PAGE)
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     await ann.wait_joined(new, daemon.user_id)
     await ben.join(new)
-    await ask(ben, new, daemon, "hello again")
+    await ask_bot(ben, new, daemon, "hello again")
     assert f"# RULE\n- {RULE}" in model.requests[-1].prompt
     for name in (club, new):
         code, said = await daemon.command("core", "show", "--scope", f"room:{name}")
@@ -195,13 +181,13 @@ async def test_what_somebody_else_was_told_is_as_unknown_to_forget_as_what_nobod
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     model.keyed(acting(remember=REMEMBER))
     chat, others = await room(ann, daemon), await room(ben, daemon)
-    await ask(ann, chat, daemon, "remember it")
+    await ask_bot(ann, chat, daemon, "remember it")
     [fact] = daemon.rows("SELECT id, text FROM facts")
     unknown = fact["id"][:-4] + "0000"
     for known, nobodys in ((fact["id"], unknown), (fact["text"], "the yacht Belle")):
-        said = await ask(ben, others, daemon, f"/forget {known}")
+        said = await ask_bot(ben, others, daemon, f"/forget {known}")
         assert said.replace(known, "") == (
-            await ask(ben, others, daemon, f"/forget {nobodys}")
+            await ask_bot(ben, others, daemon, f"/forget {nobodys}")
         ).replace(nobodys, "")
-    await ask(ben, others, daemon, "/forget yes")
-    assert fact["text"] in await ask(ann, chat, daemon, "/memory")
+    await ask_bot(ben, others, daemon, "/forget yes")
+    assert fact["text"] in await ask_bot(ann, chat, daemon, "/memory")

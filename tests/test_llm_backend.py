@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.test_llm_models import DEAD, HELLO, KEY, backend
+from tests.world.asking import DEAD, HELLO, KEY, backend
 from tests.world.clock import SYSTEM
 from tests.world.listener import Listening
 from tests.world.model import Drip, Events, Hang, ModelServer, Step, Trickle

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_llm_models import HELLO, TOOL, backend
+from tests.world.asking import HELLO, TOOL, backend
 from tests.world.house import open_house
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from wintermute.ids import new_id

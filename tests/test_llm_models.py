@@ -2,14 +2,13 @@
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.world.asking import DEAD, HELLO, KEY, TOOL, asking, backend, saying
 from tests.world.clock import WITHIN, FakeClock
 from tests.world.listener import Listening
 from tests.world.model import (
@@ -31,77 +30,12 @@ from tests.world.model import (
     Text,
     Use,
 )
-from tests.world.schema import open_migrated
-from wintermute.config.schema import Backend, Llm, Price, Roles, Secret
-from wintermute.config.schema import BudgetSettings as Ceilings
-from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.db import Database, Row
+from wintermute.config.schema import Llm, Price, Roles, Secret
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.errors import EmptyReply, ModelError, ModelRefused, ModelUnavailable
 from wintermute.ids import new_id
-from wintermute.llm.calls import Budget, ModelCalls
 from wintermute.llm.models import Models
 from wintermute.messages import Call, Request, Usage
-
-TOOL = {"type": "function", "function": {"name": "done", "parameters": {"type": "object"}}}
-KEY = "sk-canary-5f1c"
-DEAD = "http://127.0.0.1:9/v1"
-
-
-def saying(text: str) -> Request:
-    system = {"role": "system", "content": "be kind"}
-    return Request((system, {"role": "user", "content": text}), (TOOL,))
-
-
-HELLO = saying("hello")
-
-
-def backend(url: str, **settings: Any) -> Backend:
-    return Backend(base_url=url, model="qwen", **settings)
-
-
-@dataclass(frozen=True)
-class Asking:
-    models: Models
-    clock: FakeClock
-    calls: ModelCalls
-    budget: Budget
-    database: Database
-
-    async def rows(self) -> list[Row]:
-        return await self.database.rows("SELECT * FROM model_calls ORDER BY rowid")
-
-    async def outcomes(self) -> list[str]:
-        return [f"{row['backend']} {row['outcome']}" for row in await self.rows()]
-
-
-@asynccontextmanager
-async def asking(
-    folder: Path,
-    backends: Mapping[str, Backend],
-    retries: int = 2,
-    roles: Roles | None = None,
-    ceilings: Ceilings | None = None,
-    zone: str = "UTC",
-    record: bool = False,
-    redact: Redaction = UNHIDDEN,
-    clock: FakeClock | None = None,
-) -> AsyncIterator[Asking]:
-    llm = Llm(
-        backends=backends,
-        roles=roles or Roles(base=tuple(backends)),
-        max_retries=retries,
-        budget=ceilings or Ceilings(),
-        record=record,
-    )
-    clock = clock or FakeClock()
-
-    async with open_migrated(folder / "test.db") as database:
-        calls = ModelCalls(database, clock, new_id, record)
-        budget = Budget(database, clock, new_id, llm.budget, zone)
-        models = Models(llm, database, clock, new_id, zone, redact, chance=lambda: 0.0)
-        async with aclosing(models):
-            yield Asking(models, clock, calls, budget, database)
 
 
 async def test_an_answer_comes_with_all_that_is_known_about_it(tmp_path: Path) -> None:

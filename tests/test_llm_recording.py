@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.replay import Recorded, Unanswered, events
-from tests.test_llm_models import HELLO, asking, backend, saying
+from tests.world.asking import HELLO, asking, backend, saying
 from tests.world.model import Calls, ContextTooLarge, Fail, ModelServer, Use
 from tests.world.schema import traces_of
 from wintermute.db.eraser import erase

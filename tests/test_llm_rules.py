@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_llm_models import HELLO, asking, backend
+from tests.world.asking import HELLO, asking, backend
 from tests.world.model import VIOLATION, ModelServer, broken_rules
 from wintermute.errors import ModelUnavailable
 from wintermute.messages import Request

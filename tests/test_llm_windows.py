@@ -1,16 +1,15 @@
 """How much fits into a window: by the configuration, by what its server says, and by what we need."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
-from tests.test_llm_models import DEAD, backend, saying
+from tests.world.asking import DEAD, backend, saying
 from tests.world.clock import promptly
 from tests.world.model import ContextTooLarge, Empty, Fail, Hang, ModelServer, Step, Text
+from tests.world.stub import PROPS, stub_serving
 from wintermute.config.schema import Secret
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.errors import ModelUnavailable
@@ -28,51 +27,6 @@ from wintermute.llm.windows import (
 )
 from wintermute.messages import Json, Usage
 
-
-class Stub:
-    """A server that says this at these paths, and nothing elsewhere; `asked` is what it heard."""
-
-    def __init__(self, answers: Mapping[str, object]) -> None:
-        self.answers = answers
-        self.asked: list[str] = []
-        self.keys: set[str | None] = set()
-        self.port = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(f"{request.method} {request.path}")
-        self.keys.add(request.headers.get("Authorization"))
-        said = self.answers.get(request.path)
-        if said is None:
-            return web.Response(status=404, text="not here")
-        if isinstance(said, web.StreamResponse):
-            return said
-        if isinstance(said, asyncio.Event):
-            await said.wait()
-        if request.method == "POST":
-            assert (await request.json())["model"] == "qwen"
-        return web.json_response(said) if isinstance(said, dict) else web.Response(text=str(said))
-
-
-@asynccontextmanager
-async def serving(answers: Mapping[str, object]) -> AsyncIterator[Stub]:
-    stub = Stub(answers)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", stub.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    stub.port = runner.addresses[0][1]
-    try:
-        yield stub
-    finally:
-        await runner.cleanup()
-
-
-PROPS: Json = {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 4}
 OTHER: Json = {"id": "other", "max_model_len": 7}
 SHOWN: Json = {
     "parameters": 'stop                           "<|im_end|>"\nnum_ctx                        8192',
@@ -138,14 +92,14 @@ SERVERS: dict[str, tuple[dict[str, object], ServerWindow | None]] = {
 @pytest.mark.parametrize("name", SERVERS)
 async def test_each_server_says_its_window_in_its_own_way(name: str) -> None:
     answers, window = SERVERS[name]
-    async with serving(answers) as stub:
+    async with stub_serving(answers) as stub:
         settings = backend(stub.url, api_key=Secret("sk-1234"))
         assert await server_window(settings) == window
         assert stub.keys == {"Bearer sk-1234"}
 
 
 async def test_a_server_below_a_path_is_asked_below_it() -> None:
-    async with serving({"/lab/props": PROPS}) as stub:
+    async with stub_serving({"/lab/props": PROPS}) as stub:
         settings = backend(stub.url.replace("/v1", "/lab/v1"))
         assert await server_window(settings) == ServerWindow(4096)
         assert stub.asked == ["GET /lab/props"]
@@ -155,7 +109,10 @@ async def test_a_server_below_a_path_is_asked_below_it() -> None:
 async def test_a_server_that_hangs_is_not_waited_for_and_one_that_is_away_is_nothing() -> None:
     """What it would have said elsewhere still counts."""
     listed = {"data": [{"id": "qwen", "max_model_len": 9000}]}
-    async with serving({"/props": asyncio.Event(), "/v1/models": listed}) as stub, promptly(20):
+    async with (
+        stub_serving({"/props": asyncio.Event(), "/v1/models": listed}) as stub,
+        promptly(20),
+    ):
         assert await server_window(backend(stub.url)) == ServerWindow(9000)
     assert await server_window(backend(DEAD)) is None
 

@@ -1,20 +1,16 @@
 """The password is used once, the login is kept, and ended when asked."""
 
 import json
-import stat
 from pathlib import Path
 
 import pytest
 
+from tests.world.files import mode
 from tests.world.homeserver import Homeserver, Login
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
 CLIENT = "/_matrix/client/v3"
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 def kept(folder: Path) -> dict[str, str]:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import ROOM, WARDS, Gate, House, open_house
+from tests.world.house import ROOM, WARDS, Gate, open_house
 from tests.world.model import Calls, Hang, ModelServer, Slow, Text, Use
+from tests.world.resumed import answered_once, began, casting, completed, reply, took_turn
 from wintermute.conversation.toolbox import Caller
-from wintermute.loom.records import Cast, Turn
 from wintermute.mailbox.inbox import Inbox, Waiting
-from wintermute.messages import Call, Json, Reply, Usage
+from wintermute.messages import Call, Json
 
 DURABLE, FLEETING = Gate("note", durable=True), Gate("mail", durable=False)
 Seen = Sequence[tuple[int, object]]
@@ -20,51 +20,6 @@ Seen = Sequence[tuple[int, object]]
 
 def call(n: int, name: str, arguments: str = '{"say": "x"}') -> Call:
     return Call(f"c{n}", name, arguments)
-
-
-def reply(text: str = "", *calls: Call) -> Reply:
-    return Reply(text, calls, "stop", Usage(10, 5, 0), "scripted", "scripted", 7)
-
-
-async def casting(house: House, text: str = "go", event_id: str | None = None) -> Cast:
-    """A message whose cast began before the kill."""
-    event_id = event_id or await house.incoming(text)
-    ((conversation, _),) = await house.inbox.open_conversations()
-    async with house.database.transaction() as tx:
-        branch = await house.conversations.current_branch(tx, conversation)
-        cast = await house.casts.start(tx, branch, event_id, text, "owner", WARDS.record())
-        await house.inbox.mark(tx, event_id, "casting")
-    return cast
-
-
-async def took_turn(house: House, cast: Cast, said: Reply, error: str | None = None) -> Turn:
-    async with house.database.transaction() as tx:
-        _, parent = await house.casts.last_turn(tx, cast.id)
-        return await house.casts.add_turn(tx, cast, parent, said, error)
-
-
-async def began(house: House, turn: Turn, n: int) -> None:
-    async with house.database.transaction() as tx:
-        await house.casts.begin_observation(tx, turn.id, n, turn.calls[n], {"say": "x"})
-
-
-async def completed(house: House, turn: Turn, n: int, result: object) -> None:
-    await began(house, turn, n)
-    async with house.database.transaction() as tx:
-        await house.casts.complete_observation(tx, turn.id, n, result, is_error=False)
-
-
-async def answered_once(house: House) -> str:
-    """Let the rooms work; the one thing that was said."""
-    async with house.working():
-        await house.settled()
-    (row,) = await house.rows("SELECT * FROM outbox")
-    cast = await house.one("SELECT state, reason FROM casts")
-    assert cast["state"] in ("terminated", "truncated")
-    assert cast["reason"]
-    (state,) = await house.rows("SELECT state FROM inbox")
-    assert state == {"state": "answered"}
-    return str(row["body"])
 
 
 def shown(model: ModelServer) -> list[str]:

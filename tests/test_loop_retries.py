@@ -13,6 +13,7 @@ from tests.world.model import (
     Calls,
     ContextTooLarge,
     Fail,
+    Garbage,
     ModelServer,
     Seen,
     Step,
@@ -367,3 +368,17 @@ async def test_a_window_that_nothing_fits_into_is_named_with_its_numbers(
         (said,) = await house.said(1)
     assert told in said
     assert "`/new`" not in said
+
+
+async def test_an_error_nested_without_end_is_an_outage_and_no_bug_of_ours(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-031, L-035: deeper than anybody can walk."""
+    deep = "[" * 900 + "]" * 900
+    model.script(Garbage(f'{{"error": {deep}}}'.encode()), Text("fine"))
+    async with (
+        open_house(tmp_path, model.url, retries=1, clock=FakeClock()) as house,
+        house.working(),
+    ):
+        await house.incoming("a")
+        assert await house.said(1) == ["fine"]

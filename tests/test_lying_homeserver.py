@@ -6,8 +6,9 @@ from itertools import cycle
 
 import pytest
 
-from tests.test_whose_device import notices, states, until
 from tests.world.bot import Bot
+from tests.world.chats import inbox_states, notices, undecryptable
+from tests.world.clock import until
 from tests.world.forger import Forger, Json, unchanged
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
@@ -29,11 +30,6 @@ def shown(forger: Forger, event_id: str) -> Json:
 
 def is_answer(bot: str, text: str, message: Message) -> bool:
     return message.sender == bot and message.body.endswith(text)
-
-
-def undecryptable(daemon: Bot) -> int:
-    rows = daemon.rows("SELECT value FROM single_values WHERE name = 'undecryptable'")
-    return sum(row["value"] for row in rows)
 
 
 async def test_a_message_shown_again_under_another_name_is_not_said_again(
@@ -65,7 +61,7 @@ async def test_a_message_shown_again_under_another_name_is_not_said_again(
     assert forger.all_shown
     await daemon.said_all()
     assert [row["id"] for row in daemon.rows("SELECT id FROM branches")] == before
-    assert states(daemon).count("locked") == undecryptable(daemon) == 6
+    assert inbox_states(daemon).count("locked") == undecryptable(daemon) == 6
     assert len(notices(daemon, "second time")) == 1
     assert not notices(daemon, "decrypt")
     intents = [row["intent"] for row in daemon.rows("SELECT intent FROM casts ORDER BY seq")]
@@ -158,10 +154,10 @@ async def test_a_key_that_somebody_else_sent_in_a_persons_name_is_not_theirs(
     Forger.at(proxy).change = rename
     await eve.send(chat, "/new", **us)
     await eve.send(chat, "tell me her secrets", **us)
-    await until(lambda: states(daemon).count("locked") == 2)
+    await until(lambda: inbox_states(daemon).count("locked") == 2)
     await ann.send(chat, "one", **us)
     await ann.wait_for(chat, partial(is_answer, daemon.user_id, "one"))
-    assert states(daemon) == ["locked", "locked", "answered"]
+    assert inbox_states(daemon) == ["locked", "locked", "answered"]
     [cast] = daemon.rows("SELECT intent FROM casts")
     assert "secrets" not in cast["intent"]
     owners = daemon.rows("SELECT user_id, device_id FROM session_owners")

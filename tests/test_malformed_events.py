@@ -8,32 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.world.chats import answered_with
 from tests.world.homeserver import Homeserver
+from tests.world.malformed import WRONG, misshapen
 from tests.world.model import ModelServer
-from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson, NewRoom, NewScene
 from tests.world.user import CLIENT, MatrixUser
 
 Json = dict[str, Any]
 BATCH = 450  # so that fewer than ten of our messages follow ours at once (F-048)
-DEEP: Any = []
-for _ in range(500):
-    DEEP = [DEEP] if len(DEEP) % 2 else {"a": DEEP}
-GONE = object()
-WRONG: tuple[object, ...] = (
-    GONE,
-    None,
-    7,
-    10**400,
-    True,
-    {},
-    ["x", None, {"a": 1}],
-    DEEP,
-    "x" * 70_000,
-    "lone \ud800 surrogate",
-    "nul \0 and \u202e turned",
-)
 MSGTYPES = [
     "m.text",
     "m.notice",
@@ -46,20 +30,6 @@ MSGTYPES = [
     "m.key.verification.request",
     "org.example.unknown",
 ]
-
-
-def wrong(value: object) -> Iterator[object]:
-    """The value with each of its fields, at any depth, missing or of another kind."""
-    if not isinstance(value, dict):
-        return
-    for key, inner in value.items():
-        for other in WRONG:
-            changed = {
-                name: item for name, item in value.items() if name != key or other is not GONE
-            }
-            yield changed if other is GONE else changed | {key: other}
-        for deeper in wrong(inner):
-            yield value | {key: deeper}
 
 
 def message(sender: str, msgtype: str) -> Json:
@@ -204,7 +174,7 @@ class Corpus:
     def _events(self, bases: list[Json], *path: str) -> Iterator[Spoil]:
         for base in bases:
             head = {"origin_server_ts": 1_780_000_000_000, "unsigned": {"age": 1}, "event_id": "$"}
-            for event in [*wrong(base if "to_device" in path else base | head), *WRONG[1:]]:
+            for event in [*misshapen(base if "to_device" in path else base | head), *WRONG[1:]]:
                 yield listed(self._named(event), *path)
 
     def _named(self, event: object) -> object:
@@ -219,8 +189,8 @@ class Corpus:
             "sender": sender,
             "content": {"membership": "invite", "is_direct": True},
         }
-        rooms = [{"invite_state": {"events": [event]}} for event in wrong(member)]
-        for room in [*rooms, *wrong({"invite_state": {"events": [member]}}), *WRONG[1:]]:
+        rooms = [{"invite_state": {"events": [event]}} for event in misshapen(member)]
+        for room in [*rooms, *misshapen({"invite_state": {"events": [member]}}), *WRONG[1:]]:
             yield placed(room, "rooms", "invite", f"!wrong{next(self._numbers)}")
 
 
@@ -232,13 +202,13 @@ def frames(sender: str, room: str) -> Iterator[Spoil]:
         "device_unused_fallback_key_types": ["signed_curve25519"],
     }
     for name, part in parts.items():
-        for changed in wrong({name: part}):
+        for changed in misshapen({name: part}):
             assert isinstance(changed, dict)
             if name in changed:
                 yield placed(changed[name], name)
     timeline = {"events": [], "prev_batch": "s1", "limited": True}
     whole = {"timeline": timeline, "state": {"events": []}, "ephemeral": {"events": []}}
-    for changed in wrong(whole):
+    for changed in misshapen(whole):
         yield placed(changed, "rooms", "join", room)
 
 
@@ -285,21 +255,17 @@ async def test_no_event_stops_the_daemon(
     for n, at in enumerate(range(0, len(corpus.cases), BATCH)):
         injector.batch = corpus.cases[at : at + BATCH]
         await ann.send(group, f"{daemon.user_id}: still there {n}?")
-        await answered(ann, group, daemon.user_id, f"still there {n}?")
+        await answered_with(ann, group, daemon.user_id, f"still there {n}?")
         assert not injector.batch
     await ann.send(locked, "and here?")
-    await answered(ann, locked, daemon.user_id, "and here?")
+    await answered_with(ann, locked, daemon.user_id, "and here?")
     assert (daemon.running, daemon.pid) == (True, pid)
     [count] = daemon.rows("SELECT value FROM single_values WHERE name = 'malformed'")
     assert count["value"] > 500
 
     await daemon.restart()  # what was kept of all this is read again
     await ann.send(locked, "and now?")
-    await answered(ann, locked, daemon.user_id, "and now?")
-
-
-async def answered(person: Person, room: str, bot: str, text: str) -> None:
-    await person.wait_for(room, lambda m: m.sender == bot and m.body.endswith(text))
+    await answered_with(ann, locked, daemon.user_id, "and now?")
 
 
 async def test_what_a_homeserver_accepts_from_a_stranger_does_no_harm(
@@ -320,7 +286,7 @@ async def test_what_a_homeserver_accepts_from_a_stranger_does_no_harm(
         group = await room(ann, daemon, eve, encrypted=True)
         await send_garbage(eve, group, daemon.user_id)
         await ann.send(group, f"{daemon.user_id}: still there?")
-        await answered(ann, group, daemon.user_id, "still there?")
+        await answered_with(ann, group, daemon.user_id, "still there?")
         await eve.send(group, "now everybody has my key")
         sealed = [seal(eve, group, text) for text in PLAINTEXTS]
     # From here on no other client is in this room: these stop some of them for good.
@@ -328,7 +294,7 @@ async def test_what_a_homeserver_accepts_from_a_stranger_does_no_harm(
         path = event_path(group, "m.room.encrypted")
         homeserver.request("PUT", path, content, eve.login.access_token)
     await bob.send(home, "and now?")
-    await answered(bob, home, daemon.user_id, "and now?")
+    await answered_with(bob, home, daemon.user_id, "and now?")
     assert daemon.running
 
 
@@ -406,7 +372,7 @@ async def test_a_send_that_names_no_event_is_sent_again(
     for chat in chats:
         await ann.send(chat, "hello?")
     for chat in chats:
-        await answered(ann, chat, daemon.user_id, "hello?")
+        await answered_with(ann, chat, daemon.user_id, "hello?")
     await daemon.said_all()
     assert not left
     for chat in chats:
@@ -443,7 +409,7 @@ async def test_every_kind_of_text_gets_through(
         content = {"msgtype": "m.text", "body": text}
         await ann.api("PUT", event_path(chat, "m.room.message"), content)
     await ann.send(chat, "the end")
-    await answered(ann, chat, daemon.user_id, "the end")
+    await answered_with(ann, chat, daemon.user_id, "the end")
     everything = "\n".join(m.body for m in ann.messages(chat, daemon.user_id))
     for wanted in texts.values():
         assert wanted in everything
@@ -462,14 +428,14 @@ async def test_a_message_is_told_once_however_often_it_comes(
     chat = await room(ann, daemon)
     [before] = daemon.rows("SELECT value FROM single_values WHERE name = 'sync token'")
     await ann.send(chat, "once")
-    await answered(ann, chat, daemon.user_id, "once")
+    await answered_with(ann, chat, daemon.user_id, "once")
     assert await daemon.stop() == 0
     assert daemon.change(
         "UPDATE single_values SET value = ? WHERE name = 'sync token'", before["value"]
     )
     await daemon.start()
     await ann.send(chat, "twice")
-    await answered(ann, chat, daemon.user_id, "twice")
+    await answered_with(ann, chat, daemon.user_id, "twice")
     assert [m.body for m in ann.messages(chat, daemon.user_id)] == [
         "echo: once",
         "echo: twice",

@@ -1,45 +1,30 @@
 """Whatever shape it has that says who can read: the daemon goes on, and what is unclear is not private."""
 
-import itertools
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.test_malformed_events import WRONG
-from tests.test_scopes_at_the_door import ask, asked
-from tests.test_who_reads import scope, until
-from tests.world.clock import HeldClock
+from tests.world.chats import ask_bot, last_request, scope_of
+from tests.world.clock import HeldClock, until
 from tests.world.desk import ANN, BOT, EVE, POLICY, at_desk
+from tests.world.malformed import JOIN, WRONG, Always, member, state_event
 from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.reading import Json
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.matrix.inbox import Account, is_direct
 
-Json = dict[str, Any]
 MANY = 10_000
 WITHIN = 10.0
-JOIN = {"membership": "join"}
-NUMBERS = itertools.count(1)
-
-
-def event(kind: str, key: object, content: object, **more: object) -> Json:
-    head = {"sender": EVE, "event_id": f"$e{next(NUMBERS)}", "origin_server_ts": 1_780_000_000_000}
-    return {**head, "type": kind, "state_key": key, "content": content} | more
-
-
-def member(key: object, content: object = JOIN, **more: object) -> Json:
-    return event("m.room.member", key, content, **more)
 
 
 def rule(content: object, **more: object) -> Json:
-    return event("m.room.join_rules", "", content, **more)
+    return state_event("m.room.join_rules", "", content, **more)
 
 
 def history(content: object, **more: object) -> Json:
-    return event("m.room.history_visibility", "", content, **more)
+    return state_event("m.room.history_visibility", "", content, **more)
 
 
 def without(given: Json, field: str) -> Json:
@@ -69,10 +54,10 @@ HARMLESS = [
     member(EVE, {"membership": "ban"}),
     rule({}),
     rule({"join_rule": "knock", "allow": ODD}),
-    event("m.room.join_rules", "other", {"join_rule": "public"}),
+    state_event("m.room.join_rules", "other", {"join_rule": "public"}),
     without(rule({"join_rule": "public"}), "state_key"),
     history({}),
-    event("org.example.member", EVE, JOIN),
+    state_event("org.example.member", EVE, JOIN),
 ]
 """After these only Ann can."""
 
@@ -86,16 +71,6 @@ def answer_with(rooms: dict[str, Json], place: str) -> Json:
         timeline = [odd] if place == "timeline" else []
         joined[room_id] = {"state": {"events": state}, "timeline": {"events": timeline}}
     return {"next_batch": "s1", "rooms": {"join": joined}}
-
-
-@dataclass(frozen=True, slots=True)
-class Always:
-    """A homeserver that says one thing."""
-
-    answer: Answer
-
-    def before(self, _request: Request) -> Action:
-        return self.answer
 
 
 async def test_what_is_unclear_is_not_private(tmp_path: Path, proxy: Proxy) -> None:
@@ -140,10 +115,10 @@ async def test_ten_thousand_who_join_at_once_hold_up_nobody(
     ann, crowd = await person("ann"), Crowd()
     daemon = await bot(ann, via=proxy.url)
     chat, other = await room(ann, daemon), await room(ann, daemon)
-    await ask(ann, chat, daemon, "my cat is Rex")
+    await ask_bot(ann, chat, daemon, "my cat is Rex")
     proxy.after = crowd.after
     crowd.room = chat
-    await ask(ann, other, daemon, "still there?")
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
-    await ask(ann, chat, daemon, "who am I?")
-    assert "Rex" not in asked(model)
+    await ask_bot(ann, other, daemon, "still there?")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
+    await ask_bot(ann, chat, daemon, "who am I?")
+    assert "Rex" not in last_request(model)

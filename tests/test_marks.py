@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_matrix_reading import BOT, EVE, ODD
+from tests.world.malformed import ODD
+from tests.world.reading import BOT, EVE
 from wintermute.errors import ConfigurationError
 from wintermute.mailbox.outbox import Outgoing
 from wintermute.matrix.inbox import OUTBOX_KEY

@@ -3,7 +3,7 @@
 import copy
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,10 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.world.clock import cheap
+from tests.world.malformed import ODD, nested
+from tests.world.reading import (
+    ACCOUNT,
+    ANN,
+    BOB,
+    BOT,
+    DIRECT,
+    EDIT,
+    EVE,
+    GROUP,
+    NOW,
+    POLICY,
+    SENT,
+    Json,
+    kind_and_body,
+    message_event,
+    read_change,
+    read_message,
+    read_sign,
+    room_of,
+    sign_event,
+)
+from tests.world.reading import GROUP as GROUP_VIEW
 from wintermute.matrix.inbox import (
     OUTBOX_KEY,
     RAW_MOST,
-    Account,
     Policy,
     RoomView,
     invited_in,
@@ -24,25 +46,10 @@ from wintermute.matrix.inbox import (
     unread,
     views,
 )
-from wintermute.matrix.relations import Reaction, read_edit, read_reaction
+from wintermute.matrix.relations import read_edit
 from wintermute.messages import Incoming
 from wintermute.owner import Owner
 
-Json = dict[str, Any]
-BOT, ANN, BOB, EVE = "@bot:home", "@ann:home", "@bob:home", "@eve:far"
-NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-SENT = datetime(2026, 3, 1, 11, 59, 58, tzinfo=UTC)
-ACCOUNT = Account(BOT, "DEVICE", "Wintermute")
-POLICY = Policy(
-    owner=Owner(ANN),
-    allowed=frozenset({ANN, BOB}),
-    rooms=frozenset(),
-    mention_in_groups=True,
-    commands=frozenset({"/stop", "/new", "/help", "/status"}),
-)
-
-
-EDIT: Json = {"m.relates_to": {"rel_type": "m.replace", "event_id": "$old"}}
 REPLY: Json = {"m.relates_to": {"m.in_reply_to": {"event_id": "$old"}}}
 
 
@@ -51,46 +58,10 @@ def kind_name(value: object) -> str:
     return type(value).__name__
 
 
-def room_of(*members: str, invited: tuple[str, ...] = ()) -> RoomView:
-    names = {member: member[1:4].title() for member in members}
-    return RoomView("!room", {BOT: "Wintermute"} | names, frozenset(invited), encrypted=True)
-
-
-DIRECT = room_of(ANN)
-GROUP = room_of(ANN, BOB, EVE)
-
-
-def said(body: Any, sender: str = ANN, **content: Any) -> Json:
-    return {
-        "type": "m.room.message",
-        "event_id": "$one",
-        "sender": sender,
-        "origin_server_ts": int(SENT.timestamp() * 1000),
-        "content": {"msgtype": "m.text", "body": body, **content},
-    }
-
-
-def read(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Incoming | None:
-    return read_event(event, room, ACCOUNT, policy, NOW)
-
-
-def read_change(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Incoming | None:
-    return read_edit(event, room, ACCOUNT, policy, NOW)
-
-
-def read_sign(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Reaction | None:
-    return read_reaction(event, room, ACCOUNT, policy, NOW)
-
-
-def verdict(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> tuple[str, str]:
-    found = read(event, room, policy)
-    return (found.kind, found.body) if found else ("nothing", "")
-
-
 def test_a_message_in_a_direct_chat_is_read_whole() -> None:
     """X-002."""
-    event = said("good morning")
-    assert read(event) == Incoming(
+    event = message_event("good morning")
+    assert read_message(event) == Incoming(
         event_id="$one",
         room_id="!room",
         sender=ANN,
@@ -117,7 +88,7 @@ def test_a_message_in_a_direct_chat_is_read_whole() -> None:
     ],
 )
 def test_in_a_direct_chat_everything_said_is_for_us(body: str, expected: tuple[str, str]) -> None:
-    assert verdict(said(body)) == expected
+    assert kind_and_body(message_event(body)) == expected
 
 
 @pytest.mark.parametrize(
@@ -147,16 +118,19 @@ def test_in_a_direct_chat_everything_said_is_for_us(body: str, expected: tuple[s
 )
 def test_in_a_group_only_what_addresses_us_is_for_us(body: str, expected: tuple[str, str]) -> None:
     """X-002."""
-    assert verdict(said(body), GROUP) == expected
+    assert kind_and_body(message_event(body), GROUP) == expected
 
 
 def test_a_mention_by_id_addresses_us() -> None:
     """X-002."""
     pill: Json = {"m.mentions": {"user_ids": [EVE, BOT]}}
-    assert verdict(said("what do you think?", **pill), GROUP) == ("message", "what do you think?")
-    assert verdict(said("/new", BOB, **pill), GROUP) == ("command", "/new")
+    assert kind_and_body(message_event("what do you think?", **pill), GROUP) == (
+        "message",
+        "what do you think?",
+    )
+    assert kind_and_body(message_event("/new", BOB, **pill), GROUP) == ("command", "/new")
     others: Json = {"m.mentions": {"user_ids": [EVE], "room": True}}
-    assert verdict(said("what do you think?", **others), GROUP)[0] == "context"
+    assert kind_and_body(message_event("what do you think?", **others), GROUP)[0] == "context"
 
 
 NOBODY: Json = {"m.mentions": {}}
@@ -168,7 +142,7 @@ TO = "https://matrix.to/#/"
 def link(target: str, before: str = "ask ", quote: str = '"', words: str = "it") -> Json:
     """A text with a link in its HTML, from a client that does not say whom it mentions."""
     shown = f"{before}<a class='x' href={quote}{target}{quote}>{words}</a>"
-    return said(f"ask {words}", format="org.matrix.custom.html", formatted_body=shown)
+    return message_event(f"ask {words}", format="org.matrix.custom.html", formatted_body=shown)
 
 
 @pytest.mark.parametrize(
@@ -186,50 +160,57 @@ def link(target: str, before: str = "ask ", quote: str = '"', words: str = "it")
         (link(f"https://evil.example/?{TO}{BOT}"), False),
         (link("matrix:roomid/bot:home"), False),
         (link(f"{TO}{BOT}") | {"sender": EVE}, False),
-        (said("a", formatted_body=f"<mx-reply><a href='{TO}{BOT}'>x</a></mx-reply>a"), False),
-        (said("a", formatted_body=f"<mx-reply><a href='{TO}{BOT}'>x</a>"), False),
         (
-            said("a", formatted_body=f"<mx-reply>q</mx-reply><a href='{TO}{BOT}'>x</a>", **NOBODY),
+            message_event("a", formatted_body=f"<mx-reply><a href='{TO}{BOT}'>x</a></mx-reply>a"),
+            False,
+        ),
+        (message_event("a", formatted_body=f"<mx-reply><a href='{TO}{BOT}'>x</a>"), False),
+        (
+            message_event(
+                "a", formatted_body=f"<mx-reply>q</mx-reply><a href='{TO}{BOT}'>x</a>", **NOBODY
+            ),
             True,
         ),
-        (said("go and ask @bot:home, please", **NOBODY), True),
-        (said("(@BOT:HOME)", **NOBODY), True),
-        (said("is @bot:home.", **NOBODY), True),
-        (said("@bot:home: hi", **NOBODY), True),
-        (said("mail ann@bot:home"), False),
-        (said("go to @bot:home.org"), False),
-        (said("go to @bot:home:8448"), False),
-        (said("go to @bot:homestead"), False),
-        (said("go to @bot:home-office"), False),
-        (said("what does WINTERMUTE think?"), True),
-        (said("(Wintermute)"), True),
-        (said("wintermute's idea"), True),
-        (said("ask Wintermuté"), False),
-        (said("überwintermute"), False),
-        (said("what does Wintermute think?", **NOBODY), False),
-        (said("what does Wintermute think?", **FOR_EVE), False),
-        (said("what does Wintermute think?", **ODD_MENTIONS), True),
-        (said("Wintermute: hi", **NOBODY), True),
-        (said("wintermute.png", msgtype="m.image"), False),
-        (said("wintermute, look", msgtype="m.image", filename="cat.png"), True),
-        (said("asks Wintermute", msgtype="m.emote"), True),
-        (said("> <@bot:home> Wintermute\n\nyes", **REPLY), False),
+        (message_event("go and ask @bot:home, please", **NOBODY), True),
+        (message_event("(@BOT:HOME)", **NOBODY), True),
+        (message_event("is @bot:home.", **NOBODY), True),
+        (message_event("@bot:home: hi", **NOBODY), True),
+        (message_event("mail ann@bot:home"), False),
+        (message_event("go to @bot:home.org"), False),
+        (message_event("go to @bot:home:8448"), False),
+        (message_event("go to @bot:homestead"), False),
+        (message_event("go to @bot:home-office"), False),
+        (message_event("what does WINTERMUTE think?"), True),
+        (message_event("(Wintermute)"), True),
+        (message_event("wintermute's idea"), True),
+        (message_event("ask Wintermuté"), False),
+        (message_event("überwintermute"), False),
+        (message_event("what does Wintermute think?", **NOBODY), False),
+        (message_event("what does Wintermute think?", **FOR_EVE), False),
+        (message_event("what does Wintermute think?", **ODD_MENTIONS), True),
+        (message_event("Wintermute: hi", **NOBODY), True),
+        (message_event("wintermute.png", msgtype="m.image"), False),
+        (message_event("wintermute, look", msgtype="m.image", filename="cat.png"), True),
+        (message_event("asks Wintermute", msgtype="m.emote"), True),
+        (message_event("> <@bot:home> Wintermute\n\nyes", **REPLY), False),
     ],
     ids=lambda value: "" if isinstance(value, dict) else None,
 )
 def test_a_group_message_may_name_us_anywhere(event: Json, addressed: bool) -> None:
     """F-025: by a pill, our id, or our name where its client does not say whom it mentions."""
-    assert verdict(event, GROUP)[0] == ("message" if addressed else "context")
+    assert kind_and_body(event, GROUP)[0] == ("message" if addressed else "context")
 
 
 def test_a_reply_to_us_addresses_us() -> None:
     """F-025: in whatever words, as a command too, and in an edit, which does not say it again."""
     for body, kind in (("and then?", "message"), ("/shrug", "command")):
-        found = read_event(said(body, **REPLY), GROUP, ACCOUNT, POLICY, NOW, answers_us=True)
+        found = read_event(
+            message_event(body, **REPLY), GROUP, ACCOUNT, POLICY, NOW, answers_us=True
+        )
         assert found is not None
         assert (found.kind, found.body, found.replies_to) == (kind, body, "$old")
     new: Json = {"m.new_content": {"msgtype": "m.text", "body": "x"}}
-    change = said("* x", **EDIT, **new)
+    change = message_event("* x", **EDIT, **new)
     edit = read_edit(change, GROUP, ACCOUNT, POLICY, NOW, answers_us=True)
     assert edit is not None
     assert (edit.kind, edit.edits, edit.replies_to) == ("message", "$old", None)
@@ -252,7 +233,7 @@ def test_a_reply_to_us_addresses_us() -> None:
 def test_what_a_message_replies_to(relation: object, target: str | None) -> None:
     """F-025, F-026: what a thread names for older clients is no reply, nor is a message to itself."""
     content: Json = {"m.relates_to": relation}
-    found = read(said("hi", **content))
+    found = read_message(message_event("hi", **content))
     assert found is not None
     assert found.replies_to == target
 
@@ -273,23 +254,23 @@ HOSTILE = (
 def test_hostile_text_is_searched_in_no_time(text: str) -> None:
     """F-025, X-022: as large as an event can be."""
     with cheap(0.5):
-        verdict(said(text, formatted_body=text), GROUP)
+        kind_and_body(message_event(text, formatted_body=text), GROUP)
 
 
 def test_without_the_mention_rule_allowed_people_are_always_heard() -> None:
     """X-002."""
     policy = Policy(Owner(ANN), POLICY.allowed, frozenset(), False, POLICY.commands)
-    assert verdict(said("hello"), GROUP, policy) == ("message", "hello")
-    assert verdict(said("/shrug"), GROUP, policy) == ("command", "/shrug")
-    assert verdict(said("hello", EVE), GROUP, policy) == ("context", "hello")
+    assert kind_and_body(message_event("hello"), GROUP, policy) == ("message", "hello")
+    assert kind_and_body(message_event("/shrug"), GROUP, policy) == ("command", "/shrug")
+    assert kind_and_body(message_event("hello", EVE), GROUP, policy) == ("context", "hello")
 
 
 @pytest.mark.parametrize("body", ["Wintermute: obey", "/stop", "@bot:home /new"])
 @pytest.mark.parametrize("room", [GROUP, room_of(EVE), DIRECT])
 def test_a_stranger_is_context_whatever_they_say(body: str, room: RoomView) -> None:
     """X-003."""
-    event = said(body, EVE, **{"m.mentions": {"user_ids": [BOT]}})
-    assert verdict(event, room) == ("context", body)
+    event = message_event(body, EVE, **{"m.mentions": {"user_ids": [BOT]}})
+    assert kind_and_body(event, room) == ("context", body)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +287,7 @@ def test_a_stranger_is_context_whatever_they_say(body: str, room: RoomView) -> N
 )
 def test_a_direct_chat_is_us_and_one_allowed_person(room: RoomView, direct: bool) -> None:
     """X-002, X-031."""
-    found = read(said("hello"), room)
+    found = read_message(message_event("hello"), room)
     assert found is not None
     assert found.direct is direct
     assert found.kind == ("message" if direct else "context")
@@ -315,30 +296,30 @@ def test_a_direct_chat_is_us_and_one_allowed_person(room: RoomView, direct: bool
 @pytest.mark.parametrize(
     "event",
     [
-        said("echo", BOT),
-        said("note", msgtype="m.notice"),
-        said("* new", **EDIT),
-        said("gone") | {"unsigned": {"redacted_because": {}}},
-        said("gone") | {"content": {}},
-        said("state") | {"state_key": ""},
-        said("topic") | {"type": "m.room.topic"},
-        said("locked") | {"type": "m.room.encrypted"},
-        said("verify", msgtype="m.key.verification.request"),
-        said("nobody") | {"sender": None},
-        said("nameless") | {"event_id": "x" * 256},
-        said("surrogate") | {"event_id": "$\ud800"},
+        message_event("echo", BOT),
+        message_event("note", msgtype="m.notice"),
+        message_event("* new", **EDIT),
+        message_event("gone") | {"unsigned": {"redacted_because": {}}},
+        message_event("gone") | {"content": {}},
+        message_event("state") | {"state_key": ""},
+        message_event("topic") | {"type": "m.room.topic"},
+        message_event("locked") | {"type": "m.room.encrypted"},
+        message_event("verify", msgtype="m.key.verification.request"),
+        message_event("nobody") | {"sender": None},
+        message_event("nameless") | {"event_id": "x" * 256},
+        message_event("surrogate") | {"event_id": "$\ud800"},
     ],
 )
 def test_what_is_not_a_fresh_message_of_somebody_else_is_nothing(event: Json) -> None:
     """X-004."""
-    assert read(event) is None
+    assert read_message(event) is None
 
 
 def test_only_listed_rooms_are_heard_when_there_is_a_list() -> None:
     elsewhere = Policy(Owner(ANN), POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
     here = Policy(Owner(ANN), POLICY.allowed, frozenset({"!room"}), True, POLICY.commands)
-    assert read(said("hello"), DIRECT, elsewhere) is None
-    assert read(said("hello"), DIRECT, here) is not None
+    assert read_message(message_event("hello"), DIRECT, elsewhere) is None
+    assert read_message(message_event("hello"), DIRECT, here) is not None
 
 
 @pytest.mark.parametrize(
@@ -357,7 +338,7 @@ def test_only_listed_rooms_are_heard_when_there_is_a_list() -> None:
 )
 def test_another_bot_is_known_by_a_mark_that_names_itself(mark: object, by_bot: bool) -> None:
     """X-004, F-006: whatever else stands under that key, a person may have forwarded or typed."""
-    found = read(said("Wintermute: and you?", BOB, **{OUTBOX_KEY: mark}), GROUP)
+    found = read_message(message_event("Wintermute: and you?", BOB, **{OUTBOX_KEY: mark}), GROUP)
     assert found is not None
     assert found.by_bot == by_bot
     assert found.kind == "message"
@@ -366,22 +347,22 @@ def test_another_bot_is_known_by_a_mark_that_names_itself(mark: object, by_bot: 
 @pytest.mark.parametrize(
     ("event", "body"),
     [
-        (said("> <@bot:home> old\n> more\n\nyes\n> kept", **REPLY), "yes\n> kept"),
-        (said("> * <@bot:home> waves\n\nyes", **REPLY), "yes"),
-        (said("> a quote of my own\n\nyes", **REPLY), "> a quote of my own\n\nyes"),
-        (said("> <@bot:home> old", **REPLY), "> <@bot:home> old"),
-        (said("> <@bot:home> not a reply\n\nyes"), "> <@bot:home> not a reply\n\nyes"),
-        (said("waves", msgtype="m.emote"), "* Ann waves"),
-        (said("/stop", msgtype="m.emote"), "* Ann /stop"),
-        (said("cat.png", msgtype="m.image"), "[image: cat.png]"),
-        (said("look!", msgtype="m.image", filename="cat.png"), "[image: cat.png] look!"),
-        (said("a\nb\u202egpj.exe", msgtype="m.file"), "[file: abgpj.exe]"),
-        (said(None, msgtype="m.video"), "[video: ]"),
-        (said("memo.ogg", msgtype="m.audio"), "[audio: memo.ogg]"),
+        (message_event("> <@bot:home> old\n> more\n\nyes\n> kept", **REPLY), "yes\n> kept"),
+        (message_event("> * <@bot:home> waves\n\nyes", **REPLY), "yes"),
+        (message_event("> a quote of my own\n\nyes", **REPLY), "> a quote of my own\n\nyes"),
+        (message_event("> <@bot:home> old", **REPLY), "> <@bot:home> old"),
+        (message_event("> <@bot:home> not a reply\n\nyes"), "> <@bot:home> not a reply\n\nyes"),
+        (message_event("waves", msgtype="m.emote"), "* Ann waves"),
+        (message_event("/stop", msgtype="m.emote"), "* Ann /stop"),
+        (message_event("cat.png", msgtype="m.image"), "[image: cat.png]"),
+        (message_event("look!", msgtype="m.image", filename="cat.png"), "[image: cat.png] look!"),
+        (message_event("a\nb\u202egpj.exe", msgtype="m.file"), "[file: abgpj.exe]"),
+        (message_event(None, msgtype="m.video"), "[video: ]"),
+        (message_event("memo.ogg", msgtype="m.audio"), "[audio: memo.ogg]"),
     ],
 )
 def test_the_text_of_replies_emotes_and_media(event: Json, body: str) -> None:
-    found = read(event)
+    found = read_message(event)
     assert found is not None
     assert found.body == body
 
@@ -392,7 +373,7 @@ def test_the_text_of_replies_emotes_and_media(event: Json, body: str) -> None:
 )
 def test_a_hostile_display_name_is_one_short_line(name: str, shown: str) -> None:
     room = RoomView("!room", {BOT: "", ANN: name}, frozenset(), encrypted=False)
-    found = read(said("hello"), room)
+    found = read_message(message_event("hello"), room)
     assert found is not None
     assert found.sender_name == shown
 
@@ -403,23 +384,18 @@ def test_a_hostile_display_name_is_one_short_line(name: str, shown: str) -> None
     ids=kind_name,
 )
 def test_an_impossible_time_is_the_time_of_arrival(stamp: object) -> None:
-    found = read(said("hello") | {"origin_server_ts": stamp})
+    found = read_message(message_event("hello") | {"origin_server_ts": stamp})
     assert found is not None
     assert found.sent_at == NOW
 
 
 def test_a_clock_a_little_ahead_is_believed() -> None:
     ahead = NOW + timedelta(minutes=3)
-    found = read(said("hello") | {"origin_server_ts": int(ahead.timestamp() * 1000)})
+    found = read_message(
+        message_event("hello") | {"origin_server_ts": int(ahead.timestamp() * 1000)}
+    )
     assert found is not None
     assert found.sent_at == ahead
-
-
-def nested(depth: int) -> Json:
-    value: Json = {}
-    for _ in range(depth):
-        value = {"deeper": value}
-    return value
 
 
 @pytest.mark.parametrize(
@@ -428,7 +404,7 @@ def nested(depth: int) -> Json:
     ids=kind_name,
 )
 def test_of_an_event_too_large_to_keep_the_head_is_kept(extra: object) -> None:
-    found = read(said("hello") | {"extra": extra})
+    found = read_message(message_event("hello") | {"extra": extra})
     assert found is not None
     assert found.raw == {
         "event_id": "$one",
@@ -439,12 +415,6 @@ def test_of_an_event_too_large_to_keep_the_head_is_kept(extra: object) -> None:
     assert found.body == "hello"
 
 
-ODD: tuple[Any, ...] = (
-    None, True, 0, -1, 1.5, float("nan"), "", "x", "\ud800", "\x00" * 9, "y" * 300_000, 10**5000,
-    [], [None], [[]] * 3, {}, {"a": None}, {"user_ids": "x"}, {"user_ids": [{}, None]}, nested(3000),
-)  # fmt: skip
-
-
 def templates() -> Iterator[Json]:
     relations: tuple[Json, ...] = (
         REPLY["m.relates_to"],
@@ -453,16 +423,18 @@ def templates() -> Iterator[Json]:
     )
     for msgtype in ("m.text", "m.emote", "m.notice", "m.image", "m.file", "m.audio", "m.video"):
         for relation in relations:
-            event = said("Wintermute: > hi", msgtype=msgtype, filename="a.png", format="html")
+            event = message_event(
+                "Wintermute: > hi", msgtype=msgtype, filename="a.png", format="html"
+            )
             event["content"] |= {"formatted_body": "<b>hi</b>", "m.relates_to": relation}
             event["content"] |= {"m.mentions": {"user_ids": [BOT]}, OUTBOX_KEY: {"by": BOT}}
             yield event | {"unsigned": {"age": 5}, "room_id": "!room"}
     new = {"msgtype": "m.emote", "body": "Wintermute: > hi", "m.mentions": {"user_ids": [BOT]}}
-    yield said("* hi", **{**EDIT, "m.new_content": {**new, **EDIT, "m.new_content": new}})
-    yield sign("\N{OCTAGONAL SIGN}")
+    yield message_event("* hi", **{**EDIT, "m.new_content": {**new, **EDIT, "m.new_content": new}})
+    yield sign_event("\N{OCTAGONAL SIGN}")
     for kind in ("m.sticker", "m.poll.start", "m.room.message"):
         content = {"msgtype": "m.location", "body": "x", **REPLY, "m.mentions": {"user_ids": [BOT]}}
-        yield said("x") | {"type": kind, "content": content}
+        yield message_event("x") | {"type": kind, "content": content}
 
 
 def places(value: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -489,7 +461,7 @@ def test_no_malformed_event_raises_and_what_is_read_can_be_stored() -> None:
                 count += 1
                 sign_read = read_sign(broken, GROUP)
                 unread(broken, GROUP, ACCOUNT, POLICY)
-                reads = [read(broken, GROUP), read_change(broken, GROUP)]
+                reads = [read_message(broken, GROUP), read_change(broken, GROUP)]
                 for found in filter(None, [*reads, sign_read and sign_read.command]):
                     (found.event_id + found.sender + found.sender_name + found.body).encode()
                     assert len(json.dumps(found.raw)) <= RAW_MOST
@@ -499,7 +471,7 @@ def test_no_malformed_event_raises_and_what_is_read_can_be_stored() -> None:
 @pytest.mark.parametrize("event", [*ODD, [{}], b"", object()], ids=kind_name)
 def test_what_is_no_event_at_all_is_nothing(event: object) -> None:
     """X-022."""
-    assert read(event) is None
+    assert read_message(event) is None
     assert read_change(event) is None
     assert read_sign(event) is None
     assert unread(event, DIRECT, ACCOUNT, POLICY) is None
@@ -526,18 +498,12 @@ ANYTHING = st.recursive(
 )
 def test_arbitrary_events_never_raise(event: Json) -> None:
     """X-022."""
-    read(event, GROUP)
+    read_message(event, GROUP)
     read_change(event, GROUP)
     read_sign(event, GROUP)
     unread(event, GROUP, ACCOUNT, POLICY)
     since_invitation([event], BOT)
     inviter([event], ACCOUNT)
-
-
-def sign(key: Any, sender: str = ANN, **relation: Any) -> Json:
-    relation = {"rel_type": "m.annotation", "event_id": "$old", "key": key} | relation
-    event = said("", sender) | {"type": "m.reaction", "content": {"m.relates_to": relation}}
-    return event | {"event_id": "$sign"}
 
 
 def membership(kind: str, user: str = BOT, sender: str = ANN, **content: Any) -> Json:
@@ -630,7 +596,11 @@ def test_a_crowd_that_joins_is_looked_at_once() -> None:
 
 def test_only_what_was_said_after_our_newest_invitation_is_ours() -> None:
     """X-005."""
-    before, between, after = said("before"), said("between"), said("after")
+    before, between, after = (
+        message_event("before"),
+        message_event("between"),
+        message_event("after"),
+    )
     first, second = membership("invite"), membership("invite", sender=BOB)
     leave, join = membership("leave"), membership("join")
     events = [before, first, between, leave, second, after, join]
@@ -653,7 +623,14 @@ def test_only_what_was_said_after_our_newest_invitation_is_ours() -> None:
 )
 def test_who_says_whom_they_mean_means_no_other(body: str, mentions: Json, kind: str) -> None:
     """F-025: a text that begins with our name is about us, one that calls us is for us."""
-    event = said(body, **mentions)
-    incoming = read(event, GROUP)
+    event = message_event(body, **mentions)
+    incoming = read_message(event, GROUP)
     assert incoming is not None
     assert incoming.kind == kind
+
+
+def test_a_command_is_known_in_a_group_however_it_is_written() -> None:
+    """X-002: as it is where two talk; phones begin a line with a capital."""
+    for body in ("/Stop", "/STOP it"):
+        assert kind_and_body(message_event(body), GROUP_VIEW) == ("command", body)
+    assert kind_and_body(message_event("/Shrug"), GROUP_VIEW) == ("context", "/Shrug")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_scopes_at_the_door import acting, ask, asked
 from tests.world.bot import Bot
+from tests.world.chats import acting, ask_bot, last_request
 from tests.world.clock import WITHIN
 from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer, Use
@@ -50,22 +50,23 @@ async def test_why_names_what_an_answer_had_and_links_to_where_it_is_from(
     model.keyed(STORED)
     told = await ann.send(chat, "I like my tea green")
     await ann.wait_for_count(chat, daemon.user_id, 1)
-    await ask(ann, chat, daemon, "chess is on Fridays")
-    await ask(ann, chat, daemon, "/new")
+    await ask_bot(ann, chat, daemon, "chess is on Fridays")
+    await ask_bot(ann, chat, daemon, "/new")
     model.keyed(lambda seen: None)
-    answer = await ask(ann, chat, daemon, "Which tea shall I buy?")
-    assert (TEA in asked(model), CHESS in asked(model)) == (True, False)
-    why = await ask(ann, chat, daemon, "/why")
+    answer = await ask_bot(ann, chat, daemon, "Which tea shall I buy?")
+    assert (TEA in last_request(model), CHESS in last_request(model)) == (True, False)
+    why = await ask_bot(ann, chat, daemon, "/why")
     assert why.startswith(f"**Found for that message**\n- {TEA} (on request, you on [")
     assert f"](https://matrix.to/#/{chat}/{told})" in why
     assert CHESS not in why
-    await ask(ann, chat, daemon, "And when is chess?")
+    await ask_bot(ann, chat, daemon, "And when is chess?")
     [event] = [each.event_id for each in ann.events(chat) if each.body == answer]
     assert await ask_in_reply(ann, chat, daemon, "/why", event) == why
     assert (
-        CHESS in (await ask(ann, chat, daemon, "/why")).partition("known in this conversation")[0]
+        CHESS
+        in (await ask_bot(ann, chat, daemon, "/why")).partition("known in this conversation")[0]
     )
-    listed = await ask(ann, chat, daemon, "/memory when is chess")
+    listed = await ask_bot(ann, chat, daemon, "/memory when is chess")
     assert listed.startswith(f"- {CHESS}")
 
 
@@ -79,15 +80,15 @@ async def test_what_means_the_same_is_found_and_its_embedder_dies_with_the_daemo
     daemon = await bot(ann, memory={"backend": "local_vector"})
     chat = await room(ann, daemon)
     model.keyed(STORED)
-    await ask(ann, chat, daemon, "my dog has a name")
-    await ask(ann, chat, daemon, "/new")
+    await ask_bot(ann, chat, daemon, "my dog has a name")
+    await ask_bot(ann, chat, daemon, "/new")
     model.keyed(lambda seen: None)
     await daemon.restart()  # else what is owed is looked for once a minute
     async with asyncio.timeout(WITHIN):
         while "1 embedding missing" in (await daemon.command("status", "--all"))[1]:
             pass
-    await ask(ann, chat, daemon, "Wie heißt er, der Hund?")
-    assert DOG in asked(model)
+    await ask_bot(ann, chat, daemon, "Wie heißt er, der Hund?")
+    assert DOG in last_request(model)
     if sys.platform == "linux":
         assert "numpy" not in of_process(daemon.pid, "maps")
         children = of_process(daemon.pid, f"task/{daemon.pid}/children").split()

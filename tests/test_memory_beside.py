@@ -2,30 +2,20 @@
 
 import asyncio
 import json
-import os
 import sys
 
 import pytest
 
-from tests.test_memory_index import is_sound
-from tests.test_memory_switches import keep_by
-from tests.test_ranked_memory import remember
 from tests.world.house import PROMPTS, House, open_house
+from tests.world.memory import index_is_sound
 from tests.world.model import ModelServer
-from tests.world.terminal import PASSWORD, Terminal
-from tests.world.warm import Ended
+from tests.world.ranked import remember_fact
+from tests.world.terminal import OWNER, Terminal, beside, keep_by
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.memory.ranking import Query
 
-YOU = "person:@you:example.org"
 LINES, ROUNDS = 600, 12
-
-
-async def beside(terminal: Terminal, *words: str, given: bytes = b"") -> Ended:
-    """A command, while everything else goes on."""
-    env = {"PATH": os.defpath, "WINTERMUTE_PASSWORD": PASSWORD}
-    return await terminal.python.command(*words, cwd=terminal.folder, env=env, given=given)
 
 
 def imported(terminal: Terminal, name: str) -> str:
@@ -38,10 +28,10 @@ def imported(terminal: Terminal, name: str) -> str:
 async def live_on(house: House) -> None:
     """Store, search and take back, as a daemon does, until it has been enough."""
     for n in range(ROUNDS):
-        stored = await remember(house, f"Tea number {n} is green", YOU)
-        hits = await house.stores.memories.search(YOU, Query(f"green tea number {n}"), 50)
+        stored = await remember_fact(house, f"Tea number {n} is green", OWNER)
+        hits = await house.stores.memories.search(OWNER, Query(f"green tea number {n}"), 50)
         assert stored in {hit.fact.id for hit in hits}
-        await house.stores.memories.text(YOU)
+        await house.stores.memories.text(OWNER)
         await asyncio.sleep(0)
 
 
@@ -67,12 +57,12 @@ async def test_commands_beside_a_daemon_find_and_lose_nothing(
         assert [(each.returncode, each.stderr) for each in done] == [(0, b"")] * len(done)
         found = json.loads((await beside(terminal, *search)).stdout)["hits"]
         assert len(found) == ROUNDS
-        live = [fact.text for fact in await opened.stores.facts.live(YOU)]
+        live = [fact.text for fact in await opened.stores.facts.live(OWNER)]
         assert len(live) == len(set(live)) == 2 * LINES + ROUNDS
         for name in ("Milk", "Salt"):
-            hits = await opened.stores.memories.search(YOU, Query(f"{name} number 7"), 1)
+            hits = await opened.stores.memories.search(OWNER, Query(f"{name} number 7"), 1)
             assert [hit.fact.id for hit in hits] == [f"{name}7"]
-    assert await is_sound(terminal.data)
+    assert await index_is_sound(terminal.data)
 
 
 async def test_what_one_program_takes_back_another_finds_no_more(
@@ -91,17 +81,17 @@ async def test_what_one_program_takes_back_another_finds_no_more(
         search = opened.stores.memories.search
         added = await beside(terminal, "memory", "add", "Likes tea", "--json")
         stored = json.loads(added.stdout)["id"]
-        [hit] = await search(YOU, Query("tea"), 5)
+        [hit] = await search(OWNER, Query("tea"), 5)
         assert hit.fact.id == stored
         steps = ((("undo", "--last"), 0), (("add", "Likes tea"), 1), (("rebuild-index",), 1))
         for words, n in steps:
             done = await beside(terminal, "memory", *words)
             assert done.returncode == 0, done.stderr
-            assert len(await search(YOU, Query("tea"), 5)) == n
-        [hit] = await search(YOU, Query("tea"), 5)
+            assert len(await search(OWNER, Query("tea"), 5)) == n
+        [hit] = await search(OWNER, Query("tea"), 5)
         done = await beside(terminal, "memory", "forget", hit.fact.id)
-        assert await search(YOU, Query("tea"), 5) == []
-    assert await is_sound(terminal.data)
+        assert await search(OWNER, Query("tea"), 5) == []
+    assert await index_is_sound(terminal.data)
 
 
 EDITOR = """
@@ -146,13 +136,13 @@ async def test_a_command_a_daemon_and_an_editor_write_at_once_and_nothing_is_gon
     )
     async with house as opened:
         memories = opened.stores.memories
-        await remember(opened, "The first of all", YOU)
-        await memories.text(YOU)
+        await remember_fact(opened, "The first of all", OWNER)
+        await memories.text(OWNER)
 
         async def daemon() -> None:
             for n in range(rounds):
-                await remember(opened, f"Tea number {n} is green", YOU)
-                await memories.text(YOU)
+                await remember_fact(opened, f"Tea number {n} is green", OWNER)
+                await memories.text(OWNER)
 
         async def commands() -> None:
             for n in range(rounds):
@@ -167,8 +157,8 @@ async def test_a_command_a_daemon_and_an_editor_write_at_once_and_nothing_is_gon
             for work in (daemon, commands, *([editor] if way == "flat_file" else [])):
                 group.create_task(work())
         written = file.read_text().splitlines()
-        shown = (await memories.text(YOU)).splitlines()
-        live = {fact.text for fact in await opened.stores.facts.live(YOU)}
+        shown = (await memories.text(OWNER)).splitlines()
+        live = {fact.text for fact in await opened.stores.facts.live(OWNER)}
     kinds = {"Tea": "green", "Milk": "white"} | ({"Pen": "blue"} if way == "flat_file" else {})
     said = {f"{kind} number {n} is {how}" for kind, how in kinds.items() for n in range(rounds)}
     assert said | {"The first of all"} == live

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_ranked_memory import FTS5, SCOPE, opened, remember
-from tests.test_told_once import tell, texts
 from tests.tiers import tiered
-from tests.world.house import PROMPTS, open_house
-from tests.world.memory import ANN, memory_in, words_are_sound
+from tests.world.house import PROMPTS, open_house, tell_each, texts_of
+from tests.world.memory import ANN, index_is_sound, memory_in, words_are_sound
 from tests.world.model import ModelServer
+from tests.world.ranked import FTS5, SCOPE, open_ranked, remember_fact
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import Terminal
-from wintermute.db import driver, open_database
+from wintermute.db import driver
 from wintermute.memory.index import PART
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
@@ -41,14 +40,6 @@ def spoil(data: Path, damage: str, name: str = "wintermute.db") -> None:
         connection.execute(damage)
 
 
-async def is_sound(data: Path) -> bool:
-    """Whether the index is what the rows say, as another program sees it."""
-    async with open_database(data / "wintermute.db") as database, database.transaction() as tx:
-        await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('integrity-check')")
-        kept = await tx.scalars("SELECT seq FROM facts WHERE retired_at IS NULL ORDER BY seq")
-        return kept == await tx.scalars("SELECT rowid FROM facts_fts ORDER BY rowid")
-
-
 @pytest.mark.slow
 @damaged
 async def test_a_command_finds_everything_again_and_the_status_says_why(
@@ -67,7 +58,7 @@ async def test_a_command_finds_everything_again_and_the_status_says_why(
     assert terminal.says("memory", "search", "number 3 tea").splitlines()  # and says nothing more
     [told] = [p for p in json.loads(terminal.run("status", "--json").stdout) if p["name"] == PART]
     assert (told["state"], told["text"].partition(":")[0]) == ("ok", "built anew from 5 memories")
-    assert await is_sound(terminal.data)
+    assert await index_is_sound(terminal.data)
 
 
 @damaged
@@ -75,16 +66,16 @@ async def test_a_program_that_starts_finds_everything_again(
     tmp_path: Path, model: ModelServer, damage: str
 ) -> None:
     """M-017: before the first message, which then gets what fits."""
-    async with opened(tmp_path, model, "Ann drinks green tea", "Carl plays chess"):
+    async with open_ranked(tmp_path, model, "Ann drinks green tea", "Carl plays chess"):
         pass
     spoil(tmp_path, damage)
-    async with opened(tmp_path, model) as house:
+    async with open_ranked(tmp_path, model) as house:
         part = await house.health.part(PART)
         assert part is not None
         assert part.detail.startswith("built anew from 2 memories")
-        await tell(house, "which tea?")
-    assert "- Ann drinks green tea\n" in texts(model.requests[-1])[-1]
-    assert await is_sound(tmp_path)
+        await tell_each(house, "which tea?")
+    assert "- Ann drinks green tea\n" in texts_of(model.requests[-1])[-1]
+    assert await index_is_sound(tmp_path)
 
 
 @pytest.mark.parametrize("use", ["search", "add", "retire", "purge"])
@@ -118,8 +109,8 @@ async def test_what_was_remembered_before_there_was_an_index_is_found(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """An upgrade: the step that makes the table knows no words."""
-    async with opened(tmp_path, model) as house:
-        await remember(house, "Ann drinks green tea")
+    async with open_ranked(tmp_path, model) as house:
+        await remember_fact(house, "Ann drinks green tea")
         async with house.database.transaction() as tx:
             await tx.execute("DELETE FROM facts_fts")
     async with open_house(tmp_path, model.url, prompts=PROMPTS, memory=FTS5) as house:
@@ -160,4 +151,4 @@ async def test_a_daemon_finds_everything_again(
     await ann.wait_for(chat, lambda message: "Likes green tea" in message.body)
     _, said = await daemon.command("status", "--all")
     assert "built anew from 1 memories" in said
-    assert await is_sound(daemon.data)
+    assert await index_is_sound(daemon.data)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_ranked_memory import FTS5, SCOPE, opened, remember
 from tests.world.clock import FakeClock
 from tests.world.house import open_house
 from tests.world.memory import words_are_sound
 from tests.world.model import ModelServer
+from tests.world.ranked import FTS5, SCOPE, open_ranked, remember_fact
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Embeddings
@@ -229,13 +229,13 @@ async def test_the_export_follows_the_facts_without_anybody_asking(
     """M-016, M-018: what stood in the file before is taken in at the start."""
     file = tmp_path / "MEMORIES.txt"
     file.write_text("Ann drinks green tea\n")
-    async with opened(tmp_path, model, memory=FTS5) as house:
+    async with open_ranked(tmp_path, model, memory=FTS5) as house:
         refresh = house.stores.memories.refresh
         await refresh()
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == [
             "Ann drinks green tea"
         ]
-        named = await remember(house, "Carl plays chess")
+        named = await remember_fact(house, "Carl plays chess")
         owed = "SELECT count(*) AS n FROM jobs WHERE name = 'embeddings'"
         before = (await house.one(owed))["n"]
         assert before > 0

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import re
 import shutil
 import signal
 from collections import Counter
@@ -18,7 +17,7 @@ from tests.world.clock import FakeClock
 from tests.world.house import ANN
 from tests.world.memory import words_are_sound
 from tests.world.schema import open_migrated
-from tests.world.terminal import PASSWORD, Terminal
+from tests.world.terminal import PASSWORD, Terminal, keep_by
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory
 from wintermute.db import open_database
@@ -151,13 +150,6 @@ KILLS = {
     "switch to ranked": Kill("flat_file", "fts5", LIST, frozenset({*TEAS, BY_HAND})),
     "switch to a list": Kill("fts5", "flat_file", LIST, frozenset(TEAS)),
 }
-
-
-def keep_by(terminal: Terminal, way: str) -> None:
-    """Let this be in the configuration."""
-    config = terminal.folder / "config.yaml"
-    text = re.sub(r"(?m)^  backend: \w+", f"  backend: {way}", config.read_text(), count=1)
-    config.write_text(text)
 
 
 def as_lines(texts: Iterable[str]) -> str:

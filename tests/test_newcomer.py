@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.bot import Bot, write_settings
-from tests.world.homeserver import Login, free_port
+from tests.world.bot import Bot, bare_settings
+from tests.world.homeserver import free_port
 from tests.world.model import Fail, ModelServer
 from tests.world.scene import NewBot, NewPerson
 from tests.world.warm import Ended, Interpreter
 from wintermute.llm.failures import Refused, of_status
 
-NOBODY = Login("@bot:example.org", "", "", "correct horse")
 ENVIRONMENT = {"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -41,22 +40,6 @@ def on_a_full_disk(largest_kb: int, *words: str | Path) -> tuple[int, str]:
         env=ENVIRONMENT,
     )
     return done.returncode, done.stderr
-
-
-def settings(folder: Path, homeserver: str = "http://127.0.0.1:9", model: str = "") -> Path:
-    folder.mkdir(exist_ok=True)
-    return write_settings(
-        folder,
-        homeserver,
-        NOBODY,
-        model or "http://127.0.0.1:9/v1",
-        "@you:example.org",
-        llm={
-            "backends": {"local": {"base_url": model or "http://127.0.0.1:9/v1", "model": "qwen"}},
-            "roles": {"base": ["local"]},
-            "max_retries": 0,
-        },
-    )
 
 
 def test_a_missing_configuration_says_how_to_make_one(python: Interpreter, tmp_path: Path) -> None:
@@ -97,7 +80,7 @@ def test_a_secret_that_is_not_set_says_how_to_set_it(python: Interpreter, tmp_pa
 def test_a_data_folder_that_cannot_be_used_is_named(
     python: Interpreter, tmp_path: Path, mode: int | None
 ) -> None:
-    config = settings(tmp_path)
+    config = bare_settings(tmp_path)
     data = tmp_path / "data"
     if mode is None:
         data.rename(tmp_path / "elsewhere")
@@ -121,7 +104,7 @@ def test_init_on_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
 def test_a_full_disk_is_not_taken_for_a_damaged_database(
     python: Interpreter, tmp_path: Path
 ) -> None:
-    config = settings(tmp_path / "bot")
+    config = bare_settings(tmp_path / "bot")
     add = ("memory", "add", "Anna lives in Lyon", "--config", config)
     code, told = on_a_full_disk(20, *add)
     assert (code, told.count("\n")) == (1, 1)
@@ -142,7 +125,7 @@ async def test_a_model_that_is_of_no_use_is_told_by_check_and_in_the_chat(
     model: ModelServer, python: Interpreter, tmp_path: Path, status: int, said: str, told: str
 ) -> None:
     model.keyed(lambda _: Fail(status, {"error": {"message": said}}))
-    config = settings(tmp_path / "bot", model=model.url)
+    config = bare_settings(tmp_path / "bot", model=model.url)
     checked = (await python.command("check", "--config", str(config))).stdout.decode()
     [line] = [line for line in checked.splitlines() if line.startswith("fail  model")]
     assert told in line
@@ -171,7 +154,7 @@ async def test_servers_that_are_away_are_told_with_what_to_do(
     python: Interpreter, tmp_path: Path
 ) -> None:
     away = f"http://127.0.0.1:{free_port()}"
-    daemon = Bot(settings(tmp_path / "bot", away, f"{away}/v1"), python)
+    daemon = Bot(bare_settings(tmp_path / "bot", away, f"{away}/v1"), python)
     code, told = await daemon.command("check")
     failed = [line for line in told.splitlines() if line.startswith("fail")]
     assert (code, len(failed)) == (1, 2)

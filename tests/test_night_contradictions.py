@@ -10,7 +10,7 @@ import pytest
 
 from tests.world.house import ZONE
 from tests.world.model import Fail, ModelServer, Text
-from tests.world.sleeping import SCOPE, Sleep, sleeping
+from tests.world.sleeping import APRIL, FIRST, MARCH, MAY, SCOPE, SECOND, Sleep, sleeping
 from wintermute.changes.change_sets import Cause
 from wintermute.changes.decisions import Decision
 from wintermute.memory.fact import Fact, Source
@@ -21,9 +21,7 @@ from wintermute.night.contradictions import MOST, shown
 from wintermute.night.dedup import may_end
 
 LYON, ROME = "Ann lives in Lyon", "Ann lives in Rome"
-MARCH, APRIL, MAY = "2026-03-01", "2026-04-01", "2026-05-01"
 BERLIN = ZoneInfo(ZONE)
-FIRST, SECOND = (json.dumps({"action": f"keep_{each}"}) for each in ("first", "second"))
 
 
 def merge(text: str) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_embedder_away import child
 from tests.world.clock import FakeClock
+from tests.world.embedder import child
 from tests.world.missing import NO_MEANING
 from tests.world.model import Cut, Empty, Fail, ModelServer, Slow, Text
 from tests.world.sleeping import SCOPE, sleeping

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.test_cli_reconstruct import asks
-from tests.test_memory_beside import beside
 from tests.world.clock import NOON
 from tests.world.house import PROMPTS
 from tests.world.model import Empty, Fail, ModelServer, Seen, Step, Text
-from tests.world.terminal import Terminal
+from tests.world.terminal import Terminal, beside, with_model
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import Decision
@@ -110,7 +108,7 @@ async def test_a_line_that_somebody_put_back_is_taken_out_by_no_later_list(
         assert (await beside(terminal, "night", "run")).returncode == 0
         assert len(model.requests) == calls
 
-    asks(terminal, model, "flat_file")
+    with_model(terminal, model, "flat_file")
     model.keyed(merges)
     for line in LINES:
         terminal.says("memory", "add", line)

@@ -9,18 +9,26 @@ import pytest
 
 from tests.world.clock import HeldClock
 from tests.world.delegating import until as become
-from tests.world.house import ANN, ROOM, House
+from tests.world.house import ROOM, House
 from tests.world.model import ModelServer, Seen, Slow, Step, Text
 from tests.world.nights import (
+    BEN,
+    BENS,
+    FIRST_TURN,
+    HOUR,
+    KNOWN,
     OWNER,
     Fails,
     SmallNight,
     Waits,
     begin,
+    live_texts,
     look,
     nights,
     opened,
     remember,
+    says,
+    slept,
 )
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
@@ -29,24 +37,6 @@ from wintermute.night.expiry import purge_expired
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 from wintermute.text import EMPTY_LISTS
-
-FIRST = pytest.mark.breaks("tools")
-"""With the first message after a night there is one tool more."""
-HOUR = 3600.0
-BEN = "@ben:test"
-BENS = f"person:{BEN}"
-KNOWN = ("Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again", "Sells the car?")
-
-
-async def slept(house: House, clock: HeldClock, hours: float = 20) -> None:
-    """From noon, 14:00 in Berlin, through the night at 01:00 and the morning at 08:00."""
-    for _ in range(round(hours * 10)):
-        clock.advance(HOUR / 10)
-        await look(house)
-
-
-async def texts(house: House, scope: str = OWNER) -> list[str]:
-    return [fact.text for fact in await house.stores.facts.live(scope)]
 
 
 async def until(house: House, true: Callable[[], bool]) -> None:
@@ -57,16 +47,6 @@ async def until(house: House, true: Callable[[], bool]) -> None:
         return true()
 
     await become(so)
-
-
-async def says(house: House, line: str, *, room: str = ROOM, sender: str = ANN) -> str:
-    """What is answered to a line; mornings and nights have said what they say before."""
-    before = len(await house.spoken(room))
-    async with house.working():
-        await house.incoming(
-            line, room=room, sender=sender, origin="owner" if sender == ANN else "other"
-        )
-        return (await house.said(before + 1, room))[before]
 
 
 async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
@@ -126,7 +106,7 @@ async def test_where_nothing_was_done_nothing_is_said(tmp_path: Path, model: Mod
     async with opened(tmp_path, model, clock, Dreaming(report=False)) as house:
         await remember(house, "Likes tea, again")
         await slept(house, clock, 30)
-        assert await texts(house) == ["Likes tea"]
+        assert await live_texts(house) == ["Likes tea"]
         assert len(await house.spoken()) == 1
 
 
@@ -154,7 +134,7 @@ async def test_each_person_hears_of_their_own_and_nobody_of_others(
         assert "tea" not in theirs
         refused = await says(house, "/night yes 20260505#3")
         assert refused == "The night 20260505 has no item 3: the newest are 20260505#1."
-        assert "CANARY?" in await texts(house, BENS)
+        assert "CANARY?" in await live_texts(house, BENS)
 
 
 @pytest.mark.slow
@@ -261,7 +241,7 @@ async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_who
 
 
 @pytest.mark.slow
-@FIRST
+@FIRST_TURN
 @pytest.mark.parametrize("layout", ["append", "system"])
 async def test_the_model_is_told_of_a_night_once_with_the_next_message(
     tmp_path: Path, model: ModelServer, layout: Layout
@@ -306,13 +286,13 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         assert (await says(house, "/night yes 20260505#2")) == "- `20260505#2` was done already"
         assert (await says(house, "/night no 3-4")).count("stays as it is") == 2
         assert (await says(house, "/night yes all")).count("done") == 2
-        assert await texts(house) == ["Sells the house?", "Sells the bike?"]
+        assert await live_texts(house) == ["Sells the house?", "Sells the bike?"]
         assert await says(house, "/night yes all") == "I have no open questions here."
         before = len(await house.spoken())
         await slept(house, clock, 48)
         assert len(await house.spoken()) == before
         assert await says(house, "/undo") == "There is nothing to undo here."
-        assert await texts(house) == ["Sells the house?", "Sells the bike?"]
+        assert await live_texts(house) == ["Sells the house?", "Sells the bike?"]
         assert await says(house, "/night undo 2") == "- the memory is back: Sells the boat?"
         assert "taken back" in await says(house, "/night 2")
 
@@ -330,7 +310,7 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
             row = await house.one(f"SELECT change_set AS id FROM answered_decisions WHERE n = {n}")
             assert "the memory is back" in await says(house, f"/undo {row['id']}")
             assert "taken back" in await says(house, f"/night {n}")
-        assert len(await texts(house)) == 4
+        assert len(await live_texts(house)) == 4
         assert "waits for your yes or no" in await says(house, "/night 3")
 
 
@@ -363,7 +343,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
             night = await house.stores.nights.begin(tx, date(2026, 5, 5), "command")
         assert night is not None
         await tidying.tidy(night)  # which nobody was told of yet
-        before = sorted(await texts(house))
+        before = sorted(await live_texts(house))
         both = (
             "Several nights have a question with that number, so I did nothing. Write the number as NIGHT#N.\n"
             "- `20260505#1` Set this aside, so that only a search finds it? “Sells the car?” (is it so?)"
@@ -371,7 +351,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
         )
         for line in ("/night yes 1", "/night no 1", "/night yes #1", "/night yes 1-1"):
             assert await says(house, line) == both
-        assert sorted(await texts(house)) == before
+        assert sorted(await live_texts(house)) == before
         listed = await says(house, "/night")
         assert f"- `20260505-2#1` {its}" in listed
         assert ("- `2` merged" in listed) == (len(later) > 2)
@@ -399,7 +379,7 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
         clock.advance(14 * 24 * HOUR)
         assert "is no longer open" in await says(house, "/night yes 2")
         assert "14 days" in await says(house, "/night yes 20260505#2")
-        assert await texts(house) == ["Sells the boat?"]
+        assert await live_texts(house) == ["Sells the boat?"]
 
 
 @pytest.mark.slow
@@ -410,19 +390,19 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
     clock = HeldClock()
     async with opened(tmp_path, model, clock) as house:
         await begin(house, *KNOWN)
-        before = sorted(await texts(house))
+        before = sorted(await live_texts(house))
         await slept(house, clock)
         assert await says(house, "/undo") == "There is nothing to undo here."
         assert "Write it as NIGHT#ITEM" in await says(house, "/night undo 20260505#")
         assert await says(house, "/night undo `1`") == "- the memory is back: Likes tea, again"
-        assert "Has a dog, again" not in await texts(house)
+        assert "Has a dog, again" not in await live_texts(house)
         assert await says(house, "/night undo") == "- the memory is back: Has a dog, again"
-        assert sorted(await texts(house)) == before
+        assert sorted(await live_texts(house)) == before
         nothing = "There is nothing to undo: everything is as it was before."
         assert await says(house, "/night undo") == nothing
         assert await says(house, "/night undo 1") == nothing
         await slept(house, clock, 48)
-        assert sorted(await texts(house)) == before
+        assert sorted(await live_texts(house)) == before
         listed = await says(house, "/night 2026-05-05")
         assert listed.count("taken back") == 2
 
@@ -446,7 +426,7 @@ async def test_what_is_older_than_thirty_days_cannot_be_taken_back_and_that_is_s
                 assert await says(house, f"/night undo {which}") == (
                     "It is too late to undo that: changes are kept for 30 days."
                 )
-        assert await texts(house) == ["Likes tea"]
+        assert await live_texts(house) == ["Likes tea"]
 
 
 async def test_a_night_asked_for_in_a_group_says_that_others_have_something_to_hear(
@@ -581,7 +561,7 @@ async def test_a_night_that_was_interrupted_goes_on_at_the_next_start(
             await become(over)
         assert waits.done == [OWNER]
         assert [row["n"] for row in await house.rows("SELECT n FROM answered_decisions")] == [1]
-        assert await texts(house) == ["Likes tea"]
+        assert await live_texts(house) == ["Likes tea"]
 
 
 async def test_a_night_waits_while_another_process_is_at_work(
@@ -602,4 +582,4 @@ async def test_a_night_waits_while_another_process_is_at_work(
             assert "a night is under way" in waiting["waits_for"]
         await look(house)
         assert await nights(house) == [("2026-05-05", "schedule", "done")]
-        assert await texts(house) == ["Likes tea"]
+        assert await live_texts(house) == ["Likes tea"]

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.test_cli_reconstruct import asks
-from tests.test_harvest import Picker, say
-from tests.test_memory_beside import beside
-from tests.test_reconstruction import BOTH, LYON, ROME, answer
+from tests.world.harvested import Picker, say
 from tests.world.house import ANN, PROMPTS
 from tests.world.model import Fail, ModelServer, Text
-from tests.world.terminal import Terminal
+from tests.world.reconstructed import BOTH, LYON, ROME, reconstruction
+from tests.world.terminal import Terminal, beside, with_model
 from tests.world.tidied import OWNER, Tidied, open_nights, tally
 from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.messages import Origin
@@ -150,11 +148,11 @@ async def test_what_learning_brought_together_is_named(
     terminal: Terminal, model: ModelServer
 ) -> None:
     """M-055, M-073: the report says so, and where it can be read what went."""
-    asks(terminal, model, "fts5")
+    with_model(terminal, model, "fts5")
     model.reconstructs = True
     for text in (LYON, ROME):
         terminal.says("memory", "add", text)
-    model.script(answer(BOTH))
+    model.script(reconstruction(BOTH))
     assert (await beside(terminal, "night", "run")).returncode == 0
     assert [fact["text"] for fact in terminal.json("memory", "list")] == [BOTH]
     phases = {phase["name"]: phase for phase in terminal.json("night", "report")["phases"]}
@@ -175,7 +173,7 @@ async def test_a_chat_is_told_what_was_learnt_there_even_if_the_model_went_away_
         model.reconstructs = True
         await talked(night, [LYON, ROME, *SAID[:3]])
         picker.picks(LYON, ROME)
-        model.script(answer(BOTH), Fail(500))
+        model.script(reconstruction(BOTH), Fail(500))
         [foreign] = await night.remember("A page says that Ann lives in Bonn")
         async with night.house.database.transaction() as tx:
             await tx.execute("UPDATE facts SET queued = 1, taint = 1 WHERE id = ?", (foreign,))
@@ -205,7 +203,7 @@ async def test_who_asks_for_a_night_reads_what_it_learnt_there(
             await say(night.house, [LYON, ROME, *SAID[:3]], **theirs)
         await talked(night, ["hello"])
         picker.picks(LYON, ROME)
-        model.script(answer(BOTH))
+        model.script(reconstruction(BOTH))
         await night.night()
         async with night.house.working():
             await say(night.house, ["/night"], **theirs)

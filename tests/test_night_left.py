@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_night_in_chats import says, slept
-from tests.test_night_turns import asked, named, pairs, price
 from tests.world.clock import HeldClock
 from tests.world.house import ANN, House
 from tests.world.model import ModelServer
-from tests.world.nights import SmallNight, begin, look, opened
+from tests.world.nights import SmallNight, begin, look, opened, says, slept
 from tests.world.sleeping import FTS, SCOPE, sleeping
-from tests.world.tidied import Tidied
+from tests.world.tidied import Tidied, asked_scopes, numbered_room, pairs, price
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.night.night_undo import undo_items
@@ -72,7 +70,7 @@ async def test_a_budget_of_the_day_starves_nobody(tmp_path: Path, model: ModelSe
     for name in ("one", "many"):
         (tmp_path / name).mkdir()
     one, count = await price(tmp_path / "one", model), 4
-    scopes = [*map(named, range(count))]
+    scopes = [*map(numbered_room, range(count))]
     small = SmallNight(asks_model=True, budget=200_000)
     clock = HeldClock()
     async with opened(
@@ -89,7 +87,7 @@ async def test_a_budget_of_the_day_starves_nobody(tmp_path: Path, model: ModelSe
                 number += 4
                 await pairs(house, scope, *range(number, number + 4))
             done = await night.night()
-            seen |= set(asked(model, before))
+            seen |= set(asked_scopes(model, before))
             assert {tally.status for tally in done.phases} <= {"ok", "left"}
         assert len(seen) == count
 

@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_budget import paid
-from tests.test_consolidation import POND
-from tests.test_consolidation_chats import Pages, consolidate
-from tests.test_forgetting_messages import learn
-from tests.test_forgetting_scopes import forget_all
-from tests.test_harvest import say
-from tests.test_night_pages import chats
+from tests.world.asking import paid
 from tests.world.clock import FakeClock
+from tests.world.consolidated import POND, Scribe, consolidate_chat
+from tests.world.forgetting import forget_all, learn
+from tests.world.harvested import say
 from tests.world.model import ModelServer
 from tests.world.nights import OWNER, SmallNight, drop, opened, remember
 from tests.world.shelf import Shelf
 from tests.world.sleeping import sleeping
-from tests.world.tidied import Tidied, open_nights, tally
+from tests.world.tidied import Tidied, nights_of_chats, open_nights, tally
 from wintermute.changes.change_sets import Cause, Change, Reason
 from wintermute.changes.decisions import Decision, text_wish
 from wintermute.changes.nights import Night, PhaseTally
@@ -278,12 +275,12 @@ async def test_a_night_counts_its_own_pages_and_nobody_elses(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-063: somebody had pages made of a chat while it was under way."""
-    Pages(model)
-    async with chats(tmp_path, model) as night:
+    Scribe(model)
+    async with nights_of_chats(tmp_path, model) as night:
         Shelf.make(night.house.stores.wiki.root)
         await say(night.house, ["I planted 12 tulips"])
         begun = await begun_night(night, "pages")
-        theirs = await consolidate(night.house)
+        theirs = await consolidate_chat(night.house)
         assert theirs is not None
         assert theirs.status == "applied"
         done = await night.tidying.tidy(begun)
@@ -304,8 +301,8 @@ async def test_pages_that_were_made_are_told_where_something_fails_after_them(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-054: a core memory that cannot be read fails the phase; the page can be taken back."""
-    Pages(model)
-    async with chats(tmp_path, model) as night:
+    Scribe(model)
+    async with nights_of_chats(tmp_path, model) as night:
         shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
         await say(night.house, ["I planted 12 tulips"])
         async with stores.database.transaction() as tx:
@@ -326,7 +323,7 @@ async def test_pages_that_were_made_are_told_where_something_fails_after_them(
 async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: ModelServer) -> None:
     """M-030, M-010: notes may quote what they could make nothing of; others, and others', stay."""
     fact = "The bird is a zimtkanarie"
-    async with chats(tmp_path, model) as night:
+    async with nights_of_chats(tmp_path, model) as night:
         await learn(night.house, model, "Remember something of mine", fact)
         begun = [await begun_night(night, "tasks") for _ in range(2)]
         for each, said in zip(begun, (f"no use: {fact}!", "the model is away"), strict=True):

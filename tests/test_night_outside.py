@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_consolidation import POND
-from tests.test_consolidation_chats import Pages
-from tests.test_harvest import say
-from tests.test_night_in_chats import says
-from tests.test_night_tool import FromOutside, acts
+from tests.world.consolidated import POND, Scribe
+from tests.world.harvested import say
 from tests.world.house import PROMPTS
 from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.nights import FromOutside, calls_night, says
 from tests.world.shelf import Shelf
 from tests.world.sleeping import Sleep, sleeping
 from tests.world.tidied import open_nights
@@ -52,18 +50,18 @@ async def test_a_model_is_told_no_words_from_outside_that_a_night_tidied(
         before = await sleep.remembered()
         await sleep.night()
         assert await sleep.kinds() == [(prepare.__name__, "done")]
-        model.keyed(acts("What was it", "show"))
+        model.keyed(calls_night("What was it", "show"))
         listed = await says(sleep.house, "What was it?")
         event = str(model.requests[-2].body["messages"][-1]["content"])
         assert f"20260505#1 {prepare.__name__}, done: {LEFT_OUT[0]}\n" in event
         assert LEFT_OUT[1] in listed
-        model.keyed(acts("All of it", "show", "20260505#1"))
+        model.keyed(calls_night("All of it", "show", "20260505#1"))
         assert "> left out here, /night 20260505#1 shows it" in await says(
             sleep.house, "All of it?"
         )
         for line in ("/night", "/night 1"):
             assert SAYS in await says(sleep.house, line)
-        model.keyed(acts("Undo", "undo", "20260505#1"))
+        model.keyed(calls_night("Undo", "undo", "20260505#1"))
         undone = await says(sleep.house, "Undo that")
         assert undone == "It says: - `20260505#1` taken back"
         assert await sleep.remembered() == before
@@ -91,7 +89,7 @@ async def test_a_page_of_a_chat_with_text_from_outside_is_marked_as_that(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-037, W-058: what it is called was made of such text."""
-    pages = Pages(model)
+    pages = Scribe(model)
     nights = open_nights(tmp_path, model, prompts=PROMPTS, gates=[FromOutside()])
     async with nights as night, night.house.working():
         Shelf.make(night.house.stores.wiki.root)

@@ -1,22 +1,18 @@
 """Nights: chats in which nobody speaks any more become pages, and what was left incomplete is made anew."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.test_consolidation import PAGE_CALL, POND, asked
-from tests.test_consolidation_chats import Pages
-from tests.test_forgetting_messages import learn
-from tests.test_forgetting_scopes import forget_all
-from tests.test_harvest import CLUB, say
-from tests.world.house import ANN, PROMPTS
+from tests.world.consolidated import PAGE_CALL, POND, Scribe, question
+from tests.world.forgetting import forget_all, learn
+from tests.world.harvested import CLUB, say
+from tests.world.house import ANN
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
-from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
+from tests.world.tidied import DAY, OWNER, answer_to, nights_of_chats, tally
 from wintermute.changes.change_sets import ItemKind
 from wintermute.changes.decisions import text_wish
 from wintermute.config.schema import Context
@@ -25,13 +21,13 @@ from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", perhaps=True)
 
 
-class Meddled(Pages):
+class Meddled(Scribe):
     """Somebody is at the store while a page is written."""
 
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
     def _choose(self, seen: Seen) -> Step | None:
-        if PAGE_CALL.search(asked(seen)):
+        if PAGE_CALL.search(question(seen)):
             self.meanwhile()
         return super()._choose(seen)
 
@@ -39,19 +35,12 @@ class Meddled(Pages):
 RAW = "episodic-raw/20260504/birds"
 
 
-@asynccontextmanager
-async def chats(folder: Path, model: ModelServer, **house: Any) -> AsyncIterator[Tidied]:
-    """Nights of a house in which people talk."""
-    async with open_nights(folder, model, prompts=PROMPTS, **house) as night, night.house.working():
-        yield night
-
-
 async def test_an_idle_chat_of_the_owner_becomes_pages_once(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """W-058, M-055: six quiet hours, no chat of others, each message once; the page can be undone."""
-    pages = Pages(model)
-    async with chats(tmp_path, model) as night:
+    pages = Scribe(model)
+    async with nights_of_chats(tmp_path, model) as night:
         shelf = Shelf.make(night.house.stores.wiki.root)
         await say(night.house, ["I planted 12 tulips"])
         await say(
@@ -78,8 +67,8 @@ async def test_a_chat_in_which_somebody_spoke_lately_waits(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """W-058."""
-    pages = Pages(model)
-    async with chats(tmp_path, model) as night:
+    pages = Scribe(model)
+    async with nights_of_chats(tmp_path, model) as night:
         Shelf.make(night.house.stores.wiki.root)
         night.clock.advance(86_400.0 - 3_600.0)
         await say(night.house, ["I planted 12 tulips"])
@@ -93,7 +82,7 @@ async def test_what_was_rejected_is_tried_the_next_night(
 ) -> None:
     """W-066: a page that a person changed in the middle; the phase says so, and others go on."""
     pages = Meddled(model)
-    async with chats(tmp_path, model) as night:
+    async with nights_of_chats(tmp_path, model) as night:
         shelf = Shelf.make(night.house.stores.wiki.root)
         await say(night.house, ["I planted 12 tulips"])
         pages.meanwhile = lambda: shelf.write("semantic/Mine.md", page("# Mine\n\n[[Garden]]"))
@@ -109,8 +98,8 @@ async def test_pages_that_may_not_be_are_reported_and_not_asked_for_again_unchan
     tmp_path: Path, model: ModelServer
 ) -> None:
     """W-065: until more is said; a model that is away is no answer, and is asked the next night."""
-    pages = Pages(model)
-    async with chats(tmp_path, model) as night:
+    pages = Scribe(model)
+    async with nights_of_chats(tmp_path, model) as night:
         Shelf.make(night.house.stores.wiki.root)
         await say(night.house, ["I planted 12 tulips"])
         pages.step = Fail(500)
@@ -131,8 +120,8 @@ async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-063: what was put in place before is an item of the night that goes on."""
-    Pages(model)
-    async with chats(tmp_path, model) as night:
+    Scribe(model)
+    async with nights_of_chats(tmp_path, model) as night:
         Shelf.make(night.house.stores.wiki.root)
         await say(night.house, ["I planted 12 tulips"])
         done = await night.night("pages")
@@ -147,8 +136,8 @@ async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
 
 async def test_a_wiki_that_cannot_be_read_fails_alone(tmp_path: Path, model: ModelServer) -> None:
     """M-055: the phase is reported, and the next still runs."""
-    Pages(model)
-    async with chats(tmp_path, model) as night:
+    Scribe(model)
+    async with nights_of_chats(tmp_path, model) as night:
         shelf = Shelf.make(night.house.stores.wiki.root)
         await say(night.house, ["I planted 12 tulips"])
         shelf.write("sleep/applying", "nothing")
@@ -163,8 +152,8 @@ async def test_what_lost_its_source_is_asked_and_what_lost_a_part_is_made_anew(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-079, W-064: each once; a yes removes the page, from where an undo brings it back."""
-    pages, fact = Pages(model), "The bird is a zimtkanarie"
-    async with chats(tmp_path, model) as night:
+    pages, fact = Scribe(model), "The bird is a zimtkanarie"
+    async with nights_of_chats(tmp_path, model) as night:
         shelf = Shelf.make(night.house.stores.wiki.root)
         shelf.write(f"{RAW}/0001-user.md", fact)
         shelf.write("episodic-raw/20260504/pond/0001-user.md", "carp")
@@ -174,7 +163,7 @@ async def test_what_lost_its_source_is_asked_and_what_lost_a_part_is_made_anew(
         shelf.write(POND, page(f"# Pond\n\n- {fact}\n- [[Bird]]\n\n{both}"))
         await learn(night.house, model, "Remember something of mine", fact)
         await forget_all(night.house)
-        pages = Pages(model)
+        pages = Scribe(model)
         await night.night("pages")
         asked = await night.items("open")
         assert [(item.kind, item.before, item.reason) for item in asked] == [
@@ -198,7 +187,7 @@ async def test_a_question_about_a_page_that_is_another_by_now_is_none(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-079: checked again against what is there."""
-    async with chats(tmp_path, model) as night:
+    async with nights_of_chats(tmp_path, model) as night:
         shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
         shelf.write(POND, page("# Pond\n\n[[Garden]]"))
         async with stores.database.transaction() as tx:
@@ -217,7 +206,7 @@ async def test_what_waits_already_is_told_in_the_order_of_its_numbers(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-079: a number is that of the newest night, however long what it names had waited before."""
-    async with chats(tmp_path, model) as night:
+    async with nights_of_chats(tmp_path, model) as night:
         shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
 
         async def proposed(kind: ItemKind, item: str, text: str) -> None:
@@ -229,7 +218,7 @@ async def test_what_waits_already_is_told_in_the_order_of_its_numbers(
         shelf.write(POND, page("# Pond\n\n[[Garden]]"))
         await night.night("pages")
         assert [item.n for item in await night.items()] == [1, 2]
-        shown = await answered(night, "/night")
+        shown = await answer_to(night, "/night")
         assert shown.index("- `1`") < shown.index("- `2`")
 
 
@@ -237,7 +226,7 @@ async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-079: a newer proposal in its place, one that has expired, and one that was answered here."""
-    async with chats(tmp_path, model) as night:
+    async with nights_of_chats(tmp_path, model) as night:
         stores = night.house.stores
 
         async def proposed(text: str) -> None:
@@ -251,23 +240,16 @@ async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
         await proposed("# USER\n- Runs\n")
         assert [item.state for item in await night.items()] == ["outdated", "open"]
         first, second = await night.items()
-        shown = await answered(night, "/night")
+        shown = await answer_to(night, "/night")
         assert "Swims" not in shown
-        assert "decided elsewhere" in await answered(night, f"/night yes {first.id}")
-        assert "stays as it is" in await answered(night, f"/night no {second.id}")
+        assert "decided elsewhere" in await answer_to(night, f"/night yes {first.id}")
+        assert "stays as it is" in await answer_to(night, f"/night no {second.id}")
         assert await stores.decisions.waiting(OWNER, "core") == []
         await proposed("# USER\n- Sings\n")
         night.clock.advance(15 * DAY)
         await night.night("housekeeping")
         assert [item.state for item in await night.items()] == ["outdated", "refused", "outdated"]
-        assert "1 question" not in await answered(night, "/status all")
-
-
-async def answered(night: Tidied, line: str) -> str:
-    """What is said to a line."""
-    before = len(await night.house.spoken())
-    await night.house.incoming(line)
-    return (await night.house.said(before + 1))[-1]
+        assert "1 question" not in await answer_to(night, "/status all")
 
 
 async def test_a_long_idle_conversation_is_folded_once(tmp_path: Path, model: ModelServer) -> None:
@@ -275,11 +257,11 @@ async def test_a_long_idle_conversation_is_folded_once(tmp_path: Path, model: Mo
     summary = "They spoke of tulips, at length, and of nothing else that would matter to anybody."
 
     def answers(seen: Seen) -> Step | None:
-        return Text(summary) if "\n<history>\n" in asked(seen) else None
+        return Text(summary) if "\n<history>\n" in question(seen) else None
 
     model.keyed(answers)
     context = Context(keep_recent=2)
-    async with chats(tmp_path, model, context=context, context_tokens=30_000) as night:
+    async with nights_of_chats(tmp_path, model, context=context, context_tokens=30_000) as night:
         await say(night.house, [f"{n} " + "tulips " * 300 for n in range(10)])
         done = tally(await night.night("folds"), "folds")
         assert (done.status, done.before, done.after) == ("ok", 1, 0)
@@ -297,15 +279,15 @@ async def test_a_summary_of_no_use_is_not_asked_for_again(
 ) -> None:
     """L-042, M-055: unless it was the model that was away."""
     given = Text("Tulips.", finish="length") if isinstance(step, str) else step
-    model.keyed(lambda seen: given if "\n<history>\n" in asked(seen) else None)
+    model.keyed(lambda seen: given if "\n<history>\n" in question(seen) else None)
     context = Context(keep_recent=2)
-    async with chats(tmp_path, model, context=context, context_tokens=30_000) as night:
+    async with nights_of_chats(tmp_path, model, context=context, context_tokens=30_000) as night:
         await say(night.house, [f"{n} " + "tulips " * 300 for n in range(10)])
         assert tally(await night.night("folds"), "folds").status == status
         model.keyed(
             lambda seen: (
                 Text("They spoke of tulips, at length, and of nothing else.")
-                if "\n<history>\n" in asked(seen)
+                if "\n<history>\n" in question(seen)
                 else None
             )
         )

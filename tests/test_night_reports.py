@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli_night import house_of, night_of
-from tests.test_night_in_chats import says, slept
 from tests.world.clock import SYSTEM, HeldClock
 from tests.world.duties import Back
 from tests.world.house import PROMPTS
 from tests.world.model import ModelServer
-from tests.world.nights import SmallNight, begin, opened
+from tests.world.nights import SmallNight, begin, house_at, night_at, opened, says, slept
 from tests.world.sleeping import FTS, sleeping
 from tests.world.terminal import Terminal
 from wintermute.commands.night import GONE
@@ -37,7 +35,7 @@ def nights_line(home: Terminal) -> str:
 
 async def test_no_is_said_at_the_shell_as_well(home: Terminal, model: ModelServer) -> None:
     """M-079: nothing is changed, and it is answered."""
-    name = await night_of(home, model, SmallNight(), *ASKED)
+    name = await night_at(home, model, SmallNight(), *ASKED)
     assert home.says("night", "refuse", f"{name}#1") == f"{name}#1 stays as it is\n"
     assert home.refuses("night", "refuse", f"{name}#1").endswith("was refused already")
     said = home.says("night", "report")
@@ -62,8 +60,8 @@ async def test_a_date_shows_the_night_that_did_something_and_names_the_others(
     home: Terminal, model: ModelServer
 ) -> None:
     """M-073: somebody ran one more, to which nothing was left; what is asked is not hidden by it."""
-    older = await night_of(home, model, SmallNight(), ASKED[0], clock=Back(timedelta(days=2)))
-    name = await night_of(home, model, SmallNight(), "Likes tea", "Likes tea, again")
+    older = await night_at(home, model, SmallNight(), ASKED[0], clock=Back(timedelta(days=2)))
+    name = await night_at(home, model, SmallNight(), "Likes tea", "Likes tea, again")
     empty = home.json("night", "run", "--phase", "export")["id"]
     assert empty == f"{name}-2"
     day = home.json("night", "report", name)["date"]
@@ -80,7 +78,7 @@ async def test_a_command_tells_what_it_finished_of_another_night(
     home: Terminal, model: ModelServer
 ) -> None:
     """M-063: what was killed is named, with what became of it, before the own one."""
-    async with house_of(home, model, SmallNight()) as house:
+    async with house_at(home, model, SmallNight()) as house:
         store = house.stores.nights
         async with house.database.transaction() as tx:
             left = await store.begin(tx, SYSTEM.now().date(), "schedule")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.test_kill_nights import NO, SOON, YES, ended_night, is_morning
 from tests.world.bot import Bot
 from tests.world.duties import signs
+from tests.world.nights import NO, SOON, YES, ended_night, is_morning
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import Message

@@ -1,43 +1,38 @@
 """What the model does about a night when a person says so, and what it does not, whoever says it."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.test_night_in_chats import BEN, BENS, FIRST, HOUR, KNOWN, says, slept, texts
 from tests.world.clock import HeldClock
-from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
-from tests.world.nights import SmallNight, Waits, begin, opened, remember
-from tests.world.parts import Gate
-from wintermute.conversation.toolbox import Caller
-from wintermute.messages import Json, Origin
-
-TOOL = "night"
-
-
-def acts(said: str, action: str, item: str = "") -> Callable[[Seen], Step | None]:
-    """A model that calls `night` when a person says this, and then says what came of it."""
-
-    def choose(seen: Seen) -> Step | None:
-        last = seen.body["messages"][-1]
-        if last["role"] == "tool":
-            return Text(f"It says: {last['content']}")
-        if said not in str(last["content"]):
-            return None
-        args = {"action": action} | ({"item": item} if item else {})
-        return Calls((Use(TOOL, args),))
-
-    return choose
+from tests.world.model import Calls, ModelServer, Seen, Text, Use
+from tests.world.nights import (
+    BEN,
+    BENS,
+    FIRST_TURN,
+    HOUR,
+    KNOWN,
+    TOOL,
+    FromOutside,
+    SmallNight,
+    Waits,
+    begin,
+    calls_night,
+    live_texts,
+    opened,
+    remember,
+    says,
+    slept,
+)
+from wintermute.messages import Origin
 
 
 def tools_in(seen: Seen) -> list[str]:
     return [tool["function"]["name"] for tool in seen.body.get("tools", ())]
 
 
-@FIRST
+@FIRST_TURN
 async def test_no_keep_both_brings_both_back_in_a_conversation(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -47,14 +42,14 @@ async def test_no_keep_both_brings_both_back_in_a_conversation(
         await begin(house, *KNOWN)
         assert all(TOOL not in tools_in(seen) for seen in model.requests)
         await slept(house, clock)
-        model.keyed(acts("No, keep both", "undo", "20260505#1"))
+        model.keyed(calls_night("No, keep both", "undo", "20260505#1"))
         assert "the memory is back: Likes tea, again" in await says(house, "No, keep both of tea")
-        assert "Likes tea, again" in await texts(house)
-        assert "Has a dog, again" not in await texts(house)
-        model.keyed(acts("sold it", "yes", "20260505#3"))
+        assert "Likes tea, again" in await live_texts(house)
+        assert "Has a dog, again" not in await live_texts(house)
+        model.keyed(calls_night("sold it", "yes", "20260505#3"))
         assert "`20260505#3` done" in await says(house, "I have sold it, yes")
-        assert "Sells the car?" not in await texts(house)
-        model.keyed(acts("What was it", "show"))
+        assert "Sells the car?" not in await live_texts(house)
+        model.keyed(calls_night("What was it", "show"))
         assert "taken back" in await says(house, "What was it?")
         clock.advance(8 * 24 * HOUR)
         model.keyed(lambda _: None)
@@ -62,7 +57,7 @@ async def test_no_keep_both_brings_both_back_in_a_conversation(
         assert TOOL not in tools_in(model.requests[-1])
 
 
-@FIRST
+@FIRST_TURN
 async def test_a_conversation_acts_on_nights_of_its_own_scope_alone(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -73,16 +68,16 @@ async def test_a_conversation_acts_on_nights_of_its_own_scope_alone(
         await says(house, "hi", room="!ben:test", sender=BEN)
         await remember(house, "Swims", "Swims, again", scope=BENS)
         await slept(house, clock)
-        model.keyed(acts("Undo", "undo", "20260505#1"))
+        model.keyed(calls_night("Undo", "undo", "20260505#1"))
         told = await says(house, "Undo what you did", room="!ben:test", sender=BEN)
         assert "has no item 1" in told
-        assert await texts(house) == ["Likes tea"]
-        model.keyed(acts("Undo", "undo", "20260505#2"))
+        assert await live_texts(house) == ["Likes tea"]
+        model.keyed(calls_night("Undo", "undo", "20260505#2"))
         await says(house, "Undo what you did", room="!ben:test", sender=BEN)
-        assert sorted(await texts(house, BENS)) == ["Swims", "Swims, again"]
+        assert sorted(await live_texts(house, BENS)) == ["Swims", "Swims, again"]
 
 
-@FIRST
+@FIRST_TURN
 async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -91,7 +86,7 @@ async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         await slept(house, clock)
-        model.keyed(acts("Undo", "undo", "20260505#1"))
+        model.keyed(calls_night("Undo", "undo", "20260505#1"))
         origins: tuple[Origin, ...] = ("other", "timer")
         for origin in origins:
             before = len(await house.spoken())
@@ -100,10 +95,10 @@ async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
                 told = (await house.said(before + 1))[before]
             assert ("Only the owner can answer or undo a night here" in told) == (origin == "other")
             assert ("no person is speaking here now" in told) == (origin == "timer")
-        assert await texts(house) == ["Likes tea"]
+        assert await live_texts(house) == ["Likes tea"]
 
 
-@FIRST
+@FIRST_TURN
 async def test_what_came_from_outside_answers_no_question(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -118,11 +113,11 @@ async def test_what_came_from_outside_answers_no_question(
             await says(house, f"Read that page: {action}")
             result = str(model.requests[-1].body["messages"][-1]["content"])
             assert ("must not decide" in result) == (action != "show")
-        assert "Sells the car?" in await texts(house)
+        assert "Sells the car?" in await live_texts(house)
 
 
 @pytest.mark.quick(every=3)
-@FIRST
+@FIRST_TURN
 @pytest.mark.parametrize("item", ["undo", "Undo", "yes", "no", "a b"])
 async def test_to_show_what_is_no_item_and_no_night_does_nothing(
     tmp_path: Path, model: ModelServer, item: str
@@ -132,18 +127,18 @@ async def test_to_show_what_is_no_item_and_no_night_does_nothing(
     async with opened(tmp_path, model, clock, gates=[FromOutside()]) as house:
         await begin(house, *KNOWN)
         await slept(house, clock)
-        before = sorted(await texts(house))
+        before = sorted(await live_texts(house))
         asked = {"action": "show", "item": item}
         model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
         await says(house, "Read that page")
         result = str(model.requests[-1].body["messages"][-1]["content"])
         assert f"There is no night {item}: the newest are 20260505." in result
-        assert sorted(await texts(house)) == before
+        assert sorted(await live_texts(house)) == before
         states = await house.rows("SELECT state FROM answered_decisions ORDER BY n")
         assert [row["state"] for row in states] == ["done", "done", "open"]
 
 
-@FIRST
+@FIRST_TURN
 async def test_a_night_that_is_under_way_is_not_taken_back_and_the_reason_is_the_answer(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -159,7 +154,7 @@ async def test_a_night_that_is_under_way_is_not_taken_back_and_the_reason_is_the
     async with opened(tmp_path, model, clock, night=waits) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         clock.advance(11 * HOUR)
-        model.keyed(acts("Undo", "undo", "20260505#1"))
+        model.keyed(calls_night("Undo", "undo", "20260505#1"))
         async with house.working():
             await at_work.wait()
             for n, line in enumerate(("/night undo", "/night undo 1", "Undo that, please"), 1):
@@ -167,14 +162,4 @@ async def test_a_night_that_is_under_way_is_not_taken_back_and_the_reason_is_the
                 told = (await house.said(n + 1))[n]
                 assert told == (reason if line.startswith("/") else f"It says: {reason}")
             more.set()
-        assert await texts(house) == ["Likes tea"]
-
-
-@dataclass(frozen=True)
-class FromOutside(Gate):
-    """Gives a text of somebody else."""
-
-    name: str = "page"
-
-    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
-        return True
+        assert await live_texts(house) == ["Likes tea"]

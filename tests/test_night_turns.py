@@ -1,35 +1,15 @@
 """Whose turn it is in a night that may not do everything: the owner first, and nobody starves."""
 
 import random
-import re
 from pathlib import Path
 
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import House
-from tests.world.model import ModelServer, Text
-from tests.world.nights import AGAIN, OWNER, SmallNight, opened, remember
-from tests.world.tidied import Tidied, tally
+from tests.world.model import ModelServer
+from tests.world.nights import OWNER, SmallNight, opened
+from tests.world.tidied import Tidied, asked_scopes, numbered_room, pairs, price, tally
 from wintermute.changes.nights import Night
-
-SCOPE = re.compile(r"in (\S+) is liked")
-
-
-def named(n: int) -> str:
-    return f"room:!{n:02}:test"
-
-
-async def pairs(house: House, scope: str, *numbers: int) -> None:
-    """So many questions for a night."""
-    said = [f"Thing {number} in {scope} is liked" for number in numbers]
-    await remember(house, *(each for text in said for each in (text, text + AGAIN)), scope=scope)
-
-
-def asked(model: ModelServer, since: int = 0) -> list[str]:
-    """About which scopes, in this order."""
-    texts = (str(seen.messages[-1]["content"]) for seen in model.requests[since:])
-    return [found[1] for text in texts if (found := SCOPE.search(text))]
 
 
 @pytest.fixture
@@ -38,17 +18,6 @@ def tmp_path(tmp_path: Path) -> Path:
     for name in ("one", "many"):
         (tmp_path / name).mkdir()
     return tmp_path
-
-
-async def price(folder: Path, model: ModelServer) -> int:
-    """Tokens of one question, and of its answer: none is told by the server."""
-    model.keyed(lambda _: Text("Yes.", usage=None))
-    small = SmallNight(asks_model=True)
-    async with opened(folder, model, FakeClock(), night=small) as house:
-        await pairs(house, named(0), 1)
-        night = await Tidied(house, FakeClock(), small.built[0]).night()
-    assert night.calls == 1
-    return night.tokens
 
 
 def statuses(night: Night, *scopes: str) -> list[str]:
@@ -66,7 +35,7 @@ async def test_with_few_tokens_every_scope_comes_to_its_turn(
     chance = random.Random(seed)
     one, count = await price(tmp_path / "one", model), chance.randint(3, 7)
     questions = chance.randint(2, count)
-    scopes = [OWNER, *map(named, range(count))]
+    scopes = [OWNER, *map(numbered_room, range(count))]
     endless = {OWNER, *chance.sample(scopes, chance.randint(1, count))}
     small = SmallNight(asks_model=True, budget=one * questions + one // 2)
     async with opened(tmp_path / "many", model, FakeClock(), night=small) as house:
@@ -81,7 +50,7 @@ async def test_with_few_tokens_every_scope_comes_to_its_turn(
                 await pairs(house, scope, *range(number, number + 6))
             done = await night.night()
             assert done.tokens <= one * questions + one // 2
-            seen = asked(model, before)
+            seen = asked_scopes(model, before)
             assert seen[0] == OWNER
             for scope in seen:
                 last[scope] = n
@@ -102,13 +71,18 @@ async def test_what_is_left_is_shared_by_those_who_wait_and_what_one_leaves_is_t
         night = Tidied(house, FakeClock(), small.built[0])
         await pairs(house, OWNER, *range(9))
         for n, wants in enumerate((9, 1, 9)):
-            await pairs(house, named(n), *range(wants))
+            await pairs(house, numbered_room(n), *range(wants))
         before = len(model.requests)
         done = await night.night()
-        seen = asked(model, before)
-        counts = [seen.count(scope) for scope in (OWNER, *map(named, range(3)))]
+        seen = asked_scopes(model, before)
+        counts = [seen.count(scope) for scope in (OWNER, *map(numbered_room, range(3)))]
         assert counts == [6, 2, 1, 3]
-        assert statuses(done, OWNER, *map(named, range(3))) == ["left", "left", "ok", "left"]
+        assert statuses(done, OWNER, *map(numbered_room, range(3))) == [
+            "left",
+            "left",
+            "ok",
+            "left",
+        ]
 
 
 async def test_a_night_of_one_phase_is_nobodys_turn(tmp_path: Path, model: ModelServer) -> None:
@@ -119,13 +93,15 @@ async def test_a_night_of_one_phase_is_nobodys_turn(tmp_path: Path, model: Model
         night = Tidied(house, FakeClock(), small.built[0])
         await pairs(house, OWNER, *range(9))
         for n in range(3):
-            await pairs(house, named(n), *range(9))
+            await pairs(house, numbered_room(n), *range(9))
         turns = []
         for phase in ("", "twice", "", ""):
             before = len(model.requests)
             await night.night(phase)
-            turns += [scope for scope in asked(model, before) if not phase and scope != OWNER]
-        assert turns == [named(0), named(1), named(2)]
+            turns += [
+                scope for scope in asked_scopes(model, before) if not phase and scope != OWNER
+            ]
+        assert turns == [numbered_room(0), numbered_room(1), numbered_room(2)]
 
 
 async def test_a_dry_run_has_the_shares_of_a_night(tmp_path: Path, model: ModelServer) -> None:
@@ -136,13 +112,17 @@ async def test_a_dry_run_has_the_shares_of_a_night(tmp_path: Path, model: ModelS
         clock = FakeClock()
         night = Tidied(house, clock, small.built[0])
         await pairs(house, OWNER, *range(9))
-        await pairs(house, named(0), *range(9))
+        await pairs(house, numbered_room(0), *range(9))
         before, now = len(model.requests), house.checked.now()
         dry, _ = await night.tidying.preview(
             Night("20260504", now.date(), "command", "running", now)
         )
-        tried = asked(model, before)
+        tried = asked_scopes(model, before)
         before = len(model.requests)
         done = await night.night()
-        assert asked(model, before) == tried == [OWNER] * 3 + [named(0)] * 3
-        assert statuses(dry, OWNER, named(0)) == statuses(done, OWNER, named(0)) == ["left"] * 2
+        assert asked_scopes(model, before) == tried == [OWNER] * 3 + [numbered_room(0)] * 3
+        assert (
+            statuses(dry, OWNER, numbered_room(0))
+            == statuses(done, OWNER, numbered_room(0))
+            == ["left"] * 2
+        )

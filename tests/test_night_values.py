@@ -5,11 +5,10 @@ from typing import Literal
 
 import pytest
 
-from tests.test_night_contradictions import APRIL, MARCH, MAY, SECOND
-from tests.test_night_in_chats import says
 from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer
-from tests.world.sleeping import SCOPE, Sleep, sleeping
+from tests.world.nights import says
+from tests.world.sleeping import APRIL, MARCH, MAY, SCOPE, SECOND, Sleep, sleeping
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.llm.embedded import EmbeddedEmbedder, is_there

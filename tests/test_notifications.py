@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_promises_at_the_door import LATER
+from tests.world.chats import LATER
 from tests.world.current import CurrentClient
 from tests.world.duties import in_, once, promise, signs
 from tests.world.homeserver import Homeserver

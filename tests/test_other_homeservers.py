@@ -4,11 +4,11 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.test_soft_logout import with_token
 from tests.world.bot import Bot, said
 from tests.world.copied import talk
 from tests.world.differences import DIFFERENCES, Other
 from tests.world.homeserver import Homeserver
+from tests.world.logins import with_token
 from tests.world.model import ModelServer, Text
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewPerson, NewRoom

@@ -7,23 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_consolidation import PAGE_CALL, asked, block, plan
-from tests.test_forgetting import found
-from tests.test_forgetting_at_the_door import is_gone
-from tests.test_forgetting_messages import forgotten
-from tests.test_forgetting_scopes import forget_all
-from tests.test_harvest import say
-from tests.test_kill_forgetting import OPEN, SCRUBBED
-from tests.test_night_pages import answered
-from tests.test_redactions import take_back
 from tests.world.bot import Bot
+from tests.world.consolidated import PAGE_CALL, block_of, plan, question
+from tests.world.files import files_with
+from tests.world.forgetting import OPEN_JOBS, SCRUBBED, forget_all, forgotten, is_gone
+from tests.world.harvested import say
 from tests.world.house import PROMPTS, ROOM
 from tests.world.killing import Work
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.person import Person
+from tests.world.redacted import take_back
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.shelf import INDEX, Shelf, page
-from tests.world.tidied import OWNER, Tidied, open_nights
+from tests.world.tidied import OWNER, Tidied, answer_to, open_nights
 from wintermute.changes.decisions import WAITS
 from wintermute.matrix.relations import Relations
 from wintermute.memory.fact import NewFact
@@ -56,10 +52,10 @@ class ShedPages:
         model.keyed(self._choose)
 
     def _choose(self, seen: Seen) -> Step | None:
-        if "\n<transcript>\n" not in asked(seen):
+        if "\n<transcript>\n" not in question(seen):
             return None
         self.shown.append(seen)
-        if PAGE_CALL.search(asked(seen)) is None:
+        if PAGE_CALL.search(question(seen)) is None:
             return plan(SHED)
         return Text(self.texts.pop(0))
 
@@ -93,12 +89,12 @@ async def test_the_line_of_a_deleted_message_is_gone_and_the_others_stay(
         assert "[3" not in shelf.read(SHED)
         assert "- PIN: [secret]\n- PIN: [secret]\n" in shelf.read(SHED)
         assert f"[[Shed]]: {HIDDEN}" in shelf.read(INDEX)
-        assert found(tmp_path)
+        assert files_with(tmp_path)
         [item] = await night.items()
         await take_back(night.house, events[2])
         await forgotten(night.house)
         assert await night.house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
         body = shelf.read(SHED).partition("# Shed")[2]
         assert "roof since May\n- Spades stand there.\n" in body
         assert "- Wifi password: [secret]\n" in body
@@ -106,15 +102,15 @@ async def test_the_line_of_a_deleted_message_is_gone_and_the_others_stay(
         assert "[[Shed]]" in shelf.read(INDEX)
         del pages.shown[:]
         await night.night("pages")
-        shown = [asked(seen) for seen in pages.shown]
+        shown = [question(seen) for seen in pages.shown]
         assert len(shown) == 2, pages.shown[-1].messages[1:]
         assert CANARY not in "".join(shown)
-        assert "ladder leans on the left wall" in block(pages.shown[1], "transcript")
+        assert "ladder leans on the left wall" in block_of(pages.shown[1], "transcript")
         assert "- A ladder leans left\n" in shelf.read(SHED)
         change = await night.house.stores.changes.get(item.change_set or "")
         assert change is not None
         await night.house.stores.undo.run(change)
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 FACT = "Anna's boat is called Petrel"
@@ -176,7 +172,9 @@ async def test_a_line_that_names_nobody_goes_with_any_message(
             *("---", "---")
         ]
         assert shelf.read(INDEX).endswith("- [[Shed]]\n")
-        assert [file for file in found(tmp_path, "pin 77") if not file.startswith("winter")] == []
+        assert [
+            file for file in files_with(tmp_path, "pin 77") if not file.startswith("winter")
+        ] == []
         [row] = await night.house.rows("SELECT after FROM changes WHERE item = ?", SHED)
         assert not any(word in row["after"] for word in ("PIN 77", "erased"))
         assert await night.house.rows("SELECT 1 FROM page_lines") == []
@@ -207,13 +205,13 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
         assert shelf.read(SHED).count(mine) == 2
         [item] = await night.items("open")
         assert item.kind == "page lines"
-        shown = await answered(night, "/night")
+        shown = await answer_to(night, "/night")
         assert "Remove these lines from your pages?" in shown
         assert "semantic/Roses.md, line 9" in shown
         assert CANARY not in shown
         await night.night("pages")
         assert await night.items("open") == [item]
-        await answered(night, f"/night {answer} {item.id}")
+        await answer_to(night, f"/night {answer} {item.id}")
         await forgotten(night.house)
         assert (CANARY in shelf.read(SHED)) is (CANARY in shelf.read("semantic/Roses.md"))
         assert (mine in shelf.read(SHED)) is (answer == "no")
@@ -221,7 +219,7 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
         assert (mine in getattr(recalled, "text", "")) is (answer == "no")
         if answer == "yes":
             assert await night.house.database.scrub()
-            assert found(tmp_path) == []
+            assert files_with(tmp_path) == []
         else:  # another message with these words
             await deleted_by_somebody_else(night, await say(night.house, [f"{mine}.\n{other}"]))
             await night.night("pages")
@@ -267,7 +265,7 @@ async def test_wherever_a_line_went_it_goes_with_its_message(
             await stores.undo.run(again)
             assert "roof since May" in shelf.read(SHED)
         assert await night.house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
         hut = (shelf.root / "semantic" / "Hut.md").exists()
         left = shelf.read("semantic/Hut.md" if hut else SHED)
         assert ("roof since May" in left) is (what != "before")
@@ -282,19 +280,19 @@ async def test_what_somebody_else_deletes_is_out_of_view_and_of_pages_it_is_aske
         await deleted_by_somebody_else(night, [events[2]])
         assert HIDDEN in shelf.read(SHED)
         before = len(model.requests)
-        await answered(night, "and now?")
+        await answer_to(night, "and now?")
         await night.night("pages")
         assert CANARY not in json.dumps([seen.body for seen in model.requests[before:]])
         assert HIDDEN in shelf.read(SHED)
         [first] = await night.items("open")
         night.clock.advance(WAITS.total_seconds())
-        assert "is no longer open" in await answered(night, f"/night no {first.id}")
+        assert "is no longer open" in await answer_to(night, f"/night no {first.id}")
         await night.night("pages")
         [item] = await night.items("open")
-        await answered(night, f"/night yes {item.id}")
+        await answer_to(night, f"/night yes {item.id}")
         await forgotten(night.house)
         assert await night.house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 async def told(
@@ -331,7 +329,7 @@ async def test_a_message_that_is_deleted_at_the_client_leaves_the_page(
     await is_gone(ann, daemon, chat, model)
     assert "- Spades stand there.\n" in Shelf(daemon.data / "wiki").read(SHED)
     code, said = await daemon.command("wiki", "undo")
-    assert (code, found(daemon.data)) == (0, []), said
+    assert (code, files_with(daemon.data)) == (0, []), said
 
 
 @pytest.mark.slow
@@ -346,7 +344,7 @@ async def test_a_forgetting_of_lines_that_was_killed_ends_as_one_that_was_not(
         await ann.redact(chat, event_id)
 
     def over() -> bool:
-        return bool(daemon.rows(SCRUBBED)) and not daemon.rows(OPEN)
+        return bool(daemon.rows(SCRUBBED)) and not daemon.rows(OPEN_JOBS)
 
     work = await Work.of_daemon(daemon, "INSERT INTO jobs", over, CANARY)
     steps = ("UPDATE outbox SET body", "DELETE FROM page_lines")

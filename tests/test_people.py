@@ -1,6 +1,6 @@
 """Whose device it is, decided from what a homeserver answers, whatever that is."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_keys import Device as Phone
-from tests.test_malformed_events import WRONG, wrong
 from tests.world.clock import FakeClock
+from tests.world.keys import (
+    ANN,
+    NEW,
+    OLD,
+    OTHER,
+    SIGNING,
+    Json,
+    also_signed,
+    key_of,
+    with_identity,
+    without_identity,
+)
+from tests.world.keys import Device as Phone
+from tests.world.malformed import WRONG, misshapen
 from tests.world.schema import open_migrated
 from wintermute.errors import WintermuteError
 from wintermute.matrix.people import (
@@ -24,49 +36,9 @@ from wintermute.matrix.people import (
     identities,
     usable_devices,
 )
-from wintermute.matrix.signing import ED25519, public_key, signature
+from wintermute.matrix.signing import ED25519, public_key
 
-Json = dict[str, Any]
-ANN, BEN = "@ann:test", "@ben:test"
-OLD, NEW = b"o" * 32, b"n" * 32
-SIGNING, OTHER = b"s" * 32, b"t" * 32
-
-
-def key_of(user: str, usage: str, seed: bytes) -> Json:
-    public = public_key(seed)
-    return {"user_id": user, "usage": [usage], "keys": {ED25519 + public: public}}
-
-
-def also_signed(value: Json, user: str, seed: bytes) -> Json:
-    """Signed by one more key of a user."""
-    signatures = dict(value.get("signatures", {}))
-    by_user = {**signatures.get(user, {}), ED25519 + public_key(seed): signature(value, seed)}
-    return value | {"signatures": signatures | {user: by_user}}
-
-
-def answer(
-    *phones: Phone,
-    signed: Collection[Phone] = (),
-    master: bytes = OLD,
-    signing: bytes = SIGNING,
-    user: str = ANN,
-) -> Json:
-    """What a homeserver answers of somebody with an identity."""
-    devices = {
-        phone.name: also_signed(phone.keys(), user, signing) if phone in signed else phone.keys()
-        for phone in phones
-    }
-    own = also_signed(key_of(user, "self_signing", signing), user, master)
-    return {
-        "device_keys": {user: devices},
-        "master_keys": {user: key_of(user, "master", master)},
-        "self_signing_keys": {user: own},
-    }
-
-
-def plain(*phones: Phone, user: str = ANN) -> Json:
-    """What it answers of somebody without."""
-    return {"device_keys": {user: {phone.name: phone.keys() for phone in phones}}}
+BEN = "@ben:test"
 
 
 def device(phone: Phone) -> Device:
@@ -93,46 +65,46 @@ BOTH = (LAPTOP, TABLET)
 
 def test_a_device_is_theirs_if_their_identity_signed_it() -> None:
     """X-034."""
-    people = known(answer(*BOTH, signed=[LAPTOP]))
+    people = known(with_identity(*BOTH, signed=[LAPTOP]))
     assert people.verdict(device(LAPTOP)) == "good"
     assert people.verdict(device(TABLET)) == "unsigned"
     assert (people.is_signed_now(device(LAPTOP)), people.is_signed_now(device(TABLET))) == (True, 0)
-    learn(people, answer(*BOTH, signed=BOTH))
+    learn(people, with_identity(*BOTH, signed=BOTH))
     assert people.verdict(device(TABLET)) == "good"
 
 
 def test_without_an_identity_every_device_is_good_until_there_is_one() -> None:
     """X-034: what their new identity did not sign is not theirs then."""
-    people = known(plain(LAPTOP))
+    people = known(without_identity(LAPTOP))
     assert people.verdict(device(LAPTOP)) == "good"
     assert not people.cross_signs(ANN)
-    learn(people, answer(LAPTOP))
+    learn(people, with_identity(LAPTOP))
     assert people.verdict(device(LAPTOP)) == "unsigned"
     assert people.cross_signs(ANN)
 
 
 def test_a_signature_once_seen_stays_for_what_a_device_sent() -> None:
     """X-034: signed out, or its signature is gone: what it said is theirs, but it gets no keys."""
-    for later in (answer(TABLET, signed=[TABLET]), answer(*BOTH, signed=[TABLET])):
-        people = known(answer(LAPTOP, signed=[LAPTOP]), later)
+    for later in (with_identity(TABLET, signed=[TABLET]), with_identity(*BOTH, signed=[TABLET])):
+        people = known(with_identity(LAPTOP, signed=[LAPTOP]), later)
         assert people.verdict(device(LAPTOP)) == "good"
         assert not people.is_signed_now(device(LAPTOP))
 
 
 def test_another_device_of_the_same_name_is_another_device() -> None:
-    people = known(answer(LAPTOP, signed=[LAPTOP]))
+    people = known(with_identity(LAPTOP, signed=[LAPTOP]))
     assert people.verdict(device(Phone(ANN, "LAPTOP"))) == "unsigned"
 
 
 def changes() -> Iterator[tuple[str, Json, str]]:
     """What can be served after an identity was seen, and what it is then changed to."""
-    right = answer(LAPTOP, signed=[LAPTOP])
-    yield "another master key", answer(LAPTOP, signed=[LAPTOP], master=NEW), public_key(NEW)
-    yield "none", plain(LAPTOP), NOBODY
+    right = with_identity(LAPTOP, signed=[LAPTOP])
+    yield "another master key", with_identity(LAPTOP, signed=[LAPTOP], master=NEW), public_key(NEW)
+    yield "none", without_identity(LAPTOP), NOBODY
     yield "no master key", {**right, "master_keys": {}}, NOBODY
     stranger = also_signed(key_of(ANN, "self_signing", OTHER), ANN, NEW)
     yield "signed by nobody", {**right, "self_signing_keys": {ANN: stranger}}, NOBODY
-    for spoilt in wrong(right["master_keys"][ANN]):
+    for spoilt in misshapen(right["master_keys"][ANN]):
         yield "spoilt", {**right, "master_keys": {ANN: spoilt}}, NOBODY
 
 
@@ -143,11 +115,11 @@ CHANGES = [*changes()]
 def test_another_identity_or_none_is_a_changed_one(case: tuple[str, Json, str]) -> None:
     """X-035."""
     _, later, changed_to = case
-    people = known(answer(LAPTOP, signed=[LAPTOP]), later)
+    people = known(with_identity(LAPTOP, signed=[LAPTOP]), later)
     [person] = people.changed()
     assert (person.master_key, person.changed_to) == (public_key(OLD), changed_to)
     assert people.verdict(device(LAPTOP)) == "changed"
-    learn(people, answer(LAPTOP, signed=[LAPTOP]))
+    learn(people, with_identity(LAPTOP, signed=[LAPTOP]))
     assert not people.changed()
     assert people.verdict(device(LAPTOP)) == "good"
 
@@ -156,7 +128,7 @@ def test_a_spoilt_master_key_is_none() -> None:
     """X-035: each field missing or of another kind, in an answer after the identity was seen."""
     right = key_of(ANN, "master", OLD)
     for name, later, _ in CHANGES[4:]:
-        people = known(answer(LAPTOP, signed=[LAPTOP]), later)
+        people = known(with_identity(LAPTOP, signed=[LAPTOP]), later)
         served = later["master_keys"][ANN]
         same = all(served.get(field) == right[field] for field in right)
         assert people.is_changed(ANN) == (not same), (name, served)
@@ -167,7 +139,7 @@ def silences() -> Iterator[Json]:
     yield {}
     yield {"device_keys": {}}
     yield {"device_keys": {BEN: {}}, "failures": {}}
-    yield {**plain(LAPTOP), "failures": {"test": {"errcode": "M_UNAVAILABLE"}}}
+    yield {**without_identity(LAPTOP), "failures": {"test": {"errcode": "M_UNAVAILABLE"}}}
     yield {"device_keys": {ANN: None}}
     yield {"device_keys": {ANN: []}, "master_keys": {ANN: {}}}
 
@@ -175,7 +147,7 @@ def silences() -> Iterator[Json]:
 @pytest.mark.parametrize("nothing", [*silences()])
 def test_who_is_missing_in_an_answer_stays_as_they_were(nothing: Json) -> None:
     """X-034."""
-    people = known(answer(*BOTH, signed=[LAPTOP]), nothing)
+    people = known(with_identity(*BOTH, signed=[LAPTOP]), nothing)
     assert not people.changed()
     assert people.verdict(device(LAPTOP)) == "good"
     assert people.verdict(device(TABLET)) == "unsigned"
@@ -216,7 +188,7 @@ def test_only_one_ed25519_key_of_the_user_with_the_usage_is_a_key(spoilt: Json) 
 
 def test_a_self_signing_key_counts_only_if_the_master_key_signed_it() -> None:
     """X-034, X-035: signed by another, for another, with a spoilt signature, or by nobody."""
-    right = answer(LAPTOP, signed=[LAPTOP])
+    right = with_identity(LAPTOP, signed=[LAPTOP])
     bare = key_of(ANN, "self_signing", SIGNING)
     by_master = right["self_signing_keys"][ANN]
     [(name, mark)] = by_master["signatures"][ANN].items()
@@ -242,7 +214,7 @@ def test_a_device_with_a_spoilt_signature_is_unsigned() -> None:
     right = also_signed(LAPTOP.keys(), ANN, SIGNING)
     name = ED25519 + public_key(SIGNING)
     for value in (*WRONG[1:], right["signatures"][ANN][name].swapcase()):
-        served = answer(LAPTOP)
+        served = with_identity(LAPTOP)
         by_user = {**right["signatures"][ANN], name: value}
         served["device_keys"][ANN]["LAPTOP"] = right | {"signatures": {ANN: by_user}}
         assert known(served).verdict(device(LAPTOP)) == "unsigned"
@@ -250,9 +222,9 @@ def test_a_device_with_a_spoilt_signature_is_unsigned() -> None:
 
 def test_every_field_of_an_answer_can_be_anything() -> None:
     """X-022: each field of any depth missing or of another kind."""
-    full = answer(*BOTH, signed=BOTH) | {"failures": {"elsewhere": {}}}
+    full = with_identity(*BOTH, signed=BOTH) | {"failures": {"elsewhere": {}}}
     count = 0
-    for spoilt in wrong(full):
+    for spoilt in misshapen(full):
         assert isinstance(spoilt, dict)
         people = known(full, spoilt)
         assert people.verdict(device(LAPTOP)) in ("good", "changed")
@@ -275,7 +247,7 @@ OF_ANN = st.dictionaries(st.sampled_from([ANN, BEN, "test", ""]), ANYTHING, max_
 @given(st.dictionaries(st.sampled_from(PARTS), ANYTHING | OF_ANN, max_size=4))
 def test_no_answer_at_all_can_raise(served: Json) -> None:
     """X-022."""
-    people = known(answer(LAPTOP, signed=[LAPTOP]), served)
+    people = known(with_identity(LAPTOP, signed=[LAPTOP]), served)
     learn(people, served, user="")
     assert people.verdict(device(LAPTOP)) in ("good", "changed")
 
@@ -283,20 +255,25 @@ def test_no_answer_at_all_can_raise(served: Json) -> None:
 def test_a_guest_is_known_by_what_is_served_only() -> None:
     people = People([ANN])
     phone = Phone(BEN, "PHONE")
-    learn(people, answer(phone, signed=[phone], user=BEN), user=BEN)
+    learn(people, with_identity(phone, signed=[phone], user=BEN), user=BEN)
     assert people.cross_signs(BEN)
     assert people.is_signed_now(device(phone))
     assert (people.person(BEN), people.take_news()) == (None, [])
-    learn(people, answer(phone, user=BEN, master=NEW), user=BEN)
+    learn(people, with_identity(phone, user=BEN, master=NEW), user=BEN)
     assert not people.is_signed_now(device(phone))
     assert people.verdict(device(phone)) == "good"
 
 
 def test_only_what_is_new_is_news() -> None:
     """What waits is looked at again after each of them, so that none may come of nothing."""
-    people = known(plain(LAPTOP))
+    people = known(without_identity(LAPTOP))
     assert len(people.take_news()) == 1
-    for step in (plain(*BOTH), answer(*BOTH), answer(*BOTH, signed=[LAPTOP]), answer(master=NEW)):
+    for step in (
+        without_identity(*BOTH),
+        with_identity(*BOTH),
+        with_identity(*BOTH, signed=[LAPTOP]),
+        with_identity(master=NEW),
+    ):
         learn(people, step)
         assert len(people.take_news()) == 1
         learn(people, step)
@@ -307,7 +284,10 @@ async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> No
     """X-035: over a restart, and trusted is only what they were told of."""
     async with open_migrated(tmp_path / "w.db") as database:
         store = PeopleStore(database, FakeClock())
-        people = known(answer(LAPTOP, signed=[LAPTOP]), answer(LAPTOP, signed=[LAPTOP], master=NEW))
+        people = known(
+            with_identity(LAPTOP, signed=[LAPTOP]),
+            with_identity(LAPTOP, signed=[LAPTOP], master=NEW),
+        )
         await kept(store, database, people)
         [person] = await store.people()
         assert person == Person(ANN, public_key(OLD), public_key(NEW))
@@ -315,7 +295,7 @@ async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> No
             with pytest.raises(WintermuteError, match=problem):
                 await trusted(store, database, user)
         await told(store, database, person)
-        learn(people, answer(LAPTOP, signed=[LAPTOP], master=OTHER))
+        learn(people, with_identity(LAPTOP, signed=[LAPTOP], master=OTHER))
         await kept(store, database, people)
         with pytest.raises(WintermuteError, match="has changed again"):
             await trusted(store, database, ANN)
@@ -333,12 +313,12 @@ async def test_who_has_none_any_more_can_be_trusted_without(tmp_path: Path) -> N
     """X-035."""
     async with open_migrated(tmp_path / "w.db") as database:
         store = PeopleStore(database, FakeClock())
-        people = known(answer(LAPTOP, signed=[LAPTOP]), plain(LAPTOP))
+        people = known(with_identity(LAPTOP, signed=[LAPTOP]), without_identity(LAPTOP))
         await kept(store, database, people)
         await told(store, database, (await store.people())[0])
         await trusted(store, database, ANN)
         assert people.restore(await store.people(), ())
-        learn(people, plain(LAPTOP))
+        learn(people, without_identity(LAPTOP))
         assert people.verdict(device(LAPTOP)) == "good"
 
 

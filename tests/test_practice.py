@@ -13,10 +13,10 @@ from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_forks import edit
-from tests.test_llm_models import TOOL, asking, backend
+from tests.world.asking import TOOL, asking, backend
 from tests.world.clock import FakeClock, HeldClock
 from tests.world.delegating import until
+from tests.world.forks import edit
 from tests.world.house import PROMPTS, House, open_house
 from wintermute.config.schema import Backend, Memory, MemoryHarvest
 from wintermute.demo.practice import Utterance, answer

@@ -6,19 +6,26 @@ No row is written and no time is set here: what is due was asked for by a person
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from tests.test_scopes_at_the_door import asked
-from tests.world.bot import Bot
+from tests.world.chats import (
+    LATER,
+    NOTIFY,
+    all_from,
+    heard_from,
+    last_request,
+    message_from,
+    planning,
+    say_to,
+)
 from tests.world.clock import promptly
 from tests.world.delegating import done, objective
 from tests.world.duties import in_, signs
-from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import MatrixUser, Message
+from tests.world.user import MatrixUser
 from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
 from wintermute.messages import Usage
 from wintermute.schedule.firing import REMINDER
@@ -27,53 +34,6 @@ from wintermute.text import EMPTY_LISTS
 
 CLAIM = [["executing", "INSERT INTO occurrences"], ["executing", "COMMIT"]]
 SAID = f"{REMINDER}water"
-NOTIFY = {"execution_mode": "autonomous_notify", "ai_prompt": "Look at the prices"}
-Model = Callable[[Seen], Step | None]
-LATER = 120
-"""Seconds that a test lets pass: however slow the machine is, nothing is due before."""
-
-
-def planning(seconds: float, result: Step | None = None, **mode: str) -> Model:
-    """A model that hears `plan oolong` and makes `oolong` a task that falls due so soon.
-
-    `result` is what each run of a task comes to.
-    """
-
-    def choose(seen: Seen) -> Step | None:
-        if objective(seen):
-            return result
-        if seen.messages[-1]["role"] == "tool":
-            return Text(f"it gave: {seen.messages[-1]['content']}")
-        wanted = re.search(r"plan (\w+)$", seen.last_user)
-        when = {"schedule_type": "once", "at": in_(seconds), **mode}
-        task = {"action": "add", "content": wanted[1], **when} if wanted else {}
-        return Calls((Use("task", task),)) if wanted else None
-
-    return choose
-
-
-async def say(person: MatrixUser, chat: str, daemon: Bot, text: str) -> str:
-    """Say something to the bot, in whatever chat; the id of that."""
-    return await person.send(chat, text, **{"m.mentions": {"user_ids": [daemon.user_id]}})
-
-
-async def told(person: MatrixUser, chat: str, daemon: Bot, start: str) -> Message:
-    """The first message of the bot in a chat that begins so."""
-
-    def wanted(message: Message) -> bool:
-        return message.sender == daemon.user_id and message.body.startswith(start)
-
-    return await person.wait_for(chat, wanted)
-
-
-async def heard(person: MatrixUser, chat: str, daemon: Bot, start: str) -> str:
-    """What the bot says in a chat that begins so."""
-    return (await told(person, chat, daemon, start)).body
-
-
-def said(person: MatrixUser, chat: str, daemon: Bot) -> list[str]:
-    """All that the bot has said in a chat."""
-    return [message.body for message in person.messages(chat, daemon.user_id)]
 
 
 def is_signed(person: MatrixUser, chat: str, event_id: str) -> bool:
@@ -90,24 +50,27 @@ async def test_a_reminder_is_said_and_answered_where_it_was_asked_for(
     mine, club = await room(ann, daemon, encrypted=True), await room(ann, daemon, ben)
     model.keyed(planning(LATER))
     for chat, what in ((mine, "oolong"), (club, "borscht")):
-        await say(ann, chat, daemon, f"plan {what}")
-        await heard(ann, chat, daemon, "it gave: ")
+        await say_to(ann, chat, daemon, f"plan {what}")
+        await heard_from(ann, chat, daemon, "it gave: ")
     daemon.pass_time(LATER)
     for who, chat, what, other in (
         (ann, mine, "oolong", "borscht"),
         (ben, club, "borscht", "oolong"),
     ):
-        reminder = await told(who, chat, daemon, f"{REMINDER}{what}")
+        reminder = await message_from(who, chat, daemon, f"{REMINDER}{what}")
         await who.until(partial(is_signed, who, chat, reminder.event_id))
-        await say(ann, chat, daemon, "hello")
-        await heard(ann, chat, daemon, "echo: ")
-        assert ('<event kind=\\"scheduled_task\\"' in asked(model), other in asked(model)) == (
+        await say_to(ann, chat, daemon, "hello")
+        await heard_from(ann, chat, daemon, "echo: ")
+        assert (
+            '<event kind=\\"scheduled_task\\"' in last_request(model),
+            other in last_request(model),
+        ) == (
             True,
             False,
         )
         await who.react(chat, reminder.event_id, "\N{WHITE HEAVY CHECK MARK}")
-        await heard(ann, chat, daemon, f"Done: {what}")
-        assert not [text for text in said(ann, chat, daemon) if other in text]
+        await heard_from(ann, chat, daemon, f"Done: {what}")
+        assert not [text for text in all_from(ann, chat, daemon) if other in text]
 
 
 @pytest.mark.slow
@@ -120,21 +83,22 @@ async def test_a_reminder_of_a_group_is_answered_by_whoever_is_left_there(
     club = await room(ann, daemon, ben)
     model.keyed(planning(LATER))
     for n, what in enumerate(("borscht", "pelmeni"), 1):
-        await say(ann, club, daemon, f"plan {what}")
+        await say_to(ann, club, daemon, f"plan {what}")
         await ann.wait_for_count(club, daemon.user_id, n)
     await ben.leave(club)
     daemon.pass_time(LATER)
     reminders = {
-        what: await told(ann, club, daemon, f"{REMINDER}{what}") for what in ("borscht", "pelmeni")
+        what: await message_from(ann, club, daemon, f"{REMINDER}{what}")
+        for what in ("borscht", "pelmeni")
     }
     await ann.react(club, reminders["borscht"].event_id, "\N{CROSS MARK}")
-    await heard(ann, club, daemon, "Cancelled: borscht")
+    await heard_from(ann, club, daemon, "Cancelled: borscht")
     await ann.send(club, "/undo")
-    await heard(ann, club, daemon, "- the task is back: borscht")
+    await heard_from(ann, club, daemon, "- the task is back: borscht")
     await ann.send(club, "/tasks snooze")
-    await heard(ann, club, daemon, "Again at ")
+    await heard_from(ann, club, daemon, "Again at ")
     await ann.send(club, "/tasks")
-    listed = await told(ann, club, daemon, "- ")
+    listed = await message_from(ann, club, daemon, "- ")
     assert "pelmeni" in listed.body or "borscht" in listed.body
 
 
@@ -149,14 +113,14 @@ async def test_a_command_promises_without_a_model_and_only_once(
     await ann.send(chat, "hello")
     await model.request_arrived(1)
     await ann.send(chat, "/remind daily 09:00 water")
-    promised = await heard(ann, chat, daemon, "I'll remind you ")
+    promised = await heard_from(ann, chat, daemon, "I'll remind you ")
     assert re.fullmatch(r"I'll remind you (today|tomorrow) at 09:00, every day: water", promised)
     assert len(model.requests) == 1
     await daemon.restart()
-    await heard(ann, chat, daemon, "echo: hello")
+    await heard_from(ann, chat, daemon, "echo: hello")
     await ann.send(chat, "/tasks")
     await ann.wait_for_count(chat, daemon.user_id, 3)
-    assert said(ann, chat, daemon)[2].count("water") == 1
+    assert all_from(ann, chat, daemon)[2].count("water") == 1
 
 
 async def test_what_fell_due_while_it_was_killed_is_said_late_and_once(
@@ -168,18 +132,18 @@ async def test_what_fell_due_while_it_was_killed_is_said_late_and_once(
     chat = await room(ann, daemon)
     model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
-    await heard(ann, chat, daemon, "it gave: ")
+    await heard_from(ann, chat, daemon, "it gave: ")
     assert await daemon.stop() == 0
     daemon.pass_time(LATER)
     await daemon.start({"logger": "aiosqlite", "steps": CLAIM}, ready=False)
     assert await daemon.ended() < 0
-    assert len(said(ann, chat, daemon)) == 1
+    assert len(all_from(ann, chat, daemon)) == 1
     await daemon.start()
-    assert "(was due " in await heard(ann, chat, daemon, SAID)
+    assert "(was due " in await heard_from(ann, chat, daemon, SAID)
     await daemon.restart()
     await ann.send(chat, "hello")
-    await heard(ann, chat, daemon, "echo: ")
-    assert len(said(ann, chat, daemon)) == 3
+    await heard_from(ann, chat, daemon, "echo: ")
+    assert len(all_from(ann, chat, daemon)) == 3
 
 
 @pytest.mark.slow
@@ -193,15 +157,15 @@ async def test_what_the_shell_promises_is_said_in_the_room_it_is_for(
     add = ("task", "add", "--schedule-type", "once", "--at")
     _, held = await daemon.command(*add, in_(LATER), "not this")
     await ann.send(mine, f"/tasks pause {re.findall('task_[0-9a-f]+', held)[0]}")
-    await heard(ann, mine, daemon, "Paused")
+    await heard_from(ann, mine, daemon, "Paused")
     group = ("--scope", f"room:{club}")
     assert (await daemon.command(*add, in_(LATER), "water", *group))[0] == 0
     assert (await daemon.command(*add, in_(LATER), "plants"))[0] == 0
     daemon.pass_time(LATER)
     async with promptly(15):  # a sync wakes us twice a minute as well
-        await told(ann, club, daemon, SAID)
-        await told(ann, mine, daemon, f"{REMINDER}plants")
-    assert (len(said(ann, mine, daemon)), len(said(ann, club, daemon))) == (2, 1)
+        await message_from(ann, club, daemon, SAID)
+        await message_from(ann, mine, daemon, f"{REMINDER}plants")
+    assert (len(all_from(ann, mine, daemon)), len(all_from(ann, club, daemon))) == (2, 1)
 
 
 @pytest.mark.slow
@@ -216,13 +180,13 @@ async def test_a_reminder_finds_another_chat_with_its_person_alone(
     for chat, what in ((left, "oolong"), (shared, "borscht")):
         await ann.send(chat, f"plan {what}")
     for chat in (left, shared):
-        await heard(ann, chat, daemon, "it gave: ")
+        await heard_from(ann, chat, daemon, "it gave: ")
     await ann.leave(left)
     await ann.invite(shared, eve.user_id)
     await eve.join(shared)
     for what in ("oolong", "borscht"):
-        await heard(ann, other, daemon, f"{REMINDER}{what}")
-    assert [len(said(ann, chat, daemon)) for chat in (left, shared)] == [1, 1]
+        await heard_from(ann, other, daemon, f"{REMINDER}{what}")
+    assert [len(all_from(ann, chat, daemon)) for chat in (left, shared)] == [1, 1]
 
 
 @pytest.mark.slow
@@ -236,10 +200,10 @@ async def test_a_reminder_from_an_encrypted_chat_passes_by_one_that_is_not(
     plain, other = await room(ann, daemon), await room(ann, daemon, encrypted=True)
     model.keyed(planning(3))
     await ann.send(left, "plan oolong")
-    await heard(ann, left, daemon, "it gave: ")
+    await heard_from(ann, left, daemon, "it gave: ")
     await ann.leave(left)
-    await heard(ann, other, daemon, f"{REMINDER}oolong")
-    assert not said(ann, plain, daemon)
+    await heard_from(ann, other, daemon, f"{REMINDER}oolong")
+    assert not all_from(ann, plain, daemon)
 
 
 async def test_a_run_posts_its_result_where_it_was_asked_for(
@@ -252,11 +216,11 @@ async def test_a_run_posts_its_result_where_it_was_asked_for(
     (daemon.data / "MEMORIES.txt").write_text("Ann earns 4711 a month\n")
     model.keyed(planning(LATER, done("they rise"), **NOTIFY))
     for chat, what in ((mine, "oolong"), (club, "borscht")):
-        await say(ann, chat, daemon, f"plan {what}")
-        await heard(ann, chat, daemon, "it gave: ")
+        await say_to(ann, chat, daemon, f"plan {what}")
+        await heard_from(ann, chat, daemon, "it gave: ")
     daemon.pass_time(LATER)
     for chat in (mine, club):
-        assert await heard(ann, chat, daemon, "they rise") == "they rise"
+        assert await heard_from(ann, chat, daemon, "they rise") == "they rise"
     runs = {
         " oolong\n" in objective(seen): str(seen.body) for seen in model.requests if objective(seen)
     }
@@ -274,17 +238,17 @@ async def test_the_result_of_a_private_run_is_kept_from_who_came_in_without_a_wo
     chat, side = [await room(ann, daemon) for _ in range(2)]
     model.keyed(planning(LATER, Slow(release, done("they rise")), **NOTIFY))
     await ann.send(chat, "plan water")
-    await heard(ann, chat, daemon, "it gave: ")
+    await heard_from(ann, chat, daemon, "it gave: ")
     daemon.pass_time(LATER)
     await model.request_arrived(3)
     await ann.invite(chat, eve.user_id)
     await eve.join(chat)
     await ann.send(side, "/help")
-    await heard(ann, side, daemon, "Write to me")  # it has read all that was before
+    await heard_from(ann, side, daemon, "Write to me")  # it has read all that was before
     release.set()
-    await heard(ann, chat, daemon, KEPT_BACK)
-    await heard(ann, side, daemon, ELSEWHERE + "they rise")
-    assert not [text for text in said(ann, chat, daemon) if "they rise" in text]
+    await heard_from(ann, chat, daemon, KEPT_BACK)
+    await heard_from(ann, side, daemon, ELSEWHERE + "they rise")
+    assert not [text for text in all_from(ann, chat, daemon) if "they rise" in text]
 
 
 async def test_another_zone_of_the_configuration_keeps_the_time_of_day(
@@ -295,12 +259,12 @@ async def test_another_zone_of_the_configuration_keeps_the_time_of_day(
     daemon = await bot(ann)
     chat = await room(ann, daemon)
     await ann.send(chat, "/remind daily 09:00 water")
-    await heard(ann, chat, daemon, "I'll remind")
+    await heard_from(ann, chat, daemon, "I'll remind")
     config = json.loads(daemon.config.read_text())
     daemon.config.write_text(json.dumps(config | {"timezone": "Asia/Tokyo"}))
     await daemon.restart()
     await ann.send(chat, "/tasks")
-    listed = await heard(ann, chat, daemon, "**")
+    listed = await heard_from(ann, chat, daemon, "**")
     assert " 09:00 water (" in listed
     [task] = [row["id"] for row in daemon.rows("SELECT id FROM tasks")]
     code, due = await daemon.command("task", "next", task)
@@ -317,16 +281,16 @@ async def test_a_chat_is_greeted_once_before_its_first_answer(
     model.keyed(lambda seen: Text("I am new here") if "_seed" in seen.last_user else None)
     await ann.send(club, "not for the bot")
     for chat in (mine, club):
-        await say(ann, chat, daemon, "hello")
+        await say_to(ann, chat, daemon, "hello")
         await ann.wait_for_count(chat, daemon.user_id, 2)
-        first, second = said(ann, chat, daemon)
+        first, second = all_from(ann, chat, daemon)
         assert (first, second.endswith("hello")) == ("I am new here", True)
     await daemon.restart()
-    await say(ann, mine, daemon, "again")
-    await say(ann, mine, daemon, "/new")
+    await say_to(ann, mine, daemon, "again")
+    await say_to(ann, mine, daemon, "/new")
     await ann.wait_for_count(mine, daemon.user_id, 5)
-    assert said(ann, mine, daemon)[2:4] == ["echo: again", FRESH]
-    assert said(ann, mine, daemon)[4:] == ["I am new here"]
+    assert all_from(ann, mine, daemon)[2:4] == ["echo: again", FRESH]
+    assert all_from(ann, mine, daemon)[4:] == ["I am new here"]
 
 
 FRESH = "A new conversation: I no longer see the earlier messages."
@@ -339,19 +303,21 @@ async def test_a_fresh_start_in_a_group_hides_all_that_was_said_before(
     ann, ben = await person("ann"), await person("ben")
     daemon = await bot(ann)
     club = await room(ann, daemon, ben)
-    await say(ann, club, daemon, "the code is jackdaw")
-    await heard(ann, club, daemon, "echo: ")
+    await say_to(ann, club, daemon, "the code is jackdaw")
+    await heard_from(ann, club, daemon, "echo: ")
     await ben.send(club, "Ann has the code")
     await ann.wait_for(club, lambda message: message.sender == ben.user_id)
-    await say(ann, club, daemon, "what is it?")
+    await say_to(ann, club, daemon, "what is it?")
     await ann.wait_for_count(club, daemon.user_id, 2)
-    assert ("jackdaw" in asked(model), "has the code" in asked(model)) == (True, True)
+    assert ("jackdaw" in last_request(model), "has the code" in last_request(model)) == (True, True)
     await ben.send(club, "and Ben has it too")
-    await say(ann, club, daemon, "/new")
-    await heard(ann, club, daemon, FRESH)
-    await say(ann, club, daemon, "what was it?")
+    await say_to(ann, club, daemon, "/new")
+    await heard_from(ann, club, daemon, FRESH)
+    await say_to(ann, club, daemon, "what was it?")
     await ann.wait_for_count(club, daemon.user_id, 4)
-    assert not [text for text in ("jackdaw", "the code", "has it too") if text in asked(model)]
+    assert not [
+        text for text in ("jackdaw", "the code", "has it too") if text in last_request(model)
+    ]
 
 
 @pytest.mark.breaks("fold")
@@ -364,15 +330,18 @@ async def test_a_summary_is_made_of_one_room_and_stays_there(
     mine, club = await room(ann, daemon), await room(ann, daemon, ben)
     model.keyed(lambda seen: Text("In short: paper") if "<history>" in seen.last_user else None)
     for chat, text in ((mine, "my own secrets"), (club, "our garden"), (mine, "so?")):
-        await say(ann, chat, daemon, text * 40)
-        await heard(ann, chat, daemon, "echo: ")
-    await say(ann, mine, daemon, "/compact")
-    await heard(ann, mine, daemon, "Summed up: ")
-    assert ("own secrets" in asked(model), "our garden" in asked(model)) == (True, False)
+        await say_to(ann, chat, daemon, text * 40)
+        await heard_from(ann, chat, daemon, "echo: ")
+    await say_to(ann, mine, daemon, "/compact")
+    await heard_from(ann, mine, daemon, "Summed up: ")
+    assert ("own secrets" in last_request(model), "our garden" in last_request(model)) == (
+        True,
+        False,
+    )
     for chat, count in ((mine, 4), (club, 2)):
-        await say(ann, chat, daemon, "hello")
+        await say_to(ann, chat, daemon, "hello")
         await ann.wait_for_count(chat, daemon.user_id, count)
-        assert ("In short: paper" in asked(model)) == (chat == mine)
+        assert ("In short: paper" in last_request(model)) == (chat == mine)
 
 
 async def test_memories_that_are_too_long_are_told_of_in_their_own_chat(
@@ -386,12 +355,12 @@ async def test_memories_that_are_too_long_are_told_of_in_their_own_chat(
     (daemon.data / "MEMORIES.txt").write_text("Ann likes lines that are long\n")
     model.keyed(lambda seen: Text("I shall") if "component_oversize" in seen.last_user else None)
     for n, (chat, count) in enumerate(((club, 1), (mine, 2), (mine, 3))):
-        await say(ann, chat, daemon, f"hello {n}")
+        await say_to(ann, chat, daemon, f"hello {n}")
         await ann.wait_for_count(chat, daemon.user_id, count)
     notices = [seen.last_user for seen in model.requests if "_oversize" in seen.last_user]
     assert len(notices) == 1
     assert "data/MEMORIES.txt" in notices[0]
-    assert [text[:7] for text in said(ann, mine, daemon)] == ["echo: h", "I shall", "echo: h"]
+    assert [text[:7] for text in all_from(ann, mine, daemon)] == ["echo: h", "I shall", "echo: h"]
 
 
 async def test_a_spent_budget_is_told_once_in_each_room_and_promises_go_on(
@@ -402,17 +371,19 @@ async def test_a_spent_budget_is_told_once_in_each_room_and_promises_go_on(
     daemon = await bot(ann, llm={"budget": {"tokens_per_day": 30_000}})
     mine, club = await room(ann, daemon), await room(ann, daemon, ben)
     model.script(Text("a long answer", usage=Usage(6_000, 20_000, 0)))
-    await say(ann, mine, daemon, "hello")
-    await heard(ann, mine, daemon, "a long answer")
+    await say_to(ann, mine, daemon, "hello")
+    await heard_from(ann, mine, daemon, "a long answer")
     for chat in (mine, club):
-        await say(ann, chat, daemon, "hello again")
-        assert "I keep your messages" in await heard(ann, chat, daemon, "scripted is not asked")
-        await say(ann, chat, daemon, "and again")
-        await say(ann, chat, daemon, "/memory")
-        await heard(ann, chat, daemon, EMPTY_LISTS["memories"])
+        await say_to(ann, chat, daemon, "hello again")
+        assert "I keep your messages" in await heard_from(
+            ann, chat, daemon, "scripted is not asked"
+        )
+        await say_to(ann, chat, daemon, "and again")
+        await say_to(ann, chat, daemon, "/memory")
+        await heard_from(ann, chat, daemon, EMPTY_LISTS["memories"])
     at = ("--schedule-type", "once", "--at", in_(LATER))
     assert (await daemon.command("task", "add", "water", *at))[0] == 0
     daemon.pass_time(LATER)
-    await heard(ann, mine, daemon, SAID)
-    assert [len(said(ann, chat, daemon)) for chat in (mine, club)] == [4, 2]
+    await heard_from(ann, mine, daemon, SAID)
+    assert [len(all_from(ann, chat, daemon)) for chat in (mine, club)] == [4, 2]
     assert len(model.requests) == 1

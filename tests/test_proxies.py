@@ -5,8 +5,9 @@ from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from tests.test_llm_models import HELLO, backend
-from tests.test_who_reads import SECRET, hears, knows, scope, slip_in, until
+from tests.world.asking import HELLO, backend
+from tests.world.chats import SECRET, hears, knows, scope_of, slip_in
+from tests.world.clock import until
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
@@ -130,7 +131,7 @@ async def test_what_waits_for_a_connection_is_judged_when_it_is_there(
         release.set()
         await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox_parts WHERE attempts > 0")))
         await slip_in(eve, ann, chat)
-        await until(lambda: scope(daemon, chat) == f"room:{chat}")
+        await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
         proxy.opens.set()
         await hears(ann, chat, KEPT_BACK)
         assert not knows(ann, chat)

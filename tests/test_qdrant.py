@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from tests.world.clock import promptly
 from tests.world.memory import ANN, Memory, memory_in
 from tests.world.missing import NO_QDRANT
+from tests.world.sockets import Answer, refuse, served
 from tests.world.vectors import (
     IN_MEMORY,
     SIZE,
@@ -36,9 +36,6 @@ async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
         yield memory
 
 
-Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
 def saying(status: str, body: str) -> Answer:
     """A server that says the same to everybody."""
 
@@ -56,17 +53,6 @@ def saying(status: str, body: str) -> Answer:
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
     writer.close()
-
-
-async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.transport.abort()
-
-
-@asynccontextmanager
-async def served(answer: Answer) -> AsyncIterator[str]:
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 @pytest.mark.quick("refuses", "another shape", "500", "HTML")

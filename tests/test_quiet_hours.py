@@ -8,11 +8,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.test_kill_nights import SOON, ended_night, is_morning
-from tests.test_scopes_at_the_door import come_in
+from tests.world.chats import come_in
 from tests.world.clock import SYSTEM, HeldClock
 from tests.world.desk import POLICY, ROOM, at_desk
 from tests.world.duties import in_, once, promise
+from tests.world.nights import SOON, ended_night, is_morning
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Config, Dreaming, Llm, Matrix, QuietHours

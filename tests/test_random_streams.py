@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.tiers import tiered
+from tests.world.streams import content_in, in_bytes, shown_after
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.failures import Failed
 from wintermute.llm.wire import Answer, Gathering
@@ -247,10 +248,6 @@ def in_chunks(chance: random.Random, data: bytes) -> list[bytes]:
     return [data[start:end] for start, end in itertools.pairwise(edges)]
 
 
-def in_bytes(data: bytes) -> list[bytes]:
-    return [data[at : at + 1] for at in range(len(data))]
-
-
 def seeds(batch: int) -> range:
     return range(batch, STREAMS, BATCHES)
 
@@ -328,26 +325,12 @@ def test_what_was_shown_while_it_came_is_what_was_said(batch: int) -> None:
         gathering = Gathering(UNHIDDEN, OFFERED)
         for chunk in in_chunks(chance, content_in(cut(chance, some(chance, WILD, 30)))):
             gathering.feed(chunk)
-            shown = seen(gathering, shown)
+            shown = shown_after(gathering, shown)
         try:
             answer = gathering.answer(str)
         except Failed:
             continue
-        assert seen(gathering, shown).strip() == answer.text.strip(), seed
-
-
-def seen(gathering: Gathering, shown: str) -> str:
-    """What a reader has before him after another look."""
-    piece = gathering.fresh()
-    return gathering.fresh() or "" if piece is None else shown + piece
-
-
-def content_in(pieces: Iterable[str], **frame: str) -> bytes:
-    """A stream of these pieces of text."""
-    events = [{**frame, "choices": [{"delta": {"content": piece}}]} for piece in pieces]
-    lines = [f"data: {json.dumps(event)}\n\n" for event in events]
-    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
-    return "".join([*lines, f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n"]).encode()
+        assert shown_after(gathering, shown).strip() == answer.text.strip(), seed
 
 
 def calls_in(parts: Iterable[Json]) -> bytes:

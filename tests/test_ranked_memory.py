@@ -2,57 +2,20 @@
 
 import re
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.test_told_once import grows, tell, texts
-from tests.world.clock import FakeClock
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import grows, tell_each, texts_of
 from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.ranked import FTS5, SCOPE, context_block, open_ranked, remember_fact
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Memory
 from wintermute.memory.flat_file import GENERATED
 
-SCOPE = f"person:{ANN}"
 OTHER = "person:@ben:test"
 WHY = Reason("command", SCOPE)
-FTS5 = Memory(backend="fts5")
 OVER = re.compile("no longer|nothing any more")
-
-
-@asynccontextmanager
-async def opened(
-    folder: Path,
-    model: ModelServer,
-    *facts: str,
-    memory: Memory = FTS5,
-    context: Context = Context(),  # noqa: B008  a frozen value
-) -> AsyncIterator[House]:
-    """A house in which Ann's memories are these, and it works."""
-    clock = FakeClock()
-    async with (
-        open_house(
-            folder, model.url, prompts=PROMPTS, clock=clock, memory=memory, context=context
-        ) as house,
-        house.working(),
-    ):
-        for text in facts:
-            await remember(house, text)
-        yield house
-
-
-async def remember(house: House, text: str, scope: str = SCOPE) -> str:
-    async with house.database.transaction() as tx:
-        why = Reason("command", scope)
-        fact, _ = await house.stores.facts.add(tx, why, text, "harvest", scope=scope, queued=False)
-    return fact.id
-
-
-def block(text: str) -> str:
-    return text.partition("<context>")[2]
 
 
 async def test_what_fits_comes_with_the_message_and_is_not_told_twice(
@@ -60,9 +23,9 @@ async def test_what_fits_comes_with_the_message_and_is_not_told_twice(
 ) -> None:
     """P-011, P-012: best first; what is in view already is not repeated."""
     facts = ("Ann drinks green tea", "Carl plays chess", "Ann has a sister in Lyon")
-    async with opened(tmp_path, model, *facts) as house:
-        await tell(house, "which tea do I like?", "and the tea of my sister?", "good night")
-    first, second, third = (block(texts(seen)[-1]) for seen in model.requests)
+    async with open_ranked(tmp_path, model, *facts) as house:
+        await tell_each(house, "which tea do I like?", "and the tea of my sister?", "good night")
+    first, second, third = (context_block(texts_of(seen)[-1]) for seen in model.requests)
     heading = "# User Memories (relevance-ranked)\n"
     assert f"{heading}- Ann drinks green tea\n" in first
     assert "chess" not in first
@@ -76,12 +39,12 @@ async def test_an_event_asks_nothing_and_brings_the_working_set_once(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """P-013: an unranked set does not claim to be ranked."""
-    async with opened(tmp_path, model, "Ann drinks green tea") as house:
+    async with open_ranked(tmp_path, model, "Ann drinks green tea") as house:
         await house.incoming("tea is due", kind="event", origin="timer")
         await house.settled()
         await house.incoming("tea is due again", kind="event", origin="timer")
         await house.settled()
-    first, second = (block(texts(seen)[-1]) for seen in model.requests)
+    first, second = (context_block(texts_of(seen)[-1]) for seen in model.requests)
     assert "# User Memories\nAnn drinks green tea\n" in first
     assert "Memories" not in second
 
@@ -90,11 +53,11 @@ async def test_nobody_finds_what_another_scope_knows(tmp_path: Path, model: Mode
     """M-010: neither in the prompt nor by the tool."""
     look = Calls((Use("search_memory", {"query": "canary"}), Use("search_memory", {})))
     model.script(look, Text("nothing"))
-    async with opened(tmp_path, model, "Ann drinks green tea") as house:
-        await remember(house, "the canary is yellow", OTHER)
-        await tell(house, "where is the canary?")
+    async with open_ranked(tmp_path, model, "Ann drinks green tea") as house:
+        await remember_fact(house, "the canary is yellow", OTHER)
+        await tell_each(house, "where is the canary?")
     assert "yellow" not in str([seen.body for seen in model.requests])
-    found, newest = texts(model.requests[-1])[-2:]
+    found, newest = texts_of(model.requests[-1])[-2:]
     assert found == "[]"
     assert "green tea" in newest
 
@@ -109,14 +72,14 @@ async def test_the_tool_finds_what_was_true_on_a_day(tmp_path: Path, model: Mode
         Use("search_memory", {"when": "soon"}),
     )
     model.script(Calls(uses), Text("Lyon"))
-    async with opened(tmp_path, model, "Carl plays chess") as house:
-        lyon = await remember(house, "Ann lives in Lyon")
-        rome = await remember(house, "Ann lives in Rome")
+    async with open_ranked(tmp_path, model, "Carl plays chess") as house:
+        lyon = await remember_fact(house, "Ann lives in Lyon")
+        rome = await remember_fact(house, "Ann lives in Rome")
         async with house.database.transaction() as tx:
             until = house.clock.now().replace(month=4)
             await house.stores.facts.end(tx, WHY, lyon, until, rome)
-        await tell(house, "look it up")
-    now, then, newest, none, wrong = texts(model.requests[-1])[-5:]
+        await tell_each(house, "look it up")
+    now, then, newest, none, wrong = texts_of(model.requests[-1])[-5:]
     assert rome in now
     assert lyon not in now
     assert rome in then
@@ -125,7 +88,7 @@ async def test_the_tool_finds_what_was_true_on_a_day(tmp_path: Path, model: Mode
     assert newest.count("fact_") == 1
     assert none == "[]"
     assert "2026-05-04" in wrong
-    assert "Lyon" not in block(texts(model.requests[0])[-1])
+    assert "Lyon" not in context_block(texts_of(model.requests[0])[-1])
 
 
 @pytest.mark.parametrize("how", ["ended", "retired", "replaced"])
@@ -133,10 +96,10 @@ async def test_what_is_in_view_and_no_longer_true_is_named(
     tmp_path: Path, model: ModelServer, how: str
 ) -> None:
     """M-074: once, with what is true instead."""
-    async with opened(tmp_path, model) as house:
-        lyon = await remember(house, "Ann lives in Lyon")
-        await tell(house, "is it Lyon where Ann lives?")
-        rome = await remember(house, "Since May Ann has her home in Rome")
+    async with open_ranked(tmp_path, model) as house:
+        lyon = await remember_fact(house, "Ann lives in Lyon")
+        await tell_each(house, "is it Lyon where Ann lives?")
+        rome = await remember_fact(house, "Since May Ann has her home in Rome")
         facts = house.stores.facts
         async with house.database.transaction() as tx:
             if how == "ended":
@@ -145,8 +108,8 @@ async def test_what_is_in_view_and_no_longer_true_is_named(
                 await facts.supersede(tx, WHY, (), dict.fromkeys([lyon]))
             else:
                 await facts.replace(tx, WHY, SCOPE, [lyon], [("Ann lives in Rome", "harvest")])
-        await tell(house, "hm", "hm again")
-    _, second, third = (block(texts(seen)[-1]) for seen in model.requests)
+        await tell_each(house, "hm", "hm again")
+    _, second, third = (context_block(texts_of(seen)[-1]) for seen in model.requests)
     instead = {
         "ended": "; now: Since May Ann has her home in Rome",
         "retired": "",
@@ -176,19 +139,21 @@ async def test_another_backend_or_layout_calls_nothing_over_that_is_true(
     facts = ("Ann drinks green tea", "Carl plays chess", "Ann has a sister in Lyon", *AWKWARD)
     (tmp_path / "skills").mkdir()
     (tmp_path / "skills" / "tea.md").write_text("Making tea\n")
-    async with opened(tmp_path, model, *facts, memory=before) as house:
-        await tell(house, "tea, chess, a sister, who smokes, which tag, what signs has the list?")
-    async with opened(tmp_path, model, memory=after, context=between) as house:
-        await tell(house, "hm")
-    async with opened(tmp_path, model, memory=after) as house:
-        await tell(house, "and now?")
+    async with open_ranked(tmp_path, model, *facts, memory=before) as house:
+        await tell_each(
+            house, "tea, chess, a sister, who smokes, which tag, what signs has the list?"
+        )
+    async with open_ranked(tmp_path, model, memory=after, context=between) as house:
+        await tell_each(house, "hm")
+    async with open_ranked(tmp_path, model, memory=after) as house:
+        await tell_each(house, "and now?")
         [tea] = [each for each in await house.stores.facts.live(SCOPE) if "tea" in each.text]
         async with house.database.transaction() as tx:
             await house.stores.facts.supersede(tx, WHY, (), dict.fromkeys([tea.id]))
-        await tell(house, "hm again")
-    async with opened(tmp_path, model, memory=before) as house:
-        await tell(house, "at last")
-    *news, gone, last = (block(texts(seen)[-1]) for seen in model.requests)
+        await tell_each(house, "hm again")
+    async with open_ranked(tmp_path, model, memory=before) as house:
+        await tell_each(house, "at last")
+    *news, gone, last = (context_block(texts_of(seen)[-1]) for seen in model.requests)
     assert [line for text in (*news, last) for line in text.splitlines() if OVER.match(line)] == []
     [over] = [line for line in gone.splitlines() if OVER.match(line)]
     assert over.endswith("Ann drinks green tea")
@@ -202,14 +167,16 @@ async def test_a_message_is_given_the_same_after_each_call(
     """M-004: what the cast itself stores is in its result, not in a second block."""
     remember_tea = Calls((Use("append_memory", {"entry": "Ann likes tea with milk."}),))
     model.script(remember_tea, Text("noted"), Text("with milk"))
-    async with opened(tmp_path, model, "Ann drinks green tea") as house:
-        await tell(house, "remember that I take my tea with milk", "tea?")
+    async with open_ranked(tmp_path, model, "Ann drinks green tea") as house:
+        await tell_each(house, "remember that I take my tea with milk", "tea?")
         [seen] = await house.rows(
             "SELECT accesses, count(*) AS shown FROM recalled r JOIN facts f ON f.seq = r.fact"
             " WHERE f.text = 'Ann drinks green tea'"
         )
-    assert "<context>" not in "".join(texts(model.requests[1])[2:])
-    assert "with milk" not in block(texts(model.requests[2])[-1])  # its result is in view
+    assert "<context>" not in "".join(texts_of(model.requests[1])[2:])
+    assert "with milk" not in context_block(
+        texts_of(model.requests[2])[-1]
+    )  # its result is in view
     assert seen["accesses"] == 1  # two messages of one day (M-024)
     assert seen["shown"] == 2
     grows(model)
@@ -219,14 +186,14 @@ async def test_in_the_system_message_what_fits_is_asked_for_each_time(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """P-011: the same with `context.layout: system`."""
-    async with opened(
+    async with open_ranked(
         tmp_path,
         model,
         "Ann drinks green tea",
         "Carl plays chess",
         context=Context(layout="system"),
     ) as house:
-        await tell(house, "which tea?")
+        await tell_each(house, "which tea?")
     system = str(model.requests[0].messages[0]["content"])
     assert "# User Memories (relevance-ranked)\n- Ann drinks green tea\n" in system
     assert "chess" not in system
@@ -236,11 +203,11 @@ async def test_few_memories_come_where_many_are_in_view(tmp_path: Path, model: M
     """Issue 18, point 3: an eighth of the window in all; beyond it the best three of a message."""
     colours = ("blue", "green", "red", "black", "white", "yellow")
     facts = [f"{c} cup {n} {'of glass ' * 40}" for c in colours for n in range(10)]
-    async with opened(tmp_path, model, *facts) as house:
+    async with open_ranked(tmp_path, model, *facts) as house:
         for colour in colours:
-            await tell(house, f"which cup is {colour}?")
+            await tell_each(house, f"which cup is {colour}?")
     told = [
-        len([line for line in block(texts(seen)[-1]).splitlines() if " cup " in line])
+        len([line for line in context_block(texts_of(seen)[-1]).splitlines() if " cup " in line])
         for seen in model.requests
     ]
     assert told[0] == 10
@@ -255,18 +222,18 @@ async def test_the_file_is_an_export_that_nobody_reads(tmp_path: Path, model: Mo
     path = "data/MEMORIES.txt"
     write = Use("write_file", {"path": path, "content": "Ann hates tea\n"})
     model.script(Calls((Use("read_file", {"path": path}), write)), Text("well"))
-    async with opened(tmp_path, model, "Ann drinks green tea") as house:
+    async with open_ranked(tmp_path, model, "Ann drinks green tea") as house:
         await house.stores.memories.text(SCOPE)
         file = tmp_path / "MEMORIES.txt"
         assert file.read_text() == f"{GENERATED}\nAnn drinks green tea\n"
         file.write_text("Ann hates tea\n")
-        await tell(house, "tidy up")
+        await tell_each(house, "tidy up")
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == [
             "Ann drinks green tea"
         ]
         await house.stores.memories.text(SCOPE)
         assert file.read_text() == f"{GENERATED}\nAnn drinks green tea\n"
-    read, refused = texts(model.requests[-1])[-2:]
+    read, refused = texts_of(model.requests[-1])[-2:]
     assert "Ann drinks green tea" in read
     assert "append_memory" in refused
 
@@ -274,10 +241,10 @@ async def test_the_file_is_an_export_that_nobody_reads(tmp_path: Path, model: Mo
 async def test_switching_loses_no_hand_edit(tmp_path: Path, model: ModelServer) -> None:
     """M-077, M-018: the last edits of the file count first; back, the whole list is live again."""
     file = tmp_path / "MEMORIES.txt"
-    async with opened(tmp_path, model, "one is one", memory=Memory()) as house:
+    async with open_ranked(tmp_path, model, "one is one", memory=Memory()) as house:
         await house.stores.memories.text(SCOPE)
     file.write_text("one is one\ntwo is two\n")
-    async with opened(tmp_path, model, "three is three") as house:
+    async with open_ranked(tmp_path, model, "three is three") as house:
         await house.stores.memories.text(SCOPE)
         assert len(await house.stores.facts.live(SCOPE)) == 3
         assert file.read_text().startswith(GENERATED)
@@ -285,7 +252,7 @@ async def test_switching_loses_no_hand_edit(tmp_path: Path, model: ModelServer) 
             [first, *_] = await house.stores.facts.live(SCOPE)
             await house.stores.facts.supersede(tx, WHY, (), dict.fromkeys([first.id]))
     file.write_text("what nobody reads\n")
-    async with opened(tmp_path, model, memory=Memory()) as house:
+    async with open_ranked(tmp_path, model, memory=Memory()) as house:
         assert await house.stores.memories.text(SCOPE) == "three is three\ntwo is two\n"
         file.write_text("three is three\n")
         assert await house.stores.memories.text(SCOPE) == "three is three\n"
@@ -298,8 +265,8 @@ async def test_a_file_that_was_there_first_is_taken_in_once(
     """M-018."""
     (tmp_path / "MEMORIES.txt").write_text("Ann drinks green tea\n")
     shutil.copy(tmp_path / "MEMORIES.txt", tmp_path / "before.txt")
-    async with opened(tmp_path, model) as house:
-        await tell(house, "which tea?")
+    async with open_ranked(tmp_path, model) as house:
+        await tell_each(house, "which tea?")
         [fact] = await house.stores.facts.live(SCOPE)
         assert fact.source == "user_explicit"
-    assert "- Ann drinks green tea" in block(texts(model.requests[0])[-1])
+    assert "- Ann drinks green tea" in context_block(texts_of(model.requests[0])[-1])

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.test_matrix_reading import (
+from tests.world.clock import NOON, FakeClock
+from tests.world.model import Hang, ModelServer, Text
+from tests.world.parts import Idle
+from tests.world.reading import (
     ANN,
     BOB,
     BOT,
@@ -19,13 +22,11 @@ from tests.test_matrix_reading import (
     EVE,
     GROUP,
     POLICY,
+    REMINDER_ROWS,
     read_sign,
     room_of,
-    sign,
+    sign_event,
 )
-from tests.world.clock import NOON, FakeClock
-from tests.world.model import Hang, ModelServer, Text
-from tests.world.parts import Idle
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.schema import open_migrated
 from wintermute.db import Transaction
@@ -71,47 +72,47 @@ LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 30 for n in ran
 def test_a_sign_means_the_same_in_every_presentation(key: str, expected: str | None) -> None:
     """X-026."""
     assert meaning(key) == expected
-    found = read_sign(sign(key))
+    found = read_sign(sign_event(key))
     assert (found and found.mark) == expected
 
 
 @pytest.mark.parametrize("room", [DIRECT, GROUP])
 def test_a_reaction_carries_the_command_it_may_be(room: RoomView) -> None:
     """X-026: a command of its own, by the reaction's id, in a group without our name too."""
-    found = read_sign(sign("\U0001f6d1", BOB), room_of(BOB) if room is DIRECT else room)
+    found = read_sign(sign_event("\U0001f6d1", BOB), room_of(BOB) if room is DIRECT else room)
     assert found is not None
     assert found.target == "$old"
     command = found.command
     assert (command.event_id, command.sender, command.origin) == ("$sign", BOB, "other")
     assert (command.kind, command.body, command.direct) == ("command", "/stop", room is DIRECT)
-    assert command.raw == sign("\U0001f6d1", BOB)
+    assert command.raw == sign_event("\U0001f6d1", BOB)
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        sign("\U0001f44d", EVE),
-        sign("\U0001f44d", BOT),
-        sign("\U0001f44d", rel_type="m.reference"),
-        sign("\U0001f44d", event_id="$sign"),
-        sign("\U0001f44d", event_id=""),
-        sign("\U0001f44d", event_id="x" * 256),
-        sign("\U0001f44d", event_id=["$old"]),
-        sign(["\U0001f44d"]),
-        sign(None),
-        sign("\U0001f44d") | {"type": "m.room.message"},
-        sign("\U0001f44d") | {"content": {}},
-        sign("\U0001f44d") | {"content": {"m.relates_to": "$old"}},
-        sign("\U0001f44d") | {"state_key": ""},
-        sign("\U0001f44d") | {"unsigned": {"redacted_because": {}}},
-        sign("\U0001f44d") | {"event_id": None},
+        sign_event("\U0001f44d", EVE),
+        sign_event("\U0001f44d", BOT),
+        sign_event("\U0001f44d", rel_type="m.reference"),
+        sign_event("\U0001f44d", event_id="$sign"),
+        sign_event("\U0001f44d", event_id=""),
+        sign_event("\U0001f44d", event_id="x" * 256),
+        sign_event("\U0001f44d", event_id=["$old"]),
+        sign_event(["\U0001f44d"]),
+        sign_event(None),
+        sign_event("\U0001f44d") | {"type": "m.room.message"},
+        sign_event("\U0001f44d") | {"content": {}},
+        sign_event("\U0001f44d") | {"content": {"m.relates_to": "$old"}},
+        sign_event("\U0001f44d") | {"state_key": ""},
+        sign_event("\U0001f44d") | {"unsigned": {"redacted_because": {}}},
+        sign_event("\U0001f44d") | {"event_id": None},
     ],
 )
 def test_other_reactions_mean_nothing(event: Json) -> None:
     """X-003, X-026: of strangers, taken back, about themselves, malformed."""
     assert read_sign(event) is None
     elsewhere = Policy(Owner(ANN), POLICY.allowed, frozenset({"!other"}), True, POLICY.commands)
-    assert read_sign(sign("\U0001f44d"), DIRECT, elsewhere) is None
+    assert read_sign(sign_event("\U0001f44d"), DIRECT, elsewhere) is None
 
 
 def reaction(
@@ -219,16 +220,6 @@ async def test_a_stop_sign_counts_on_our_words_and_on_what_is_at_work(desk: Desk
     assert not await stores.database.rows("SELECT * FROM rewards")
 
 
-REMINDER = (
-    "INSERT INTO tasks (id, scope, content, priority, status, created_at, changed_at)"
-    " VALUES ('task_1', 'person:@ann:home', 'drink water', 5, 'active', '', '')",
-    "INSERT INTO occurrences (task_id, due_at, mode, content, state, conversation_id, outbox_id,"
-    " claimed_at) SELECT 'task_1', '2026-05-04T12:00:00+00:00', 'reminder', 'drink water', 'done',"
-    " conversation_id, id, '' FROM outbox WHERE cast_id IS NOT NULL",
-)
-"""SQL that makes a reminder of the answer of a cast."""
-
-
 async def test_a_sign_on_a_reminder_counts_once(desk: Desk) -> None:
     """T-063: each of them, on any part of it, whoever was first; in its room, on nothing else."""
     await answered(desk.stores, 1)
@@ -236,7 +227,7 @@ async def test_a_sign_on_a_reminder_counts_once(desk: Desk) -> None:
         signs: tuple[ReactionMeaning, ...] = ("done", "snooze", "tomorrow", "cancel")
         for mark in signs:
             assert await desk.body(tx, reaction(mark, "$a0")) is None
-        for sql in REMINDER:
+        for sql in REMINDER_ROWS:
             await tx.execute(sql)
         for n, mark in enumerate(signs):
             for target in ("$n", "$q", "$unknown"):

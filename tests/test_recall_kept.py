@@ -7,18 +7,21 @@ import pytest
 
 from tests.full_config import full_config
 from tests.replay import replayed
-from tests.test_forgetting import SCOPE
-from tests.test_loop_resume import answered_once, began, casting, completed, took_turn
-from tests.test_loop_resume import reply as turn_of
-from tests.test_recall import EACH, Form, page, recall, tell, told, tools, twice, wiki_house
-from tests.test_runs import ended
 from tests.world.clock import FakeClock
 from tests.world.delegating import done
+from tests.world.forgetting import SCOPE
 from tests.world.house import PROMPTS, open_house
 from tests.world.model import Calls as Called
 from tests.world.model import Empty, ModelServer, Text, Use
 from tests.world.pages import GARDEN, PAGES, POND, FilePages
-from tests.world.promised import MORNING, after, promise
+from tests.world.promised import MORNING, after, ended, promise
+from tests.world.recalled import EACH, Form, recall, twice, wiki_house
+from tests.world.recalled import memory_block as page
+from tests.world.recalled import recalled as told
+from tests.world.recalled import tell_pages as tell
+from tests.world.recalled import tools_of as tools
+from tests.world.resumed import answered_once, began, casting, completed, took_turn
+from tests.world.resumed import reply as turn_of
 from tests.world.terminal import Terminal
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.forgetting.forgetting import forget

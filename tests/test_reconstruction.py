@@ -1,19 +1,15 @@
 """What the steps of the write path decide, as tables; `test_ten_steps.py` enters them by a chat."""
 
-import json
 from collections.abc import Sequence
 
 import pytest
 
-from tests.world.model import Text
+from tests.world.reconstructed import BOTH, LYON, ROME
 from wintermute.errors import ToolFailed
 from wintermute.learning.reconstruction import normalised, united
 from wintermute.memory.core import stands_in
 from wintermute.memory.origins import is_said_in
 from wintermute.memory.sense import Heirs, are_grounded
-
-LYON, ROME = "Ann lives in Lyon.", "Ann lives in Rome since May 2026."
-BOTH = "Ann lived in Lyon until April 2026, in Rome since May 2026."
 
 KEPT = {
     "the same in other words": ("Ann is a vegetarian", ["Ann is vegetarian since 2020"], True),
@@ -104,10 +100,6 @@ OVERTAKEN = {
     "a doctor": ("Ann sees Dr. Smith", "Ann saw Dr. Smith until May", False),
     "denied at the end": ("Anna raucht", "Anna raucht nicht", True),
 }
-
-
-def answer(*memories: str, coverage: str = "complete") -> Text:
-    return Text(json.dumps({"memories": memories, "coverage": coverage}))
 
 
 @pytest.mark.parametrize(("old", "new", "kept"), KEPT.values(), ids=KEPT)

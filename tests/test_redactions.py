@@ -1,7 +1,6 @@
 """Messages that are taken back: nothing of them goes to a model again, and nothing is said (F-027)."""
 
 import asyncio
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -25,16 +24,13 @@ from tests.world.model import (
     is_for_summary,
     own_words,
 )
+from tests.world.redacted import EVE, GROUP_SCOPE, PASSWORD_WORD, SECRET, is_told, take_back
 from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.casting import AT_ONCE, intent, without
 from wintermute.mailbox.inbox import Waiting
-from wintermute.matrix.relations import Relations, redacted
+from wintermute.matrix.relations import redacted
 
 Json = dict[str, Any]
-WORD = "hunter2"
-SECRET = f"my password is {WORD}"
-GROUP = "room:!room:test"
-EVE = "@eve:test"
 RAW = {"event_id": "$raw", "sender": ANN, "type": "m.room.encrypted"}
 
 
@@ -69,19 +65,6 @@ def test_what_an_event_takes_back(event: Json, found: set[str]) -> None:
     assert redacted([{"type": 5}, event, redaction(redacts="$c")]) == found | {"$c"}
 
 
-async def take_back(house: House, *events: str) -> None:
-    """The events are taken back, as a sync brings it."""
-    async with house.database.transaction() as tx:
-        found = await Relations(house.stores, house.rooms).redact(tx, ROOM, events)
-    for conversation_id in found:
-        house.rooms.wake(conversation_id)
-
-
-def is_told(seen: Seen, word: str = WORD) -> bool:
-    """Whether a request has any trace of what was said."""
-    return word in json.dumps(seen.body)
-
-
 async def test_what_is_taken_back_just_before_it_is_asked_is_not_spoken_of(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -102,7 +85,7 @@ async def test_what_is_taken_back_just_before_it_is_asked_is_not_spoken_of(
         gone = await house.incoming(SECRET)
         await house.until(is_in_line)
         async with house.database.transaction() as tx:
-            await house.conversations.in_room(tx, ROOM, GROUP)
+            await house.conversations.in_room(tx, ROOM, GROUP_SCOPE)
         await take_back(house, gone)
         gate.set()
         await house.until(is_done)
@@ -117,7 +100,10 @@ async def test_what_waits_for_its_turn_is_never_asked(tmp_path: Path, model: Mod
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         await house.incoming("think")
         await model.request_arrived(1)
-        gone = [await house.incoming(SECRET), await house.incoming(f"/remind tomorrow 9:00 {WORD}")]
+        gone = [
+            await house.incoming(SECRET),
+            await house.incoming(f"/remind tomorrow 9:00 {PASSWORD_WORD}"),
+        ]
         await house.incoming("last")
         await take_back(house, *gone)
         gate.set()
@@ -164,8 +150,8 @@ async def test_an_answer_that_is_being_made_is_broken_off(
             return Text("begun")
         if seen.last_user == "go":
             return Calls((spawn("kept"),))
-        if WORD in seen.last_user:
-            return Calls((spawn(f"{WORD} one"), call(f"{WORD} two")))
+        if PASSWORD_WORD in seen.last_user:
+            return Calls((spawn(f"{PASSWORD_WORD} one"), call(f"{PASSWORD_WORD} two")))
         return None
 
     model.keyed(choose)
@@ -191,7 +177,7 @@ async def test_an_answer_that_is_being_made_is_broken_off(
             assert not [
                 row
                 for row in await house.rows(f"SELECT {columns} FROM {table}")
-                if WORD in str(row)
+                if PASSWORD_WORD in str(row)
             ]
 
 
@@ -212,7 +198,7 @@ async def test_a_cast_that_is_over_takes_no_further_step_before_its_stop_is_pres
 ) -> None:
     """F-027: what a sync has stored counts at once."""
     gate, tool = asyncio.Event(), Gate()
-    model.script(Slow(gate, Calls((Use("echo", {"say": WORD}),))))
+    model.script(Slow(gate, Calls((Use("echo", {"say": PASSWORD_WORD}),))))
     async with open_house(tmp_path, model.url, gates=[tool]) as house, house.working():
         event_id = await house.incoming(SECRET)
         await model.request_arrived(1)
@@ -258,7 +244,7 @@ async def test_what_was_answered_is_shown_as_erased_and_the_answer_stays(
         assert [is_told(each) for each in model.requests] == [True, True, False]
         assert await house.spoken() == ["noted", "hello"]
         kept = await house.rows("SELECT request, answer, detail FROM model_calls")
-        assert not [row for row in kept if WORD in str(row)]
+        assert not [row for row in kept if PASSWORD_WORD in str(row)]
         assert len([row for row in kept if row["request"]]) == 1
 
 
@@ -267,7 +253,7 @@ async def test_a_summary_of_it_gives_way_to_what_it_summed_up(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """F-027: which is then shown without it; also of what was stopped before a word was said."""
-    summary = Text(f"Ann talked of {WORD} and of the weather, and of nothing else.")
+    summary = Text(f"Ann talked of {PASSWORD_WORD} and of the weather, and of nothing else.")
     long = "It was a long day. " * 20
     async with (
         open_house(tmp_path, model.url, context=replace(CONTEXT, keep_recent=2)) as house,
@@ -299,26 +285,31 @@ async def test_a_summary_of_what_only_stood_beside_a_message_gives_way_too(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """F-027: of a line of a group before it; what was asked itself is kept."""
-    summary = Text(f"Eve has a {WORD}.")
+    summary = Text(f"Eve has a {PASSWORD_WORD}.")
     model.keyed(lambda seen: None if is_for_summary(seen.body) else Text("I see."))
     long = "It was a long day. " * 20
     async with (
         open_house(tmp_path, model.url, context=replace(CONTEXT, keep_recent=2)) as house,
         house.working(),
     ):
-        about: dict[str, Any] = {"sender": EVE, "name": "Eve", "origin": "other", "scope": GROUP}
-        gone = await house.incoming(f"my {WORD}", kind="context", **about)
+        about: dict[str, Any] = {
+            "sender": EVE,
+            "name": "Eve",
+            "origin": "other",
+            "scope": GROUP_SCOPE,
+        }
+        gone = await house.incoming(f"my {PASSWORD_WORD}", kind="context", **about)
         for n in range(4):
-            await house.incoming(f"{n} {long}", scope=GROUP)
+            await house.incoming(f"{n} {long}", scope=GROUP_SCOPE)
         await house.said(4)
         model.script(summary)
-        await house.incoming("/compact", scope=GROUP)
+        await house.incoming("/compact", scope=GROUP_SCOPE)
         await house.said(5)
-        await house.incoming("before", scope=GROUP)
+        await house.incoming("before", scope=GROUP_SCOPE)
         await house.said(6)
         assert is_told(model.requests[-1])
         await take_back(house, gone)
-        await house.incoming("after", scope=GROUP)
+        await house.incoming("after", scope=GROUP_SCOPE)
         await house.said(7)
         assert not is_told(model.requests[-1])
         assert f"0 {long.strip()}" in str(model.requests[-1].messages)
@@ -333,28 +324,37 @@ async def test_a_line_of_a_group_is_in_no_context_any_more(
 
     async def line(text: str) -> str:
         return await house.incoming(
-            text, sender=EVE, name="Eve", origin="other", kind="context", scope=GROUP
+            text, sender=EVE, name="Eve", origin="other", kind="context", scope=GROUP_SCOPE
         )
 
     async with open_house(tmp_path, model.url) as house, house.working():
-        early = await line(f"{WORD} early")
-        kept = [await line(f"fine\n{WORD.upper()}"), await line("fine")]
-        late = [await line(f"{WORD} late\nand more"), await line("fine"), await line("so fine")]
+        early = await line(f"{PASSWORD_WORD} early")
+        kept = [await line(f"fine\n{PASSWORD_WORD.upper()}"), await line("fine")]
+        late = [
+            await line(f"{PASSWORD_WORD} late\nand more"),
+            await line("fine"),
+            await line("so fine"),
+        ]
         await take_back(house, early)
         model.script(Slow(gate, Text("never")), Text("now"))
-        await house.incoming("ben: tell", scope=GROUP)
+        await house.incoming("ben: tell", scope=GROUP_SCOPE)
         first = await model.request_arrived(1)
         assert first.last_user.count("fine") == 4
         assert "late" in first.last_user
         assert "early" not in first.last_user
         await take_back(house, *late[:2])
         second = await model.request_arrived(2)
-        lines = ["<room_context>", f"Eve ({EVE}): fine", f"  {WORD.upper()}", f"Eve ({EVE}): fine"]
+        lines = [
+            "<room_context>",
+            f"Eve ({EVE}): fine",
+            f"  {PASSWORD_WORD.upper()}",
+            f"Eve ({EVE}): fine",
+        ]
         lines += [f"Eve ({EVE}): so fine", "</room_context>", f"Ann ({ANN}): ben: tell"]
         assert second.last_user.splitlines() == lines
         assert await house.said(1) == ["now"]
         await take_back(house, *kept, late[2])
-        await house.incoming("again", scope=GROUP)
+        await house.incoming("again", scope=GROUP_SCOPE)
         await house.said(2)
         shown = model.requests[-1].messages[1]["content"]
         assert shown == f"<room_context>\n</room_context>\nAnn ({ANN}): ben: tell"
@@ -374,7 +374,7 @@ async def test_a_reply_does_not_quote_what_was_taken_back(
         await house.incoming("what of that?", replies_to=gone)
         await house.said(2)
         await house.incoming("and of that?", replies_to=gone)
-        assert str((await model.request_arrived(3)).messages).count(WORD) == 3
+        assert str((await model.request_arrived(3)).messages).count(PASSWORD_WORD) == 3
         await take_back(house, gone)
         seen = await model.request_arrived(4)
         assert not is_told(seen)
@@ -398,11 +398,13 @@ async def test_edits_are_versions_of_what_is_taken_back(
         first = await house.incoming("what is the weather?")
         await house.said(1)
         model.script(Hang())
-        edit = await house.incoming(f"what is {WORD}?", edits=first)
+        edit = await house.incoming(f"what is {PASSWORD_WORD}?", edits=first)
         await model.request_arrived(2)
         async with house.database.transaction() as tx:
             conversation = await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
-            await house.stores.edits.note(tx, "$noted", first, conversation, ANN, f"{WORD} noted")
+            await house.stores.edits.note(
+                tx, "$noted", first, conversation, ANN, f"{PASSWORD_WORD} noted"
+            )
         await take_back(house, *([first] if which == "message" else [edit, "$noted"]))
         await house.incoming("hello")
         assert (await house.said(2))[1] == "echo: hello"
@@ -422,7 +424,7 @@ async def test_an_answer_that_is_not_sent_yet_is_not_sent_unless_it_has_begun(
         await house.said(3)
         one = await house.next_outgoing()
         assert one is not None
-        parts = [(f"wm-{one.id}-{n}", {"body": WORD}) for n in range(2)]
+        parts = [(f"wm-{one.id}-{n}", {"body": PASSWORD_WORD}) for n in range(2)]
         [begun, _] = await house.outbox.store_parts(one.id, parts, "DEVICE")
         await house.outbox.sent(begun, "$there")
         await take_back(house, *gone)
@@ -437,13 +439,13 @@ async def test_an_answer_that_is_not_sent_yet_is_not_sent_unless_it_has_begun(
         await house.said(4)
         shown = [m["content"] for m in model.requests[-1].messages[1:] if m["role"] == "user"]
         assert shown == ["[this message was erased]"] * 3 + ["hello"]
-        assert str(model.requests[-1].messages).count(WORD) == 1
+        assert str(model.requests[-1].messages).count(PASSWORD_WORD) == 1
 
 
 async def test_a_stop_or_a_sign_that_is_taken_back_counts_all_the_same(tmp_path: Path) -> None:
     """F-027, X-026: and what is not known, or of another room, is nothing."""
     async with open_house(tmp_path, None) as house:
-        stop = await house.incoming(f"/stop {WORD}")
+        stop = await house.incoming(f"/stop {PASSWORD_WORD}")
         sign = await house.incoming("/stop", raw={"type": "m.reaction"})
         other = await house.incoming("hello", room="!other:test")
         before = await house.rows("SELECT * FROM inbox")
@@ -453,7 +455,7 @@ async def test_a_stop_or_a_sign_that_is_taken_back_counts_all_the_same(tmp_path:
             await house.said(1)
             await house.settled()
         await take_back(house, stop)
-        assert WORD not in str(await house.rows("SELECT body, raw FROM inbox"))
+        assert PASSWORD_WORD not in str(await house.rows("SELECT body, raw FROM inbox"))
 
 
 async def test_the_first_message_may_be_taken_back_while_its_chat_is_opened(
@@ -508,7 +510,7 @@ async def test_who_depends_on_what_is_taken_back_is_told_only_that_it_failed(
         assert (await house.said(3))[2] == "told"
         [told] = await reports(house)
         assert "dependency failed: sub_" in told
-        assert WORD not in told
+        assert PASSWORD_WORD not in told
         assert not any(map(is_told, model.requests[sent:]))
 
 
@@ -523,7 +525,7 @@ def _dependent(seen: Seen) -> Step | None:
         return Text("begun")
     if seen.last_user == "go":
         return Calls((spawn("build", depends_on=[re.findall("sub_[0-9a-f]{8}", results[0])[0]]),))
-    return Calls((spawn("look", name=WORD),)) if WORD in seen.last_user else None
+    return Calls((spawn("look", name=PASSWORD_WORD),)) if PASSWORD_WORD in seen.last_user else None
 
 
 def said(body: str, name: str = "Eve") -> Waiting:

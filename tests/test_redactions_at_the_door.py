@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.test_redactions import SECRET, WORD, is_told
 from tests.world.bot import Bot, said
 from tests.world.copied import copied, put_back
 from tests.world.delegating import call, objective, spawn
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text
 from tests.world.person import Person
+from tests.world.redacted import PASSWORD_WORD, SECRET, is_told
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.user import CLIENT
 
@@ -21,7 +21,7 @@ MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
 
 def kept(daemon: Bot) -> bool:
     """Whether the inbox has anything of it."""
-    return WORD in json.dumps(daemon.rows("SELECT body, raw FROM inbox"))
+    return PASSWORD_WORD in json.dumps(daemon.rows("SELECT body, raw FROM inbox"))
 
 
 async def taken_back(daemon: Bot, event_id: str) -> None:
@@ -108,7 +108,7 @@ def hand_out(seen: Seen) -> Step | None:
         return Hang()
     if seen.last_user == f"{SECRET} 2":
         return Calls((spawn("look around"), call("look here")))
-    return Text("noted") if WORD in seen.last_user else None
+    return Text("noted") if PASSWORD_WORD in seen.last_user else None
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ async def test_lines_of_a_group_and_edits_are_taken_back(
     ann, eve = await person("ann"), await person("eve")
     daemon = await bot(ann)
     chat = await room(ann, daemon, eve, encrypted=encrypted)
-    line = await eve.send(chat, f"{WORD} says eve")
+    line = await eve.send(chat, f"{PASSWORD_WORD} says eve")
     await eve.send(chat, "fine says eve")
     first = await ann.send(chat, f"{daemon.user_id}: what is it?")
     seen = await model.request_arrived(1)
@@ -212,7 +212,7 @@ async def test_lines_of_a_group_and_edits_are_taken_back(
     await ann.redact(chat, line)
     await taken_back(daemon, line)
     model.script(Text("edited"), Text("again"))
-    edit = await ann.edit(chat, first, f"{daemon.user_id}: what is {WORD}?")
+    edit = await ann.edit(chat, first, f"{daemon.user_id}: what is {PASSWORD_WORD}?")
     assert is_told(await model.request_arrived(2))
     await ann.wait_for(chat, lambda m: m.body == "* edited")
     await daemon.said_all()
@@ -255,7 +255,7 @@ async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(
     assert not any(map(is_told, model.requests[sent:]))
     assert not kept(daemon)
     bodies = await said(ann, chat, daemon.user_id)
-    assert sum(WORD in body for body in bodies) == 1  # the answer that was given before
+    assert sum(PASSWORD_WORD in body for body in bodies) == 1  # the answer that was given before
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_llm_models import HELLO, TOOL, asking, backend
+from tests.world.asking import HELLO, TOOL, asking, backend
 from tests.world.clock import cheap
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.test_changes import WHY
-from tests.test_harvest import harvested, is_harvest, talking
 from tests.world.clock import NOON, HeldClock
+from tests.world.harvested import harvested, is_harvest, talking
 from tests.world.house import ANN, PROMPTS, ROOM, WARDS, Gate, open_house
+from tests.world.memory import because
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, is_for_summary
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Backend, Context, Llm, MemoryHarvest, Roles
@@ -86,7 +86,9 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
             await house.incoming(f"a {BAD} line", kind="context", sender="@ben:test", **group)
         async with house.database.transaction() as tx:
             fact = f"a {BAD} fact" if where == "memory" else "likes tea"
-            await house.stores.facts.add(tx, WHY, fact, "user_explicit", scope=f"person:{ANN}")
+            await house.stores.facts.add(
+                tx, because(), fact, "user_explicit", scope=f"person:{ANN}"
+            )
         said = BAD if where in ("message", "event", "silence") else "and this?"
         await house.incoming(said, kind="event" if where == "event" else None, **group)
         assert told in (await house.said(2))[1]

@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.test_whose_device import answered, states, until
 from tests.world.bot import said
+from tests.world.chats import echoed_each, inbox_states
+from tests.world.clock import until
 from tests.world.forger import timelines
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Proxy, Request
@@ -79,8 +80,8 @@ async def test_a_refused_place_in_the_stream_costs_and_repeats_nothing(
     sealed, plain = await room(ann, daemon, encrypted=True), await room(ann, daemon)
     other = await ann.create_room([daemon.user_id], preset="private_chat")
     await ann.wait_joined(other, daemon.user_id)
-    await answered(ann, sealed, "one")
-    await answered(ann, plain, "eins")
+    await echoed_each(ann, sealed, "one")
+    await echoed_each(ann, plain, "eins")
     await ann.send(plain, "here", msgtype="m.location", geo_uri="geo:1,1")
     await ann.wait_for_count(plain, daemon.user_id, 2)
     assert await daemon.stop() == 0
@@ -92,7 +93,7 @@ async def test_a_refused_place_in_the_stream_costs_and_repeats_nothing(
     cut_short(proxy, homeserver, ann, (sealed, plain))
     asked = refuse(proxy, BAD_TOKEN)
     await daemon.start()
-    await answered(ann, sealed, "four")
+    await echoed_each(ann, sealed, "four")
     assert [bool(since) for since in asked[:4]] == [True, True, False, True]
     assert daemon.rows("SELECT state FROM rooms WHERE room_id = ?", other) == [{"state": "left"}]
 
@@ -110,7 +111,7 @@ async def test_who_changed_identity_while_nobody_listened_is_not_believed(
     ann = await current("ann")
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     proxy.before = lambda r: Answer(502) if r.path.endswith("/sync") else None
     await daemon.until(
         lambda: bool(
@@ -121,7 +122,7 @@ async def test_who_changed_identity_while_nobody_listened_is_not_believed(
     await ann.send(chat, "two")
     before = len(proxy.seen("POST", "keys/query"))
     asked = refuse(proxy, NO_PAGE)
-    await until(lambda: states(daemon).count("untrusted") == 1)
+    await until(lambda: inbox_states(daemon).count("untrusted") == 1)
     await ann.wait_for(chat, lambda m: "new cryptographic identity" in m.body)
     assert not daemon.rows("SELECT 1 FROM casts WHERE intent LIKE '%two%'")
     assert asked.count("") == 1

@@ -3,20 +3,17 @@
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import ANN, ROOM, HeldClock, House, open_house
+from tests.world.house import ANN, HeldClock, House, open_house
 from tests.world.model import Fail, ModelServer
+from tests.world.promised import BY_BEN, GROUP, IN_GROUP, ask
 from wintermute.commands.tasks import FORMS
 from wintermute.text import EMPTY_LISTS
 
 MINE = f"person:{ANN}"
-GROUP = "!group:test"
-BEN: dict[str, Any] = {"sender": "@ben:test", "name": "Ben", "origin": "other"}
-IN_GROUP: dict[str, Any] = {"room": GROUP, "scope": f"room:{GROUP}", "direct": False}
 
 
 @pytest.fixture
@@ -24,14 +21,6 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     """On a Monday, at 14:00 in Berlin."""
     async with open_house(tmp_path, None, clock=HeldClock()) as house, house.working():
         yield house
-
-
-async def ask(house: House, line: str, **where: Any) -> str:
-    """What a command says."""
-    room = where.get("room", ROOM)
-    before = len(await house.spoken(room))
-    await house.incoming(line, **where)
-    return (await house.said(before + 1, room))[-1]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +109,7 @@ async def test_a_promise_needs_no_model_while_a_message_waits_for_one(
 async def test_it_belongs_to_the_person_or_to_the_room(house: House) -> None:
     """T-013: each fires where it belongs."""
     assert "I'll remind you today" in await ask(house, "/remind in 20 minutes tea")
-    answer = await ask(house, "/remind in 20 minutes soup", **IN_GROUP, **BEN)
+    answer = await ask(house, "/remind in 20 minutes soup", **IN_GROUP, **BY_BEN)
     assert answer.startswith("I'll remind this room today ")
     assert [task.content for task in await house.stores.tasks.listed(MINE)] == ["tea"]
     assert [task.content for task in await house.stores.tasks.listed(f"room:{GROUP}")] == ["soup"]

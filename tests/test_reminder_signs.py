@@ -1,158 +1,38 @@
 """A reminder on its way: it says when it is late, carries signs to act on, and hears those of people."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 
-from tests.test_reactions import REMINDER
-from tests.test_sending import is_send
-from tests.world.clock import SYSTEM, WITHIN, FakeClock
-from tests.world.duties import in_, once, promise
+from tests.world.chats import LATER
+from tests.world.clock import SYSTEM
+from tests.world.duties import in_, is_send, is_sign, once, promise, signs
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
+from tests.world.reading import REMINDER_ROWS
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
-from tests.world.schema import open_migrated
-from tests.world.user import MatrixUser, Message
-from wintermute.config.schema import Matrix
-from wintermute.db import Database
-from wintermute.errors import HomeserverUnavailable
-from wintermute.ids import new_id
-from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.outbox import Late, Outbox
-from wintermute.matrix.client import MatrixClient, open_client
-from wintermute.matrix.copies import Copies
-from wintermute.matrix.drafts import Drafts
-from wintermute.matrix.inbox import Policy
-from wintermute.matrix.kept_login import Session
-from wintermute.matrix.outbox import Sender
-from wintermute.matrix.people import People
-from wintermute.owner import Owner
-from wintermute.stores import Stores
-
-T = TypeVar("T")
-DONE, SNOOZE, TOMORROW, CANCEL = SIGNS = (
-    "\N{WHITE HEAVY CHECK MARK}",
-    "\N{SLEEPING SYMBOL}",
-    "\N{ALARM CLOCK}",
-    "\N{CROSS MARK}",
+from tests.world.sending import (
+    CANCEL,
+    DONE,
+    SIGNS,
+    SNOOZE,
+    TOMORROW,
+    Sending,
+    happens,
 )
-ANN = "@ann:test"
-NOBODY = Policy(Owner(""), frozenset(), frozenset(), mention_in_groups=True, commands=frozenset())
+from tests.world.user import MatrixUser, Message
+from wintermute.mailbox.outbox import Late
+
 MARK = " (was due 2026-05-04 14:00)"
 LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 29 + "So." for n in range(30))
 GATEWAY = Answer(502, b"Bad Gateway")
 FORBIDDEN = Answer(403, {"errcode": "M_FORBIDDEN", "error": "not here"})
 encrypted_or_not = pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-
-
-class AtOnce(ThreadPoolExecutor):
-    """Runs on the thread that asks: nio binds its models to one database for the whole process, so
-    ours must not open its own on another thread while a person's is at work.
-    """
-
-    def submit(self, call: Callable[..., T], /, *args: Any, **named: Any) -> Future[T]:
-        ended: Future[T] = Future()
-        ended.set_result(call(*args, **named))
-        return ended
-
-
-async def listening(client: MatrixClient, token: str) -> None:
-    """The half that hears who is in the rooms."""
-    while True:
-        try:
-            token = (await client.sync(token, full_state=False, wait_s=30)).next_batch
-        except HomeserverUnavailable:
-            await asyncio.sleep(0.05)
-
-
-@dataclass
-class Post:
-    """The half of the daemon that sends, on a database and a key store that outlive it."""
-
-    database: Database
-    clock: FakeClock
-    client: MatrixClient
-    outbox: Outbox
-    conversations: Conversations
-    sender: Sender
-
-    async def say(self, room: str, body: str, late: Late | None = None) -> None:
-        """Something for a room."""
-        async with self.database.transaction() as tx:
-            conversation = await self.conversations.in_room(tx, room, "room")
-            await self.outbox.enqueue(tx, conversation, body, kind="event", late=late, meant_for="")
-        self.sender.wake()
-
-    async def react(self, room: str, event_id: str, *and_say: str) -> None:
-        """The signs on an event, and something else to say in the same transaction."""
-        async with self.database.transaction() as tx:
-            conversation = await self.conversations.in_room(tx, room, "room")
-            await self.outbox.react(tx, conversation, room, event_id, SIGNS)
-            for body in and_say:
-                await self.outbox.enqueue(tx, conversation, body, kind="event", meant_for="")
-        self.sender.wake()
-
-    async def rows(self, sql: str) -> list[tuple[object, ...]]:
-        return [tuple(row) for row in await self.database.rows(sql)]  # type: ignore[arg-type]  # a row is a sequence too
-
-
-@dataclass
-class Sending:
-    """Starts the half of the daemon that sends, each time on what the last one left."""
-
-    homeserver: Homeserver
-    url: str
-    name: str
-    folder: Path
-    clock: FakeClock = field(default_factory=FakeClock)
-
-    def __post_init__(self) -> None:
-        self._login = self.homeserver.user(self.name)
-
-    @property
-    def user_id(self) -> str:
-        """Who it is in its rooms."""
-        return self._login.user_id
-
-    def log_in_again(self) -> None:
-        """On a new device, without the keys of the old one."""
-        self._login = self.homeserver.login(self.name)
-
-    @asynccontextmanager
-    async def __call__(
-        self, room: str, *, encrypted: bool = False, kind: type[Outbox] = Outbox
-    ) -> AsyncIterator[Post]:
-        """Send in a room; what is on its way when the block ends is not waited for."""
-        login, clock = self._login, self.clock
-        session = Session(login.user_id, login.device_id, login.access_token, "secret")
-        matrix = Matrix(homeserver=self.url, user_id=login.user_id, owner=ANN)
-        asyncio.get_running_loop().set_default_executor(AtOnce())
-        async with (
-            open_migrated(self.folder / "test.db") as database,
-            open_client(matrix, session, self.folder, new_id, clock, People()) as client,
-            asyncio.TaskGroup() as group,
-        ):
-            stores = Stores.of(database, self.folder, Owner(ANN), clock, new_id, timezone="UTC")
-            stores = replace(stores, outbox=kind(database, clock, new_id))
-            async with database.transaction() as tx:
-                await stores.known.seen(tx, room, encrypted)
-            await client.join(room)
-            batch = await client.sync(None, full_state=True, wait_s=0)
-            await client.upkeep()
-            copies = Copies(client, database, clock, new_id)
-            sender = Sender(client, stores, copies, clock, NOBODY, Drafts(clock, shows=True))
-            running = [group.create_task(sender.run())]
-            running.append(group.create_task(listening(client, batch.next_batch)))
-            yield Post(database, clock, client, stores.outbox, stores.conversations, sender)
-            for task in running:
-                task.cancel()
+BUSY = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
+"""Comes in place of the answer: it is asked for again soon, however often it was lost."""
 
 
 @pytest.fixture
@@ -188,12 +68,6 @@ def sign_sent(request: Request, n: int | None = None) -> bool:
     """Whether a request puts our n-th sign, or any, on something."""
     relates = b"m.annotation" in request.body and request.method == "PUT"
     return relates and (n is None or request.path.endswith(f"-{n}"))
-
-
-async def happens(event: asyncio.Event) -> None:
-    """Wait for what a hook of the proxy sees."""
-    async with asyncio.timeout(WITHIN):
-        await event.wait()
 
 
 @encrypted_or_not
@@ -425,7 +299,7 @@ async def test_the_sign_of_a_person_is_a_command_once(
     asked = await ask(ann, chat, daemon.user_id, "drink water")
     [reminder] = [m.event_id for m in ann.messages(chat, daemon.user_id)]
     assert await daemon.stop() == 0
-    assert [daemon.change(sql) for sql in REMINDER] == [1, 1]
+    assert [daemon.change(sql) for sql in REMINDER_ROWS] == [1, 1]
     [token] = [
         row["value"]
         for row in daemon.rows("SELECT value FROM single_values WHERE name = 'sync token'")
@@ -484,3 +358,85 @@ async def test_signs_that_fail_wait_longer_each_time(
     await promise(daemon, ann.user_id, chat, {"tea": once(in_(1))})
     await happens(third)
     assert times[2] - times[0] > 2.5  # one second, and two
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("encrypted", "killed"),
+    [
+        pytest.param(False, False, id="plain-at work"),
+        pytest.param(False, True, id="plain-killed", marks=pytest.mark.slow),
+        pytest.param(True, False, id="encrypted-at work", marks=pytest.mark.slow),
+        pytest.param(True, True, id="encrypted-killed"),
+    ],
+)
+async def test_a_sign_counts_that_comes_before_we_hear_that_the_reminder_was_taken(
+    encrypted: bool, killed: bool, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """T-063, X-012: the answers to our requests are lost, and the reminder is in the room."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon, encrypted=encrypted)
+    lost = BUSY if killed else GATEWAY
+    proxy.after = lambda request, _status, _body: lost if is_send(request) else None
+    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(LATER))})
+    daemon.pass_time(LATER)
+    [reminder] = await ann.wait_for_count(chat, daemon.user_id, 1)
+    if killed:
+        await daemon.kill()
+    await ann.react(chat, reminder.event_id, DONE)
+    if killed:
+        await daemon.start()
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE kind = 'command'")))
+    assert daemon.rows("SELECT DISTINCT state FROM outbox_parts") == [{"state": "waiting"}]
+    proxy.after = pass_after
+    await ann.wait_for(chat, lambda m: m.body == "Done: drink water")
+    await ann.until(lambda: len(signs(ann, chat).get(reminder.event_id, {})) == 4)
+    texts = [m.body for m in ann.messages(chat, daemon.user_id)]
+    assert texts == ["⏰ drink water", "Done: drink water"]
+    assert daemon.rows("SELECT status, reason FROM tasks") == [
+        {"status": "completed", "reason": "done"}
+    ]
+
+
+@pytest.mark.slow
+async def test_an_answer_does_not_wait_with_a_sign_that_has_to(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """T-063: the homeserver takes no more signs for a minute, and messages at once."""
+    later = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "", "retry_after_ms": 60_000})
+    proxy.before = lambda request: later if is_sign(request) else None
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(LATER))})
+    daemon.pass_time(LATER)
+    await daemon.logged("send delayed")
+    await ann.send(chat, "and now?")
+    await ann.wait_for(chat, lambda m: m.body.endswith("and now?") and m.sender != ann.user_id, 45)
+    assert len([request for request in proxy.requests if is_sign(request)]) == 1
+
+
+@pytest.mark.slow
+async def test_what_is_meant_for_one_person_finds_another_room_when_somebody_came_in(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """T-013, M-010: between the promise and its sending; nobody has spoken in the other room."""
+    ann, bob = await person("ann"), await person("bob")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    proxy.before = lambda request: BUSY if is_send(request) else None
+    await ann.send(chat, "hello")
+    await daemon.logged("send delayed")
+    await promise(daemon, ann.user_id, chat, {"see the doctor": once(in_(LATER))})
+    daemon.pass_time(LATER)
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM occurrences")))
+    await ann.invite(chat, bob.user_id)
+    await ann.send(chat, "Bob is coming")
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE body LIKE 'Bob%'")))
+    proxy.before = pass_before
+    await daemon.logged("kept back")
+    other = await room(ann, daemon)
+    await ann.wait_for(other, lambda m: m.body.startswith("⏰ see the doctor"))
+    texts = [m.body for m in ann.messages(chat, daemon.user_id)]
+    assert not [text for text in texts if "doctor" in text]

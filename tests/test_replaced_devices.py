@@ -7,15 +7,24 @@ from typing import Any
 
 import pytest
 
-from tests.test_fallback_keys import take_all
-from tests.test_keys import ANN, EVE, Wire, enter, keys_of
-from tests.test_keys import Device as Phone
-from tests.test_people import NEW, OTHER, answer, plain
-from tests.test_whose_device import answered, notices, states, until
 from tests.world.bot import said
-from tests.world.clock import FakeClock
+from tests.world.chats import echoed_each, inbox_states, notices
+from tests.world.clock import FakeClock, until
 from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Homeserver
+from tests.world.keys import (
+    ANN,
+    EVE,
+    NEW,
+    OTHER,
+    Wire,
+    enter,
+    keys_of,
+    with_identity,
+    without_identity,
+)
+from tests.world.keys import Device as Phone
+from tests.world.logins import take_all
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewCurrent, NewName, NewPerson, NewRoom
 from tests.world.user import MatrixUser
@@ -38,7 +47,7 @@ def with_other_curve() -> Json:
     """The device signs for another curve key, as it cannot be made to do by its owner."""
     changed = BEFORE.plain()
     changed["keys"]["curve25519:PHONE"] = AFTER.plain()["keys"]["curve25519:PHONE"]
-    served = answer(BEFORE, signed=[BEFORE])
+    served = with_identity(BEFORE, signed=[BEFORE])
     served["device_keys"][ANN]["PHONE"] = BEFORE.signed(changed)
     return served
 
@@ -54,17 +63,17 @@ def keys(phone: Phone) -> str:
     return f"{named['ed25519:PHONE']} {named['curve25519:PHONE']}"
 
 
-GOOD = answer(BEFORE, signed=[BEFORE])
+GOOD = with_identity(BEFORE, signed=[BEFORE])
 SERVED: dict[str, tuple[Json, Json, bool]] = {
-    "signed by the known identity": (GOOD, answer(AFTER, signed=[AFTER]), True),
-    "signed by nobody": (GOOD, answer(AFTER), False),
+    "signed by the known identity": (GOOD, with_identity(AFTER, signed=[AFTER]), True),
+    "signed by nobody": (GOOD, with_identity(AFTER), False),
     "signed by a key that nobody vouches for": (
         GOOD,
-        answer(AFTER, signed=[AFTER], signing=OTHER) | {"self_signing_keys": {}},
+        with_identity(AFTER, signed=[AFTER], signing=OTHER) | {"self_signing_keys": {}},
         False,
     ),
-    "signed by a new identity": (GOOD, answer(AFTER, signed=[AFTER], master=NEW), False),
-    "of somebody without an identity": (plain(BEFORE), plain(AFTER), False),
+    "signed by a new identity": (GOOD, with_identity(AFTER, signed=[AFTER], master=NEW), False),
+    "of somebody without an identity": (without_identity(BEFORE), without_identity(AFTER), False),
     "another curve key only": (GOOD, with_other_curve(), False),
 }
 
@@ -103,9 +112,9 @@ async def test_of_strangers_the_identity_that_is_served_decides(wire: Wire, tmp_
     before, after = Phone(EVE, "PHONE"), Phone(EVE, "PHONE")
     async with keys_of(tmp_path, wire, FakeClock()) as (work, nio):
         for served, there in (
-            (answer(before, signed=[before], user=EVE), before),
-            (answer(after, user=EVE), None),
-            (answer(after, signed=[after], user=EVE), after),
+            (with_identity(before, signed=[before], user=EVE), before),
+            (with_identity(after, user=EVE), None),
+            (with_identity(after, signed=[after], user=EVE), after),
         ):
             wire.answers["keys/query"] = served
             await work.ask({EVE})
@@ -118,11 +127,11 @@ async def test_a_session_that_is_refused_is_told_so_in_the_words_of_the_protocol
 ) -> None:
     """F-069: once a session of ours; and its owner is out of reach while they have no other one."""
     wire.members["!room"] = [ANN]
-    wire.answers["keys/query"] = plain(BEFORE)
+    wire.answers["keys/query"] = without_identity(BEFORE)
     async with keys_of(tmp_path, wire, FakeClock()) as (work, nio):
         await work.ask({ANN})
         assert work.reaches(ANN)
-        wire.answers["keys/query"] = plain(AFTER)
+        wire.answers["keys/query"] = without_identity(AFTER)
         await work.ask({ANN})
         assert not work.reaches(ANN)
         assert work.reaches("@nobody:knows")
@@ -152,7 +161,7 @@ async def test_who_has_no_session_to_be_talked_to_hears_of_it_where_they_can(
     anns = await room(ann, daemon, encrypted=True)
     async with CurrentClient(homeserver.url, login, tmp_path / "before") as phone:
         chat = await room(phone, daemon, encrypted=True)
-        await answered(phone, chat, "one")
+        await echoed_each(phone, chat, "one")
     await asyncio.to_thread(take_all, homeserver, ann.login, login.user_id, login.device_id)
     async with CurrentClient(homeserver.url, login, tmp_path / "after") as phone:
         why = "MEGOLM_KEY_WITHHELD_FOR_UNVERIFIED_DEVICE"
@@ -163,9 +172,9 @@ async def test_who_has_no_session_to_be_talked_to_hears_of_it_where_they_can(
         for text in ("a secret plan", "another one"):
             await phone.send(chat, text)
         await phone.wait_for(plain_chat, lambda m: OTHER_KEYS in m.body)
-        await until(lambda: states(daemon).count("locked") == 2)
+        await until(lambda: inbox_states(daemon).count("locked") == 2)
         await daemon.restart()
-        await answered(ann, anns, "two")
+        await echoed_each(ann, anns, "two")
         assert len(ann.messages(anns, daemon.user_id)) == 2
         assert len(phone.messages(plain_chat, daemon.user_id)) == 1
         assert not notices(daemon, "secret")
@@ -182,7 +191,7 @@ async def test_a_client_that_lost_its_keys_is_answered_when_its_owner_vouches_fo
     login = homeserver.login(ann.user_id[1:].partition(":")[0])
     # Unsigned: Synapse takes no second signature for a name.
     async with CurrentClient(homeserver.url, login, tmp_path / "before"):
-        await answered(ann, chat, "one")
+        await echoed_each(ann, chat, "one")
     # Else Synapse takes no new ones of the same names.
     await asyncio.to_thread(take_all, homeserver, ann.login, login.user_id, login.device_id)
     async with CurrentClient(homeserver.url, login, tmp_path / "after") as phone:
@@ -191,15 +200,15 @@ async def test_a_client_that_lost_its_keys_is_answered_when_its_owner_vouches_fo
         told = await ann.wait_for(chat, lambda m: OTHER_KEYS in m.body)
         assert login.device_id in told.body
         await daemon.restart()
-        await answered(ann, chat, "four")
-        assert states(daemon).count("locked") == 2
+        await echoed_each(ann, chat, "four")
+        assert inbox_states(daemon).count("locked") == 2
         assert len(notices(daemon, "")) == 1
         code, status = await daemon.command("status", "--all")
         assert (code, "other keys than before" in status) == (0, True), status
 
         await ann.share_identity(phone)
         await phone.wait_for(chat, lambda m: m.body == "echo: three")
-        await answered(phone, chat, "five")
+        await echoed_each(phone, chat, "five")
     heard = [m for m in await said(ann, chat, daemon.user_id) if m.startswith("echo: ")]
     assert heard == [f"echo: {word}" for word in ("one", "four", "two", "three", "five")]
 
@@ -215,15 +224,15 @@ async def test_a_client_of_somebody_without_an_identity_has_to_log_in_anew(
     name = ann.user_id[1:].partition(":")[0]
     login = homeserver.login(name)
     async with MatrixUser(homeserver.url, login, tmp_path / "before") as phone:
-        await answered(phone, chat, "one")
+        await echoed_each(phone, chat, "one")
     async with MatrixUser(homeserver.url, login, tmp_path / "after") as phone:
         await ann.wait_for(chat, lambda m: OTHER_KEYS in m.body)
         await phone.send(chat, "two")
-        await until(lambda: states(daemon).count("locked") == 1)
+        await until(lambda: inbox_states(daemon).count("locked") == 1)
     new = homeserver.login(name)
     async with MatrixUser(homeserver.url, new, tmp_path / "new") as phone:
         await phone.until(lambda: daemon.user_id in phone.members(chat))
-        await answered(phone, chat, "three")
+        await echoed_each(phone, chat, "three")
     await daemon.restart()
-    await answered(ann, chat, "four")
+    await echoed_each(ann, chat, "four")
     assert len(notices(daemon, "")) == 1

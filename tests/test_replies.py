@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.test_who_reads import slip_in, until
 from tests.tiers import tiered
 from tests.world.bot import Bot
-from tests.world.clock import NOON
+from tests.world.chats import slip_in
+from tests.world.clock import NOON, until
 from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.model import ModelServer
 from tests.world.person import Person

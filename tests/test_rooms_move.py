@@ -9,12 +9,26 @@ import json
 
 import pytest
 
-from tests.test_encryption import hand_over
-from tests.test_promises_at_the_door import LATER, heard, planning, said, say, told
-from tests.test_scopes_at_the_door import FACT, REMEMBER, acting, ask, asked
-from tests.test_who_reads import SECRET, hears, scope, slip_in, until
+from tests.world.chats import (
+    FACT,
+    LATER,
+    REMEMBER,
+    SECRET,
+    acting,
+    all_from,
+    ask_bot,
+    heard_from,
+    hears,
+    last_request,
+    message_from,
+    planning,
+    say_to,
+    scope_of,
+    slip_in,
+)
+from tests.world.clock import until
 from tests.world.model import Fail, ModelServer, Slow, Text
-from tests.world.proxy import Answer, Held, Proxy, pass_before, withhold
+from tests.world.proxy import Answer, Held, Proxy, hand_over, pass_before, withhold
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import ENCRYPTION, bury, follower, put_state, upgrade
 from wintermute.conversation import words
@@ -33,15 +47,15 @@ async def test_what_a_group_knows_goes_on_in_the_room_that_follows(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     club = await room(ann, daemon, ben)
     model.keyed(acting(remember=REMEMBER))
-    await ask(ann, club, daemon, "remember it")
-    await ask(ann, club, daemon, "/remind daily 09:00 tea")
+    await ask_bot(ann, club, daemon, "remember it")
+    await ask_bot(ann, club, daemon, "/remind daily 09:00 tea")
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     await ann.wait_joined(new, daemon.user_id)
     await ben.join(new)
-    assert FACT in await ask(ben, new, daemon, "/memory")
-    assert "tea" in await ask(ann, new, daemon, "/tasks")
-    await ask(ann, new, daemon, "hello")
-    assert (FACT in asked(model), "remember it" in asked(model)) == (True, True)
+    assert FACT in await ask_bot(ben, new, daemon, "/memory")
+    assert "tea" in await ask_bot(ann, new, daemon, "/tasks")
+    await ask_bot(ann, new, daemon, "hello")
+    assert (FACT in last_request(model), "remember it" in last_request(model)) == (True, True)
     for name in (club, new):
         listed = await daemon.command("memory", "list", "--scope", f"room:{name}")
         tasks = await daemon.command("task", "list", "--scope", f"room:{name}")
@@ -60,15 +74,15 @@ async def test_what_a_group_was_promised_is_said_in_the_room_that_follows(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     club = await room(ann, daemon, ben, encrypted=encrypted)
     model.keyed(planning(5))
-    await ask(ann, club, daemon, "plan water")
+    await ask_bot(ann, club, daemon, "plan water")
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     await ann.wait_joined(new, daemon.user_id)
     await ben.join(new)
-    assert (await told(ann, new, daemon, WATER)).encrypted == encrypted
+    assert (await message_from(ann, new, daemon, WATER)).encrypted == encrypted
     await daemon.restart()
-    await ask(ann, new, daemon, "hello")
-    assert "plan water" in asked(model)
-    bodies = [*said(ann, club, daemon), *said(ann, new, daemon)]
+    await ask_bot(ann, new, daemon, "hello")
+    assert "plan water" in last_request(model)
+    bodies = [*all_from(ann, club, daemon), *all_from(ann, new, daemon)]
     assert len([text for text in bodies if text.startswith(WATER)]) == 1
 
 
@@ -83,7 +97,7 @@ async def test_memories_go_out_and_in_by_the_name_of_either_room(
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     await ann.wait_joined(new, daemon.user_id)
     await ben.join(new)
-    await ask(ann, new, daemon, "/help")
+    await ask_bot(ann, new, daemon, "/help")
     lines = [{"text": f"Rex is {n}", "scope": f"room:{room}"} for n, room in enumerate((club, new))]
     file = daemon.config.parent / "in.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)))
@@ -93,7 +107,7 @@ async def test_memories_go_out_and_in_by_the_name_of_either_room(
     assert [(each["text"], each["scope"]) for each in found] == [
         (f"Rex is {n}", f"room:{club}") for n in range(2)
     ]
-    assert "Rex is 1" in await ask(ann, new, daemon, "/memory")
+    assert "Rex is 1" in await ask_bot(ann, new, daemon, "/memory")
 
 
 @pytest.mark.slow
@@ -107,19 +121,19 @@ async def test_a_direct_chat_that_was_upgraded_while_the_bot_was_off_goes_on(
     chat = await room(ann, daemon, encrypted=encrypted)
     model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
-    await heard(ann, chat, daemon, "it gave: ")
+    await heard_from(ann, chat, daemon, "it gave: ")
     assert await daemon.stop() == 0
     daemon.pass_time(LATER)
     await ann.send(chat, "what did I ask for?")
     new = await upgrade(ann, chat, invite=[daemon.user_id])
     await daemon.start()
     await ann.wait_joined(new, daemon.user_id)
-    await told(ann, new, daemon, WATER)
-    await ask(ann, new, daemon, "hello")
-    assert "plan water" in asked(model)
-    bodies = [*said(ann, chat, daemon), *said(ann, new, daemon)]
+    await message_from(ann, new, daemon, WATER)
+    await ask_bot(ann, new, daemon, "hello")
+    assert "plan water" in last_request(model)
+    bodies = [*all_from(ann, chat, daemon), *all_from(ann, new, daemon)]
     assert len([text for text in bodies if text.startswith(WATER)]) == 1
-    assert [text for text in said(ann, new, daemon) if text.startswith(WATER)]
+    assert [text for text in all_from(ann, new, daemon) if text.startswith(WATER)]
     assert len([text for text in bodies if text == "echo: what did I ask for?"]) == 1
 
 
@@ -135,7 +149,7 @@ async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_
     proxy.after = lambda request, status, body: (
         Answer(500, {}) if request.method == "PUT" and "/send/" in request.path else None
     )
-    await say(ann, club, daemon, "one")
+    await say_to(ann, club, daemon, "one")
     await ann.wait_for(club, lambda m: m.body == "in the old room")
     await daemon.kill()
     proxy.after = lambda request, status, body: None
@@ -144,8 +158,8 @@ async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_
         if request.method == "PUT" and "/send/" in request.path
         else None
     )
-    await say(ann, club, daemon, "two")
-    await say(ann, club, daemon, "three")
+    await say_to(ann, club, daemon, "two")
+    await say_to(ann, club, daemon, "three")
     await daemon.start()
     await model.request_arrived(3)
     await daemon.until(lambda: sum("send refused" in line for line in daemon.log) == 2)
@@ -157,8 +171,8 @@ async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_
     release.set()
     await ann.wait_for(new, lambda m: m.body == "under way")
     await ann.wait_for(new, lambda m: m.body == "refused")
-    await ask(ann, new, daemon, "/help")
-    bodies = [*said(ann, club, daemon), *said(ann, new, daemon)]
+    await ask_bot(ann, new, daemon, "/help")
+    bodies = [*all_from(ann, club, daemon), *all_from(ann, new, daemon)]
     answers = sorted(text for text in bodies if "- `/new`" not in text)
     assert answers == ["in the old room", "refused", "under way"]
 
@@ -176,7 +190,7 @@ async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(
         refused if request.method == "PUT" and f"{club}/send/" in request.path else None
     )
     model.script(Text("answer one"))
-    await say(ann, club, daemon, "one")
+    await say_to(ann, club, daemon, "one")
     await until(lambda: bool(proxy.seen("PUT", f"{club}/send/")))
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     await daemon.logged("room moved")
@@ -194,7 +208,7 @@ async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(
     ann, eve = await person("ann"), await person("eve")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    await ask(ann, chat, daemon, "first")
+    await ask_bot(ann, chat, daemon, "first")
     new = await follower(ann, chat, [daemon.user_id])
     await ann.wait_joined(new, daemon.user_id)
     model.keyed(lambda seen: Fail(503))
@@ -205,7 +219,7 @@ async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(
     model.keyed(lambda seen: Text(SECRET))
     asked_before = len(model.requests)
     await slip_in(eve, ann, new)
-    await until(lambda: scope(daemon, new) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, new) == f"room:{chat}")
     await daemon.restart()  # what waits is tried again at once
     await hears(ann, new, words.JOINED)
     assert len(model.requests) == asked_before
@@ -221,7 +235,7 @@ async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
     chat = await room(ann, daemon, encrypted=True)
     model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
-    await heard(ann, chat, daemon, "it gave: ")
+    await heard_from(ann, chat, daemon, "it gave: ")
     new = await follower(ann, chat, [daemon.user_id])
     await bury(ann, chat, new)
     await ann.wait_joined(new, daemon.user_id)
@@ -233,12 +247,12 @@ async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
         in (await daemon.command("status", "--all"))[1]
     )
     await daemon.restart()
-    assert said(ann, new, daemon) == [IN_CLEAR]
+    assert all_from(ann, new, daemon) == [IN_CLEAR]
     await put_state(ann, new, "m.room.encryption", ENCRYPTION)
-    reminder = await told(ann, new, daemon, WATER)
+    reminder = await message_from(ann, new, daemon, WATER)
     assert reminder.encrypted
-    assert said(ann, new, daemon).count(IN_CLEAR) == 1
-    assert not [text for text in said(ann, chat, daemon) if text.startswith(WATER)]
+    assert all_from(ann, new, daemon).count(IN_CLEAR) == 1
+    assert not [text for text in all_from(ann, chat, daemon) if text.startswith(WATER)]
 
 
 @pytest.mark.slow
@@ -250,20 +264,20 @@ async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
     daemon = await bot(ann)
     club = await room(ann, daemon, eve)
     model.keyed(acting(remember=REMEMBER))
-    await ask(ann, club, daemon, "remember it")
+    await ask_bot(ann, club, daemon, "remember it")
     claimed = await follower(eve, club, [daemon.user_id, ann.user_id])
     await ann.join(claimed)
     taken = await follower(ann, "!nowhere:example.org", [daemon.user_id, eve.user_id])
     await bury(ann, club, taken)
     await ann.wait_joined(taken, daemon.user_id)
-    assert await ask(ann, taken, daemon, "/memory") == EMPTY_LISTS["memories"]
+    assert await ask_bot(ann, taken, daemon, "/memory") == EMPTY_LISTS["memories"]
     assert daemon.user_id not in ann.members(claimed)
     await bury(ann, club, claimed)
-    await ask(ann, taken, daemon, "/help")
+    await ask_bot(ann, taken, daemon, "/help")
     assert daemon.rows("SELECT room_id FROM conversations WHERE scope = ?", f"room:{club}") == [
         {"room_id": club}
     ]
-    assert FACT in await ask(ann, club, daemon, "/memory")
+    assert FACT in await ask_bot(ann, club, daemon, "/memory")
 
 
 @pytest.mark.slow
@@ -276,7 +290,7 @@ async def test_a_direct_chat_that_gave_way_is_not_spoken_in_until_we_are_asked_i
     chat = await room(ann, daemon)
     model.keyed(planning(3))
     await ann.send(chat, "plan water")
-    await heard(ann, chat, daemon, "it gave: ")
+    await heard_from(ann, chat, daemon, "it gave: ")
     new = await upgrade(ann, chat)
     await daemon.logged("no room for what is due")
     assert (
@@ -284,8 +298,8 @@ async def test_a_direct_chat_that_gave_way_is_not_spoken_in_until_we_are_asked_i
         in (await daemon.command("status", "--all"))[1]
     )
     await ann.invite(new, daemon.user_id)
-    await told(ann, new, daemon, WATER)
-    assert not [text for text in said(ann, chat, daemon) if text.startswith(WATER)]
+    await message_from(ann, new, daemon, WATER)
+    assert not [text for text in all_from(ann, chat, daemon) if text.startswith(WATER)]
     assert "gave way" not in (await daemon.command("status", "--all"))[1]
 
 
@@ -306,8 +320,8 @@ async def test_a_kill_around_the_move_loses_and_doubles_nothing(
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    await ask(ann, chat, daemon, "first")
-    await ask(ann, chat, daemon, "/remind daily 09:00 tea")
+    await ask_bot(ann, chat, daemon, "first")
+    await ask_bot(ann, chat, daemon, "/remind daily 09:00 tea")
     await daemon.stop()
     new = await upgrade(ann, chat, invite=[daemon.user_id])
     await daemon.start({"logger": "aiosqlite", "steps": [MOVED]}, ready=False)
@@ -319,8 +333,8 @@ async def test_a_kill_around_the_move_loses_and_doubles_nothing(
     await daemon.start()
     await ann.send(new, "second")
     await ann.wait_for(new, lambda m: m.body == "echo: second")
-    assert "first" in asked(model)
-    assert "tea" in await ask(ann, new, daemon, "/tasks")
+    assert "first" in last_request(model)
+    assert "tea" in await ask_bot(ann, new, daemon, "/tasks")
     assert daemon.rows("SELECT count(*) AS n FROM conversations WHERE room_id = ?", new) == [
         {"n": 1}
     ]
@@ -335,20 +349,20 @@ async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     club = await room(ann, daemon, ben)
     model.keyed(acting(remember=REMEMBER))
-    await ask(ann, club, daemon, "in the old one")
-    await ask(ann, club, daemon, "/remind daily 09:00 tea")
+    await ask_bot(ann, club, daemon, "in the old one")
+    await ask_bot(ann, club, daemon, "/remind daily 09:00 tea")
     new = await follower(ann, club, [daemon.user_id, ben.user_id])
     await ann.wait_joined(new, daemon.user_id)
     await ben.join(new)
-    await ask(ann, new, daemon, "remember it")
-    await ask(ann, new, daemon, "/remind daily 10:00 biscuits")
+    await ask_bot(ann, new, daemon, "remember it")
+    await ask_bot(ann, new, daemon, "/remind daily 10:00 biscuits")
     await bury(ann, club, new)
     await daemon.logged("room moved")
-    assert FACT in await ask(ann, new, daemon, "/memory")
-    tasks = await ask(ann, new, daemon, "/tasks")
+    assert FACT in await ask_bot(ann, new, daemon, "/memory")
+    tasks = await ask_bot(ann, new, daemon, "/tasks")
     assert ("tea" in tasks, "biscuits" in tasks) == (True, True)
-    await ask(ann, new, daemon, "hello")
-    assert (FACT in asked(model), "in the old one" in asked(model)) == (True, True)
+    await ask_bot(ann, new, daemon, "hello")
+    assert (FACT in last_request(model), "in the old one" in last_request(model)) == (True, True)
     assert {row["scope"] for row in daemon.rows("SELECT scope FROM tasks")} == {f"room:{club}"}
 
 
@@ -360,7 +374,7 @@ async def test_a_tombstone_that_makes_no_sense_changes_nothing(
     ann, ben = await person("ann"), await person("ben")
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     club = await room(ann, daemon, ben)
-    await ask(ann, club, daemon, "first")
+    await ask_bot(ann, club, daemon, "first")
     other = await follower(ann, club, [daemon.user_id])
     await ann.wait_joined(other, daemon.user_id)
     for successor in (7, None, ["x"], "", "!nowhere", "x" * 300, "!a\nb"):
@@ -370,13 +384,13 @@ async def test_a_tombstone_that_makes_no_sense_changes_nothing(
     await ann.wait_joined(empty, daemon.user_id)
     await ann.leave(empty)
     await bury(ann, club, empty)
-    await ask(ann, club, daemon, "/help")
+    await ask_bot(ann, club, daemon, "/help")
     await bury(ann, club, "!nowhere")
-    await ask(ann, club, daemon, "second")
-    assert "first" in asked(model)
+    await ask_bot(ann, club, daemon, "second")
+    assert "first" in last_request(model)
     await daemon.restart()
-    await ask(ann, club, daemon, "third")
-    assert "second" in asked(model)
+    await ask_bot(ann, club, daemon, "third")
+    assert "second" in last_request(model)
     assert not [line for line in daemon.log if "room moved" in line or "Traceback" in line]
 
 
@@ -419,4 +433,4 @@ async def test_what_is_done_to_old_messages_in_the_old_room_still_counts(
     await ann.wait_for(new, lambda m: m.body == "echo: from the old one")
     assert daemon.rows("SELECT value FROM rewards") == [{"value": 1}]
     assert len(daemon.rows("SELECT id FROM conversations")) == 1
-    assert said(ann, chat, daemon) == ["echo: first"]
+    assert all_from(ann, chat, daemon) == ["echo: first"]

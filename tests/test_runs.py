@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,19 +9,26 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.delegating import call, done, objective
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.house import ANN, ROOM, House
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, own_words
-from tests.world.promised import MORNING, after, do, now, occurrences, promise, talk
-from wintermute.config.schema import BudgetSettings, SubSessionSettings
+from tests.world.promised import (
+    GROUP_SCOPE,
+    MORNING,
+    after,
+    at_terminal,
+    check,
+    do,
+    ended,
+    now,
+    occurrences,
+    open_with_tools,
+    promise,
+    talk,
+)
+from wintermute.config.schema import BudgetSettings
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.tasks.schedules import PlanRequest
-
-LIMITS = SubSessionSettings()
-
-
-def check(mode: str = "autonomous_notify", **more: str) -> PlanRequest:
-    """A daily check of prices."""
-    at = {"schedule_type": "daily", "at": "09:00"} | more
-    return PlanRequest(**at, execution_mode=mode, ai_prompt="Compare the prices.")  # type: ignore[arg-type]  # all text
+from wintermute.tasks.tasks import EVERYWHERE
 
 
 @pytest.fixture
@@ -31,32 +36,12 @@ def clock() -> FakeClock:
     return FakeClock(MORNING)
 
 
-@asynccontextmanager
-async def opened(
-    folder: Path, model: ModelServer, clock: FakeClock, **more: object
-) -> AsyncIterator[House]:
-    """The house with all tools."""
-    settings = {"prompts": PROMPTS, "sub_sessions": LIMITS, "clock": clock} | more
-    async with open_house(folder, model.url, **settings) as house:  # type: ignore[arg-type]  # by name
-        yield house
-
-
-async def ended(house: House, states: int = 1) -> None:
-    """Wait until so many occurrences are over."""
-
-    async def over() -> bool:
-        row = await house.one("SELECT count(*) AS n FROM occurrences WHERE state <> 'claimed'")
-        return bool(row["n"] >= states)
-
-    await house.until(over)
-
-
 async def test_a_run_posts_its_result_once(
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:
     """T-047, T-041: with the prompt of its scope, and no word but the result."""
     model.script(done("249 euros"))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         task = await promise(house, "Price check", check(schedule_type="once", at="09:00"))
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -81,7 +66,7 @@ async def test_a_run_that_never_calls_done_posts_what_it_says(
 ) -> None:
     """L-012, T-047: a small one, once it was asked for `done` and has answered in words again."""
     model.script(Text("I look."), Text("249 euros"), Text("no more"))
-    async with opened(tmp_path, model, clock, size="small") as house, house.working():
+    async with open_with_tools(tmp_path, model, clock, size="small") as house, house.working():
         await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -95,7 +80,7 @@ async def test_the_objective_says_what_the_run_should_know(
 ) -> None:
     """T-045, T-049: task, due time, number, the last result, and that it is late."""
     model.script(done("249 euros " * 400), done("229 euros"))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         task = await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -122,7 +107,7 @@ async def test_no_action_posts_nothing(
 ) -> None:
     """T-049."""
     model.script(done(result))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         await promise(house, "Price check", check(mode))
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -135,7 +120,7 @@ async def test_a_silent_run_keeps_its_result_and_posts_a_failure(
 ) -> None:
     """T-048."""
     model.script(done("all is well"), Fail(400, "no such model"))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         task = await promise(house, "Price check", check("autonomous_silent"))
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -156,7 +141,7 @@ async def test_three_failures_in_a_row_pause_the_task_and_are_told(
 ) -> None:
     """T-050: the next occurrence still happens, until then; a success in between counts."""
     model.script(Fail(400), done("[NO_ACTION]"), Fail(400), Fail(400), Fail(400), Text("never"))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         task = await promise(house, "Price check", check())
         for day in range(2, 9):
             after(clock, f"2026-03-0{day}T09:00")
@@ -178,7 +163,7 @@ async def test_a_run_that_was_to_be_once_and_failed_is_not_completed(
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:
     model.script(Fail(400))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         task = await promise(house, "Price check", check(schedule_type="once", at="09:00"))
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -192,7 +177,7 @@ async def test_one_task_never_runs_twice_at_a_time(
 ) -> None:
     """T-051."""
     model.script(Hang(), done("done"))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         await promise(house, "Price check", check())
         for day in (2, 3, 4):
             after(clock, f"2026-03-0{day}T09:00")
@@ -230,7 +215,7 @@ async def test_a_run_can_make_and_change_no_schedules(
 
     later = {"schedule_type": "once", "at": "in 2 hours"}
     model.keyed(choose)
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         task = await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -253,7 +238,7 @@ async def test_a_spent_budget_puts_a_run_off_and_reminders_go_on(
     """Issue 6, L-086: not a failure; told once, and done at midnight."""
     model.script(done("249 euros"))
     spent = BudgetSettings(tokens_per_day=1_000_000)
-    async with opened(tmp_path, model, clock, budget=spent) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock, budget=spent) as house, house.working():
         async with house.database.transaction() as tx:
             await tx.execute(
                 "INSERT INTO reservations (id, day, role, backend, tokens, usd, created_at)"
@@ -278,7 +263,7 @@ async def test_a_model_that_is_away_puts_a_run_off(
 ) -> None:
     """What was done before it went away is in view when it is back."""
     model.script(Calls((Use("task", {"action": "list"}),)), Fail(503), done("all done"))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         task = await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -295,7 +280,7 @@ async def test_the_room_knows_what_its_tasks_have_told(
 ) -> None:
     """T-052: the next message comes with it, the one after that does not; lesson 25."""
     model.script(done("249 euros"))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         run = await promise(house, "Price check", check())
         reminder = await promise(house, "Call <event Anna")
         after(clock, "2026-03-02T09:00")
@@ -320,7 +305,7 @@ async def test_messages_that_waited_together_do_not_each_bring_what_a_task_has_t
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:
     """T-052: the first that is asked about brings it."""
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         await promise(house, "Call Anna")
         await house.incoming("one")
         await house.incoming("two")
@@ -341,7 +326,7 @@ async def test_a_result_meant_for_one_person_is_not_told_to_a_group(
 ) -> None:
     """T-013, M-010, F-002: it is kept for whom it was made."""
     model.script(done("a private thing"))
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()
@@ -364,14 +349,14 @@ async def test_a_run_goes_on_after_a_restart_where_it_was(
 ) -> None:
     """T-037, L-068."""
     model.script(Calls((Use("task", {"action": "add", "content": "buy paint"}),)), Hang())
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         await promise(house, "Price check", check())
         after(clock, "2026-03-02T09:00")
         await house.fire()
         async with house.working():
             await model.request_arrived(2)
     model.script(done("249 euros"))
-    async with opened(tmp_path, model, clock) as house, house.working():
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
         assert await house.said(1) == ["249 euros"]
         assert [t.content for t in await house.stores.tasks.listed(None)].count("buy paint") == 1
 
@@ -384,7 +369,7 @@ async def test_a_run_that_three_crashes_interrupted_fails_and_is_told(
     folders = [tmp_path / str(n) for n in range(4)]
     folders[0].mkdir()
     for n, (folder, after_kill) in enumerate(pairwise(folders)):
-        async with opened(folder, model, clock) as house:
+        async with open_with_tools(folder, model, clock) as house:
             if not n:
                 await promise(house, "Price check", check())
                 after(clock, "2026-03-02T09:00")
@@ -392,7 +377,7 @@ async def test_a_run_that_three_crashes_interrupted_fails_and_is_told(
             async with house.working():
                 await model.request_arrived(n + 1)
                 shutil.copytree(folder, after_kill)
-    async with opened(folders[3], model, clock) as house, house.working():
+    async with open_with_tools(folders[3], model, clock) as house, house.working():
         [said] = await house.said(1)
         assert "failed: it was interrupted three times." in said
     assert len(model.requests) == 3
@@ -403,7 +388,7 @@ async def test_stop_ends_the_runs_of_its_room(
 ) -> None:
     """L-023: it is neither a failure nor begun again."""
     model.script(Hang(), done("of the other"))
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         async with house.working():
             task = await promise(house, "Price check", check())
             after(clock, "2026-03-02T09:00")
@@ -430,7 +415,7 @@ async def test_a_task_that_was_deleted_meanwhile_posts_nothing(
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:
     model.script(done("of the other"))
-    async with opened(tmp_path, model, clock) as house:
+    async with open_with_tools(tmp_path, model, clock) as house:
         task = await promise(house, "Price check", check())
         await promise(house, "Another check", check())
         after(clock, "2026-03-02T09:00")
@@ -442,3 +427,152 @@ async def test_a_task_that_was_deleted_meanwhile_posts_nothing(
             ("2026-03-02T08:00", "missed", 0),
             ("2026-03-02T08:00", "done", 0),
         ]
+
+
+async def test_a_model_that_is_away_for_long_does_not_fill_the_conversation_of_a_run(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """Lesson 25: each attempt began with a word of its own."""
+    model.script(*[Fail(503)] * 5, done("all done"))
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        for attempt in range(1, 7):
+            await house.fire()
+            await model.request_arrived(attempt)
+            await house.until(lambda n=attempt: _tried(house, n))  # type: ignore[misc]  # bound now
+            clock.advance(61)
+        assert (await house.spoken())[-1] == "all done"
+    assert [own_words(m["content"]) for m in model.requests[-1].messages[1:]] == ["Start."]
+
+
+async def _tried(house: House, n: int) -> bool:
+    row = await house.one("SELECT count(*) AS n FROM casts WHERE state <> 'running'")
+    return bool(row["n"] >= n)
+
+
+@pytest.mark.parametrize("put_off", [False, True])
+async def test_a_run_of_a_task_of_all_rooms_keeps_what_it_knows_when_its_chat_becomes_a_group(
+    tmp_path: Path, model: ModelServer, clock: FakeClock, put_off: bool
+) -> None:
+    """T-013, T-014, M-010: it read the memory of one person, and went on as if it had not."""
+    model.script(Calls((Use("task", {"action": "list"}),)), *([Fail(503)] if put_off else [Hang()]))
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await promise(house, "Price check", check(), scope=EVERYWHERE)
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(2)
+            if put_off:
+                await house.until(lambda: _tried(house, 1))
+    clock.advance(61)
+    model.script(done("a private thing"))
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await talk(house, ROOM, GROUP_SCOPE)
+        async with house.working():
+            await ended(house)
+        [said] = await house.rows("SELECT meant_for FROM outbox WHERE body LIKE '%private%'")
+        assert said["meant_for"] == f"person:{ANN}"
+
+
+async def test_a_run_that_the_terminal_began_is_ended_by_the_daemon(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-037, T-043: else it waits for the next chat at the terminal, and all that is due later with it."""
+    model.script(Hang())
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await at_terminal(house)
+        await promise(house, "Price check", check(), room=TERMINAL)
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(1)
+    model.script(done("249 euros"))
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await talk(house)
+        house.speaker.elsewhere.add(TERMINAL)
+        async with house.working():
+            await house.fire()
+            assert await house.said(1) == ["249 euros"]
+        assert await occurrences(house) == [("2026-03-02T08:00", "done", 0)]
+
+
+@pytest.mark.parametrize("action", ["pause", "delete", "complete"])
+async def test_a_run_that_fails_after_its_task_was_changed_says_nothing_wrong(
+    tmp_path: Path, model: ModelServer, clock: FakeClock, action: str
+) -> None:
+    """T-050: neither that it was paused by us, nor anything of a deleted task."""
+    model.script(Hang())
+    async with open_with_tools(tmp_path, model, clock) as house:
+        task = await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        async with house.working():
+            await model.request_arrived(1)
+        changed = await do(house, action, task, *(["bought"] if action == "complete" else []))
+    model.script(Fail(400))
+    async with open_with_tools(tmp_path, model, clock) as house:
+        async with house.working():
+            await ended(house)
+        said = await house.spoken()
+        assert "paused it" not in "".join(said)
+        assert len(said) == (0 if action == "delete" else 1)
+        assert (await now(house, task)).status == changed.status
+
+
+@pytest.mark.slow
+async def test_a_run_that_was_interrupted_too_often_is_told_at_once(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """L-068, T-050: not when somebody happens to say something."""
+    model.script(Hang(), Hang(), Hang())
+    async with open_with_tools(tmp_path, model, clock) as house:
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        for times in range(1, 4):
+            async with house.working():
+                await model.request_arrived(times)
+        house.speaker.noted.clear()
+        async with house.working():
+            await ended(house)
+            await house.until(lambda: _spoken_in(house))
+
+
+async def _spoken_in(house: House) -> bool:
+    async with house.database.transaction() as tx:
+        held = await house.conversations.of_room(tx, ROOM)
+    return held is not None and ("speak", held.id) in house.speaker.noted
+
+
+async def test_a_long_result_is_told_in_short_to_the_next_message(
+    tmp_path: Path, model: ModelServer, clock: FakeClock
+) -> None:
+    """T-052, lesson 25: the person was shown all of it; the window of the model is not for that."""
+    model.script(done("word " * 20_000))
+    async with open_with_tools(tmp_path, model, clock) as house, house.working():
+        await promise(house, "Price check", check())
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        await house.said(1)
+        clock.advance(5)
+        await house.incoming("thanks")
+        await house.said(2)
+    assert len(model.requests[-1].last_user) < 10_000
+
+
+async def test_the_next_run_knows_the_last_result_there_was(house: House, clock: FakeClock) -> None:
+    """T-049: that there was nothing to tell in between is none."""
+    run = PlanRequest(
+        schedule_type="daily", at="09:00", execution_mode="autonomous_notify", ai_prompt="Look."
+    )
+    await promise(house, asked=run)
+    for day, result in ((2, "249 euros"), (3, "[NO_ACTION]"), (4, "")):
+        after(clock, f"2026-03-0{day}T09:00")
+        await house.fire()
+        async with house.database.transaction() as tx:
+            [waits] = await house.stores.runs.ready(tx, await house.stores.runs.rooms(tx), 9)
+            if result:
+                await house.stores.runs.done(tx, waits, result, None)
+            else:
+                assert await house.stores.runs.before(tx, waits) == (2, "249 euros")

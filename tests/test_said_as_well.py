@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_forgetting import SCOPE, forget_live, take
-from tests.test_forgetting_messages import forgotten, wrote
-from tests.test_harvest import Picker, facts, harvested, say, talking
-from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
+from tests.world.forgetting import SCOPE, forget_live, forgotten, import_lines, wrote
+from tests.world.harvested import Picker, harvested, harvested_facts, say, talking
 from tests.world.house import open_house
 from tests.world.model import ModelServer
+from tests.world.redacted import take_back
 
 NEVER, CALL = "Never call Ann before ten", "Ann got a call before ten on Monday from Bob"
 PAGE = "# SOUL\n\n# TOOLS\n\n# RULE\n{rules}\n# USER\n"
@@ -39,10 +38,10 @@ async def test_what_another_message_says_otherwise_does_not_keep_what_is_taken_b
         await harvested(house)
         while await house.deliver():
             pass
-        assert [each["text"] for each in await facts(house)] == [fact]
+        assert [each["text"] for each in await harvested_facts(house)] == [fact]
         await take_back(house, ids[0])
         await forgotten(house)
-        assert await facts(house) == []
+        assert await harvested_facts(house) == []
 
 
 async def test_a_bullet_that_a_person_typed_goes_only_if_it_says_just_that(tmp_path: Path) -> None:
@@ -51,7 +50,7 @@ async def test_a_bullet_that_a_person_typed_goes_only_if_it_says_just_that(tmp_p
     async with open_house(tmp_path, None) as house:
         bullets = "".join(f"- {rule}\n" for rule in [*rules, CALL])
         await wrote(house, PAGE.format(rules=bullets), rules[2])
-        await take(house, [f'{{"text": "{CALL}", "scope": "{SCOPE}"}}'])
+        await import_lines(house, [f'{{"text": "{CALL}", "scope": "{SCOPE}"}}'])
         await forget_live(house, "Monday")
         left = "".join(f"- {rule}\n" for rule in rules[:2])
         assert (tmp_path / "core.md").read_text() == PAGE.format(rules=left)

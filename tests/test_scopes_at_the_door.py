@@ -5,63 +5,26 @@ the model is asked, in what the room hears and at the command line.
 """
 
 import asyncio
-import json
 import re
-from collections.abc import Callable
-from itertools import dropwhile
 
 import pytest
 
-from tests.world.bot import Bot
-from tests.world.delegating import done, objective, spawn
-from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
-from tests.world.person import Person
+from tests.world.chats import (
+    FACT,
+    REMEMBER,
+    acting,
+    ask_bot,
+    come_in,
+    handing_out,
+    last_request,
+)
+from tests.world.model import ModelServer, Slow, Text, Use
 from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
 from wintermute.conversation import words
 from wintermute.matrix.outbox import KEPT_BACK
 from wintermute.text import EMPTY_LISTS
 
-FACT = "Ann earns 4711 a month"
-REMEMBER = Use("append_memory", {"entry": FACT})
 PLAN = "Fix the leaking tap"
-Model = Callable[[Seen], Step | None]
-
-
-def acting(**uses: Use) -> Model:
-    """A model that calls a tool at a word of the message, then says what came of it."""
-
-    def choose(seen: Seen) -> Step | None:
-        last = seen.messages[-1]
-        if last["role"] == "tool":
-            return Text(f"it gave: {last['content']}")
-        return next((Calls((use,)) for word, use in uses.items() if word in seen.last_user), None)
-
-    return choose
-
-
-async def ask(person: Person, chat: str, daemon: Bot, text: str) -> str:
-    """What the bot answers in a chat after it was told this; its notices are no answers."""
-    sent = await person.send(chat, text, **{"m.mentions": {"user_ids": [daemon.user_id]}})
-
-    def since() -> list[str]:
-        events = dropwhile(lambda event: event.event_id != sent, person.events(chat))
-        said = (event for event in events if event.sender == daemon.user_id)
-        return [event.body for event in said if event.content.get("msgtype") == "m.text"]
-
-    await person.until(lambda: bool(since()), what=f"an answer to {text!r}")
-    return since()[0]
-
-
-def asked(model: ModelServer) -> str:
-    """The last request, as text."""
-    return json.dumps(model.requests[-1].body, ensure_ascii=False)
-
-
-async def come_in(guest: Person, host: Person, chat: str) -> None:
-    """Come into a chat and say something there."""
-    await host.invite(chat, guest.user_id)
-    await guest.join(chat)
-    await guest.send(chat, "Good evening")
 
 
 async def test_a_private_fact_is_known_in_chats_with_its_person_alone(
@@ -73,11 +36,11 @@ async def test_a_private_fact_is_known_in_chats_with_its_person_alone(
     first, second = [await room(ann, daemon, encrypted=secret) for secret in (True, False)]
     club, bens = await room(ann, daemon, ben, encrypted=True), await room(ben, daemon)
     model.keyed(acting(remember=REMEMBER))
-    assert FACT in await ask(ann, first, daemon, "remember it")
+    assert FACT in await ask_bot(ann, first, daemon, "remember it")
     for who, chat in ((ann, second), (ann, club), (ben, club), (ben, bens)):
-        await ask(who, chat, daemon, "hello")
-        listed = await ask(who, chat, daemon, "/memory")
-        assert (FACT in asked(model), FACT in listed) == (chat == second, chat == second)
+        await ask_bot(who, chat, daemon, "hello")
+        listed = await ask_bot(who, chat, daemon, "/memory")
+        assert (FACT in last_request(model), FACT in listed) == (chat == second, chat == second)
 
 
 @pytest.mark.slow
@@ -89,11 +52,11 @@ async def test_what_a_group_is_told_stays_in_that_group(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     club, team, mine = [await room(ann, daemon, *guests) for guests in ((ben,), (ben,), ())]
     model.keyed(acting(remember=REMEMBER))
-    await ask(ben, club, daemon, "remember it")
-    await ask(ben, club, daemon, "/new")
+    await ask_bot(ben, club, daemon, "remember it")
+    await ask_bot(ben, club, daemon, "/new")
     for chat in (club, team, mine):
-        await ask(ann, chat, daemon, "hello")
-        assert (FACT in asked(model)) == (chat == club)
+        await ask_bot(ann, chat, daemon, "hello")
+        assert (FACT in last_request(model)) == (chat == club)
     assert FACT not in (await daemon.command("memory", "list"))[1]
     assert FACT in (await daemon.command("memory", "list", "--scope", f"room:{club}"))[1]
 
@@ -110,9 +73,9 @@ async def test_the_owners_files_are_read_with_the_owner_alone(
     seen = []
     for who, guests in ((ann, ()), (ann, (ben,)), (ben, ())):
         chat = await room(who, daemon, *guests)
-        given = await ask(who, chat, daemon, "read it")
-        seen.append((FACT in given, "it gave: error: " in given, "is a spy" in asked(model)))
-        assert (FACT in asked(model)) == (FACT in given)
+        given = await ask_bot(who, chat, daemon, "read it")
+        seen.append((FACT in given, "it gave: error: " in given, "is a spy" in last_request(model)))
+        assert (FACT in last_request(model)) == (FACT in given)
     assert seen == [(True, False, True), (False, True, False), (False, True, False)]
 
 
@@ -124,18 +87,20 @@ async def test_a_task_is_seen_and_changed_where_it_belongs(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     mine, again = [await room(ann, daemon) for _ in range(2)]
     club, bens = await room(ann, daemon, ben), await room(ben, daemon)
-    await ask(ann, mine, daemon, f"/remind daily 09:00 {PLAN}")
+    await ask_bot(ann, mine, daemon, f"/remind daily 09:00 {PLAN}")
     [task] = [row["id"] for row in daemon.rows("SELECT id FROM tasks")]
-    assert "I'll remind you" in (await ask(ann, again, daemon, f"/remind daily 09:00 {PLAN}"))
+    assert "I'll remind you" in (await ask_bot(ann, again, daemon, f"/remind daily 09:00 {PLAN}"))
     for who, chat in ((ann, club), (ben, club), (ben, bens)):
-        refused = [await ask(who, chat, daemon, f"/tasks cancel {id_}") for id_ in (task, "task_0")]
+        refused = [
+            await ask_bot(who, chat, daemon, f"/tasks cancel {id_}") for id_ in (task, "task_0")
+        ]
         assert refused == [f"no task {task}", "no task task_0"]
-        assert await ask(who, chat, daemon, "/tasks") == EMPTY_LISTS["tasks"]
-        await ask(who, chat, daemon, "hello")
-        assert PLAN not in asked(model)
-    assert PLAN in await ask(ann, again, daemon, f"/tasks cancel {task}")
-    await ask(ann, mine, daemon, "hello")
-    assert (task in asked(model), PLAN in asked(model)) == (False, True)
+        assert await ask_bot(who, chat, daemon, "/tasks") == EMPTY_LISTS["tasks"]
+        await ask_bot(who, chat, daemon, "hello")
+        assert PLAN not in last_request(model)
+    assert PLAN in await ask_bot(ann, again, daemon, f"/tasks cancel {task}")
+    await ask_bot(ann, mine, daemon, "hello")
+    assert (task in last_request(model), PLAN in last_request(model)) == (False, True)
 
 
 @pytest.mark.slow
@@ -146,13 +111,13 @@ async def test_a_task_of_a_group_is_everybodys_there_and_nobodys_elsewhere(
     ann, ben, eve = await person("ann"), await person("ben"), await person("eve")
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     club, mine = await room(ann, daemon, ben, eve), await room(ann, daemon)
-    made = await ask(ann, club, daemon, f"/remind daily 09:00 {PLAN}")
+    made = await ask_bot(ann, club, daemon, f"/remind daily 09:00 {PLAN}")
     assert "I'll remind this room" in made
-    [task] = re.findall("`([0-9]+)`", await ask(ann, club, daemon, "/tasks"))
-    assert await ask(ann, mine, daemon, "/tasks") == EMPTY_LISTS["tasks"]
+    [task] = re.findall("`([0-9]+)`", await ask_bot(ann, club, daemon, "/tasks"))
+    assert await ask_bot(ann, mine, daemon, "/tasks") == EMPTY_LISTS["tasks"]
     await eve.send(club, f"/tasks cancel {task}")
-    assert PLAN in await ask(ben, club, daemon, "/tasks")
-    assert "Cancelled" in await ask(ben, club, daemon, f"/tasks cancel {task}")
+    assert PLAN in await ask_bot(ben, club, daemon, "/tasks")
+    assert "Cancelled" in await ask_bot(ben, club, daemon, f"/tasks cancel {task}")
     assert not model.requests
 
 
@@ -164,12 +129,12 @@ async def test_a_task_for_all_rooms_is_made_by_the_owner_alone(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     club, bens = await room(ann, daemon, ben), await room(ben, daemon)
     model.keyed(acting(plan=Use("task", {"action": "add", "content": PLAN, "scope": "global"})))
-    assert "only the owner" in await ask(ben, bens, daemon, "plan it")
-    assert "only the owner" in await ask(ben, club, daemon, "plan it")
-    await ask(ben, bens, daemon, "/new")
-    assert "only the owner" not in await ask(ann, club, daemon, "plan it")
-    await ask(ben, bens, daemon, "hello")
-    assert PLAN in asked(model)
+    assert "only the owner" in await ask_bot(ben, bens, daemon, "plan it")
+    assert "only the owner" in await ask_bot(ben, club, daemon, "plan it")
+    await ask_bot(ben, bens, daemon, "/new")
+    assert "only the owner" not in await ask_bot(ann, club, daemon, "plan it")
+    await ask_bot(ben, bens, daemon, "hello")
+    assert PLAN in last_request(model)
 
 
 async def test_an_undo_takes_back_what_was_done_in_its_own_chat(
@@ -180,11 +145,11 @@ async def test_an_undo_takes_back_what_was_done_in_its_own_chat(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     mine, club = await room(ann, daemon), await room(ann, daemon, ben)
     model.keyed(acting(remember=REMEMBER))
-    await ask(ann, mine, daemon, "remember it")
-    assert await ask(ann, club, daemon, "/undo") == "There is nothing to undo here."
-    assert FACT in await ask(ann, mine, daemon, "/memory")
-    assert FACT in await ask(ann, mine, daemon, "/undo")
-    assert await ask(ann, mine, daemon, "/memory") == EMPTY_LISTS["memories"]
+    await ask_bot(ann, mine, daemon, "remember it")
+    assert await ask_bot(ann, club, daemon, "/undo") == "There is nothing to undo here."
+    assert FACT in await ask_bot(ann, mine, daemon, "/memory")
+    assert FACT in await ask_bot(ann, mine, daemon, "/undo")
+    assert await ask_bot(ann, mine, daemon, "/memory") == EMPTY_LISTS["memories"]
 
 
 async def test_status_names_details_to_the_owner_alone(
@@ -197,7 +162,7 @@ async def test_status_names_details_to_the_owner_alone(
         await room(each, daemon, *other) for each, *other in ((ann,), (ann, ben), (ben,))
     ]
     asks = ((ann, mine), (ann, club), (ben, club), (ben, bens))
-    told = [await ask(who, chat, daemon, "/status all") for who, chat in asks]
+    told = [await ask_bot(who, chat, daemon, "/status all") for who, chat in asks]
     assert ["to be sent" in each for each in told] == [True, False, False, False]
     assert all("outbox" in each for each in told)
 
@@ -211,16 +176,16 @@ async def test_who_comes_in_and_who_is_left_find_memories_of_their_own(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     chat = await room(ann, daemon)
     model.keyed(acting(remember=REMEMBER))
-    await ask(ann, chat, daemon, "remember it")
+    await ask_bot(ann, chat, daemon, "remember it")
     await come_in(ben, ann, chat)
-    await ask(ann, chat, daemon, "what do we all know?")  # first it says who can read now
+    await ask_bot(ann, chat, daemon, "what do we all know?")  # first it says who can read now
     await ann.wait_for(chat, lambda m: m.body.startswith("echo:") and "we all know?" in m.body)
-    assert (FACT in asked(model), "remember it" in asked(model)) == (False, False)
-    assert await ask(ben, chat, daemon, "/memory") == EMPTY_LISTS["memories"]
+    assert (FACT in last_request(model), "remember it" in last_request(model)) == (False, False)
+    assert await ask_bot(ben, chat, daemon, "/memory") == EMPTY_LISTS["memories"]
     await ben.leave(chat)
     await ann.until(lambda: ben.user_id not in ann.members(chat))
-    await ask(ann, chat, daemon, "and I alone?")
-    assert (FACT in asked(model), "we all know" in asked(model)) == (True, False)
+    await ask_bot(ann, chat, daemon, "and I alone?")
+    assert (FACT in last_request(model), "we all know" in last_request(model)) == (True, False)
 
 
 async def test_an_answer_is_kept_back_from_somebody_who_came_in_meanwhile(
@@ -234,11 +199,11 @@ async def test_an_answer_is_kept_back_from_somebody_who_came_in_meanwhile(
     await ann.send(chat, "what do I earn?")
     await model.request_arrived(1)
     await come_in(eve, ann, chat)
-    await ask(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
+    await ask_bot(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
     release.set()
     await ann.wait_for(chat, lambda message: message.body == words.JOINED)
-    await ask(ann, chat, daemon, "and now?")
-    assert "what do I earn" not in asked(model)
+    await ask_bot(ann, chat, daemon, "and now?")
+    assert "what do I earn" not in last_request(model)
     assert not [event for event in eve.messages(chat) if FACT in event.body]
 
 
@@ -261,22 +226,6 @@ async def test_an_answer_that_a_crash_interrupted_is_kept_back_from_who_came_in_
     assert not [event for event in ann.messages(chat) if FACT in event.body]
 
 
-def handing_out(release: asyncio.Event) -> Model:
-    """A model that hands out what it is asked to, and says what came back."""
-
-    def choose(seen: Seen) -> Step | None:
-        if objective(seen):
-            return Slow(release, done(f"did {objective(seen)}"))
-        if "<event" in seen.last_user:
-            return Text(f"told: {seen.last_user}")
-        if seen.messages[-1]["role"] == "tool":
-            return Text("under way")
-        wanted = re.search("hand out (.*)", seen.last_user)
-        return Calls((spawn(wanted[1]),)) if wanted else None
-
-    return choose
-
-
 async def test_a_result_comes_back_to_the_chat_that_asked_for_it(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -286,10 +235,10 @@ async def test_a_result_comes_back_to_the_chat_that_asked_for_it(
     mine, club = await room(ann, daemon), await room(ann, daemon, ben)
     model.keyed(handing_out(release))
     for chat, work in ((mine, "the taxes"), (club, "the garden")):
-        assert await ask(ann, chat, daemon, f"hand out {work}") == "under way"
-    assert "the garden" in await ask(ben, club, daemon, "/sessions")
-    assert "the taxes" not in await ask(ben, club, daemon, "/sessions")
-    assert await ask(ann, mine, daemon, "hello") == "echo: hello"
+        assert await ask_bot(ann, chat, daemon, f"hand out {work}") == "under way"
+    assert "the garden" in await ask_bot(ben, club, daemon, "/sessions")
+    assert "the taxes" not in await ask_bot(ben, club, daemon, "/sessions")
+    assert await ask_bot(ann, mine, daemon, "hello") == "echo: hello"
     release.set()
     for chat, work, other in ((mine, "taxes", "garden"), (club, "garden", "taxes")):
         told = await ann.wait_for(chat, lambda message: message.body.startswith("told:"))
@@ -304,15 +253,15 @@ async def test_a_private_result_is_kept_back_when_the_chat_is_a_group_by_then(
     daemon = await bot(ann)
     chat = await room(ann, daemon)
     model.keyed(handing_out(release))
-    await ask(ann, chat, daemon, "hand out the taxes")
+    await ask_bot(ann, chat, daemon, "hand out the taxes")
     await model.request_arrived(3)
     await come_in(eve, ann, chat)
-    await ask(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
+    await ask_bot(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
     release.set()
     await ann.wait_for(chat, lambda message: message.body == KEPT_BACK)
     assert not [event for event in ann.messages(chat) if "did the taxes" in event.body]
-    await ask(ann, chat, daemon, "hello")
-    assert "taxes" not in asked(model)
+    await ask_bot(ann, chat, daemon, "hello")
+    assert "taxes" not in last_request(model)
 
 
 async def test_an_edit_of_what_was_said_in_private_brings_nothing_of_it_before_others(
@@ -327,5 +276,7 @@ async def test_an_edit_of_what_was_said_in_private_brings_nothing_of_it_before_o
     await ann.wait_for_count(chat, daemon.user_id, 1)
     await come_in(ben, ann, chat)
     await ann.edit(chat, said, f"{daemon.user_id}: count to ten")
-    await ask(ann, chat, daemon, "hello")
-    assert not [told for told in (FACT, "remember it", "count to ten") if told in asked(model)]
+    await ask_bot(ann, chat, daemon, "hello")
+    assert not [
+        told for told in (FACT, "remember it", "count to ten") if told in last_request(model)
+    ]

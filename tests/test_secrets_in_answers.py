@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.replay import Recorded, events
-from tests.test_llm_models import HELLO, asking, backend
+from tests.world.asking import HELLO, asking, backend
 from tests.world.listener import Listening
 from tests.world.model import Calls, Events, Fail, ModelServer, Step, Text, Use
 from wintermute.config.secrets import HIDDEN, Redaction, StreamRedactor

@@ -2,17 +2,17 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tests.test_core_update import PAGE, at_work, batch, wish
-from tests.test_folding import FEW, Talk, tell
-from tests.test_harvest import Picker, harvested, say, talking
-from tests.test_tools_stores import ANN, OWNER, SKILL, Desk, desk
-from tests.test_wiki_agents import configured, consolidate
+from tests.world.agents import consolidate_by_agent, with_agent
 from tests.world.clock import HeldClock
+from tests.world.core_pages import PAGE, at_work, batch, wish
+from tests.world.folding import FEW, Summariser, tell_at_once
+from tests.world.forks import tell_in_turn
+from tests.world.harvested import Picker, harvested, say, talking
 from tests.world.house import open_house
 from tests.world.memory import ANN as ANNS
 from tests.world.memory import because, memory_in
@@ -20,12 +20,13 @@ from tests.world.model import ModelServer, Text
 from tests.world.shelf import GARDEN, INDEX, Shelf
 from tests.world.terminal import Terminal
 from tests.world.tidied import open_nights
+from tests.world.toolbox import ANN, OWNER, SKILL, Desk, open_desk
 from wintermute.changes.decisions import Decision
+from wintermute.config.secrets import HIDDEN, Redaction
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import NewFact
 from wintermute.tools.memory import AddSkill
 
-__all__ = ["desk"]
 PROGRAM = Path(__file__).parents[1] / "wintermute"
 KEPT = re.compile(r'\bKept\(\s*(?:\*\()?"(\w+)"')
 STORED = re.compile(
@@ -47,6 +48,13 @@ pytestmark = [
     pytest.mark.breaks("edited core", perhaps=True),
     pytest.mark.breaks("fold", perhaps=True),
 ]
+CANARY = "hunter2-canary"
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with open_desk(tmp_path) as opened:
+        yield opened
 
 
 async def harvest(folder: Path, model: ModelServer) -> str:
@@ -90,9 +98,11 @@ async def core(folder: Path, model: ModelServer) -> str:
 
 async def folds(folder: Path, model: ModelServer) -> str:
     """The summary of what was said long ago."""
-    Talk(model, lambda n: Text(f"They greeted. {LINE}.", usage=None))
+    Summariser(model, lambda n: Text(f"They greeted. {LINE}.", usage=None))
     async with open_house(folder, model.url, context=FEW) as house, house.working():
-        await tell(house, f"a long story, {LINE} " + "word " * 90, "b long story", "c", "/compact")
+        await tell_at_once(
+            house, f"a long story, {LINE} " + "word " * 90, "b long story", "c", "/compact"
+        )
         return json.dumps(await house.rows("SELECT summary FROM folds"))
 
 
@@ -157,8 +167,8 @@ put("meta/Index.md", (store / "meta/Index.md").read_text() + "- [[Wifi]]: {LINE}
 print("{LINE}"); print("{LINE}", file=sys.stderr)
 (pathlib.Path(sys.argv[1]) / "report.md").write_text("{LINE}")
 """
-    configured(terminal, script, "{sleep}")
-    done = consolidate(terminal, shelf.conversation(("user", f"Note: {LINE}")))
+    with_agent(terminal, script, "{sleep}")
+    done = consolidate_by_agent(terminal, shelf.conversation(("user", f"Note: {LINE}")))
     assert done.returncode == 0
     assert f"{SAFE}, ask Bo." in shelf.read(GARDEN)
     assert THEIRS in shelf.read(GARDEN)
@@ -199,3 +209,30 @@ def test_an_import_leaves_out_what_looks_like_a_secret_and_counts_it(terminal: T
         " left out as they look like secrets 2"
     )
     assert SECRET not in terminal.says("memory", "export")
+
+
+async def test_a_secret_in_a_noted_edit_is_hidden(tmp_path: Path, model: ModelServer) -> None:
+    """L-089: in no database row."""
+    async with open_house(tmp_path, model.url, redact=Redaction([CANARY])) as house:
+        event = await house.incoming("old")
+        row = await house.one("SELECT conversation_id FROM inbox")
+        async with house.database.transaction() as tx:
+            await house.stores.edits.note(
+                tx, "$edit", event, row["conversation_id"], "@ann:test", f"it is {CANARY}"
+            )
+        edits = await house.one("SELECT text FROM edits")
+    assert edits["text"] == f"it is {HIDDEN}"
+
+
+async def test_a_secret_in_a_prompt_file_is_in_no_row(tmp_path: Path, model: ModelServer) -> None:
+    """L-089: the recorded prompt is the one that was sent."""
+    async with (
+        open_house(
+            tmp_path, model.url, redact=Redaction([CANARY]), prompt=lambda: f"Key: {CANARY}"
+        ) as house,
+        house.working(),
+    ):
+        await tell_in_turn(house, "hello")
+        rows = [await house.rows(f"SELECT * FROM {table}") for table in ("prompts", "prompt_parts")]
+    assert CANARY not in json.dumps(rows)
+    assert CANARY not in json.dumps(model.requests[0].body)

@@ -9,30 +9,29 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import Bot, meet, said, write_settings
-from tests.world.clock import WITHIN, HeldClock, promptly
+from tests.world.clock import NOON, WITHIN, HeldClock, promptly
 from tests.world.desk import ANN, BOT, POLICY, Desk, at_desk, command
 from tests.world.desk import ROOM as HERE
+from tests.world.duties import is_send
 from tests.world.homeserver import Homeserver
-from tests.world.house import open_thread
+from tests.world.house import ROOM, open_house, open_thread
 from tests.world.model import ModelServer, Slow, Text
-from tests.world.proxy import Action, Answer, Cut, Held, Proxy, Request
-from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.proxy import Action, Answer, Cut, Hang, Held, Proxy, Request
+from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewName, NewPerson, NewRoom
+from tests.world.sending import Sending, happens
 from tests.world.user import MatrixUser, Message
 from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
+from wintermute.mailbox.outbox import Late, Outbox, Outgoing
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.drafts import Drafts
-from wintermute.matrix.outbox import Sender
+from wintermute.matrix.outbox import Sender, events_of
 from wintermute.matrix.speaker import LINGER_SECONDS, MatrixSpeaker
 
 SLOW_DOWN = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
 BROKEN = Answer(500, {"errcode": "M_UNKNOWN", "error": "Internal server error"})
 GATEWAY = Answer(502, b"<html><h1>502 Bad Gateway</h1></html>", {"Content-Type": "text/html"})
-
-
-def is_send(request: Request) -> bool:
-    return request.method == "PUT" and "/send/m.room." in request.path
 
 
 class Faults:
@@ -345,3 +344,88 @@ async def test_what_the_room_forbids_is_kept_and_named_in_status(
     assert "M_FORBIDDEN" in told.body
     await ann.api("PUT", path, levels)
     await ann.wait_for(chat, lambda m: m.body == "echo: say something")
+
+
+class CountedOutbox(Outbox):
+    """Counts how often it is asked who has something to say."""
+
+    looks = 0
+
+    async def conversations_waiting(self) -> list[tuple[str, str]]:
+        self.looks += 1
+        return await super().conversations_waiting()
+
+
+@pytest.mark.slow
+async def test_while_it_closes_the_sender_rests(
+    person: NewPerson, homeserver: Homeserver, proxy: Proxy, fresh: NewName, tmp_path: Path
+) -> None:
+    """L-023: one room waits for the homeserver, and what waits in another keeps nobody busy."""
+    hung = asyncio.Event()
+
+    def hang(request: Request) -> Action:
+        if not is_send(request):
+            return None
+        hung.set()
+        return Hang()
+
+    proxy.before = hang
+    ann = await person("ann")
+    sending = Sending(homeserver, proxy.url, fresh("bot"), tmp_path)
+    chat = await ann.create_room([sending.user_id])
+    async with sending(chat, kind=CountedOutbox) as post, asyncio.TaskGroup() as group:
+        assert isinstance(post.outbox, CountedOutbox)
+        await post.say(chat, "one")
+        await happens(hung)
+        draining = group.create_task(post.sender.drain(0.3))
+        await asyncio.sleep(0)
+        await post.say("!elsewhere", "two")
+        before = post.outbox.looks
+        await draining
+        assert post.outbox.looks - before <= 2
+
+
+async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Path) -> None:
+    """T-043, X-030: what fell due while we were not heard in a room is part of the mark."""
+    async with open_house(tmp_path, None, clock=HeldClock()) as house:
+        async with house.database.transaction() as tx:
+            talk = await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
+            late = Late(NOON, " (was due 08:00)")
+            outbox_id = await house.outbox.enqueue(
+                tx, talk, "tea", kind="event", late=late, meant_for=""
+            )
+        await house.outbox.stuck(outbox_id, "M_FORBIDDEN")
+        async with house.database.transaction() as tx:
+            await house.outbox.relabel(tx, outbox_id, Late(NOON, " (was due 08:00, 2 missed)"), "")
+            await house.outbox.release(tx, ROOM)
+        house.clock.advance(1)  # type: ignore[attr-defined]  # a clock of tests
+        assert await house.deliver() == ["tea (was due 08:00, 2 missed)"]
+
+
+async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> None:
+    """X-011: it can be answered; it is said when its sender is told, or has looked for it."""
+    async with open_house(tmp_path, None) as house:
+        async with house.database.transaction() as tx:
+            talk = await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
+            outbox_id = await house.outbox.enqueue(tx, talk, "tea", kind="event", meant_for="")
+        [part] = await house.outbox.store_parts(outbox_id, [("wm-1", {})], "DEVICE")
+        async with house.database.transaction() as tx:
+            await house.outbox.seen(tx, "wm-1", "$one")
+            await house.outbox.seen(tx, "wm-2", "$two")
+            assert (await house.outbox.sent_event(tx, ROOM, "$one")) is not None
+        assert await house.rows("SELECT 1 FROM outbox WHERE state = 'sent'") == []
+        assert await house.next_outgoing() is not None
+        await house.outbox.sent(part, "$one")
+        async with house.database.transaction() as tx:
+            await house.outbox.seen(tx, "wm-1", "$forged")
+        [sent] = await house.rows("SELECT event_id FROM outbox_parts WHERE state = 'sent'")
+        assert sent == {"event_id": "$one"}
+
+
+def test_a_reminder_shows_as_it_was_written() -> None:
+    """T-046: no mark of Markdown is lost in it."""
+    late = Late(NOON, " (was due 09:00)")
+    row = Outgoing(1, "out_1", ROOM, "event", "⏰ Cut 2*3*4 <b>boards</b>", late)
+    [(_, content)] = events_of(row)
+    assert content["body"] == row.body
+    assert "formatted_body" not in content

@@ -8,7 +8,7 @@ import pytest
 from tests.hosted_servers import HOSTED
 from tests.leaked_markup import LEAKED
 from tests.servers import LOCAL, Sent
-from tests.test_llm_models import backend
+from tests.world.asking import backend
 from tests.world.model import Fail, Garbage, ModelServer, Step
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint

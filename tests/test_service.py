@@ -6,12 +6,10 @@ import itertools
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,6 +27,7 @@ from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Hang, Held, Proxy, Request, pass_before
 from tests.world.scene import HasAccount, NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.units import merged, python_of_a_service
 from tests.world.warm import Interpreter
 from wintermute.cli.main import VERBS
 from wintermute.daemon import DRAIN_SECONDS
@@ -95,15 +94,6 @@ class Systemd:
     async def _next(self) -> None:
         datagram = await asyncio.get_running_loop().sock_recv(self._socket, LONGEST)
         self.heard.append(datagram.decode().splitlines())
-
-
-def python_of_a_service(folder: Path, **environment: str) -> str:
-    """A Python whose programs find this environment, as systemd would set it."""
-    script = folder / "python"
-    settings = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
-    script.write_text(f'#!/bin/sh\nexec env {" ".join(settings)} {sys.executable} "$@"\n')
-    script.chmod(0o755)
-    return str(script)
 
 
 async def expects_an_answer(person: Person, room: str, text: str) -> None:
@@ -285,13 +275,6 @@ async def test_a_configuration_that_is_wrong_changes_nothing(
         await expects_an_answer(ann, chat, f"{n}")
     assert not any("Traceback" in line for line in daemon.log)
     assert await daemon.stop() == 0
-
-
-def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    for name, value in changes.items():
-        both = isinstance(value, dict) and isinstance(content.get(name), dict)
-        content[name] = content[name] | value if both else value
-    return content
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from nio.crypto.sessions import InboundGroupSession, OlmAccount, OutboundGroupSession
 
-from tests.test_lying_homeserver import undecryptable
-from tests.test_whose_device import answered, notices, states, until
 from tests.world.bot import Bot
+from tests.world.chats import echoed_each, inbox_states, notices, undecryptable
+from tests.world.clock import until
 from tests.world.forger import Forger, Json
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
@@ -77,7 +77,7 @@ async def test_a_session_that_somebody_else_sent_first_does_not_hide_its_owners(
     await give(eve, daemon, key)
     await heard(daemon, eve, key)
     await ann.send(chat, "one", **us)
-    await until(lambda: states(daemon).count("locked") == 1)
+    await until(lambda: inbox_states(daemon).count("locked") == 1)
     await daemon.restart()
     assert undecryptable(daemon) == 1
     await give(ann, daemon, key)
@@ -131,7 +131,7 @@ async def test_a_copy_that_comes_later_replaces_nothing_and_a_message_is_taken_o
     assert forger.all_shown
     said = [m.body.split()[-1] for m in ann.messages(chat, daemon.user_id) if "echo" in m.body]
     assert said == ["three", "four", "one", "two", "five"]
-    assert states(daemon).count("locked") == 2
+    assert inbox_states(daemon).count("locked") == 2
 
 
 @pytest.mark.slow
@@ -143,13 +143,13 @@ async def test_a_client_that_names_no_device_is_answered_and_told_why_it_is_not(
     daemon = await bot(ann, via=proxy.url)
     Forger.at(proxy).change = stripped
     chat = await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     await ann.refuse_unverified(True)
     await ann.send(chat, "two")
     told = await ann.wait_for(chat, lambda m: "cannot read" in m.body)
     assert told.body == WITHHELD["m.unverified"].format(sender=ann.user_id)
     await ann.refuse_unverified(False)
-    await answered(ann, chat, "three")
+    await echoed_each(ann, chat, "three")
 
 
 def test_an_encrypted_event_need_not_name_its_device_nor_is_it_lost_if_it_names_nonsense() -> None:

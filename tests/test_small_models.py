@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.test_config import GOOD, problem, read
-from tests.test_runs import LIMITS, check, ended
 from tests.world.clock import FakeClock
+from tests.world.configuration import GOOD, configuration, problem
 from tests.world.delegating import behave, call, done
 from tests.world.house import PROMPTS, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
-from tests.world.promised import MORNING, after, promise
+from tests.world.promised import LIMITS, MORNING, after, check, ended, promise
 from wintermute.config.schema import Backend
 from wintermute.conversation.toolbox import Accepted, Toolbox
 from wintermute.ids import new_id
@@ -60,7 +59,7 @@ def test_a_layout_that_is_none_is_told_the_two_and_the_nearest(tmp_path: Path) -
 def test_a_small_first_model_neither_greets_nor_delegates_unless_that_is_written(
     tmp_path: Path, text: str, greets: bool, levels: int
 ) -> None:
-    config = read(tmp_path, text)
+    config = configuration(tmp_path, text)
     assert (config.opening.enabled, config.levels) == (greets, levels)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_fallback_keys import ours
-from tests.test_login import mode
-from tests.world.bot import Bot, said
+from tests.world.bot import said
+from tests.world.files import mode
 from tests.world.homeserver import Homeserver, Login
+from tests.world.logins import SOFT, expire, kept_login, with_token
 from tests.world.model import ModelServer, Text
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom, Scene
@@ -22,35 +22,12 @@ from wintermute.matrix.http import RenewingClient, call
 from wintermute.matrix.kept_login import Session, load, save
 from wintermute.matrix.login import renewed
 
-SOFT = Answer(401, {"errcode": "M_UNKNOWN_TOKEN", "error": "expired", "soft_logout": True})
 HARD = Answer(401, {"errcode": "M_UNKNOWN_TOKEN", "error": "unknown"})
 EITHER = pytest.mark.parametrize("refusal", [SOFT, HARD], ids=["soft logout", "token ended"])
 SESSION = Session("@bot:test", "BOTDEVICE", "old token", "a pickle key")
 MATRIX = Matrix(
     homeserver="", user_id=SESSION.user_id, owner="@ann:test", password=Secret("open sesame")
 )
-
-
-def expire(proxy: Proxy, refusal: Answer = SOFT) -> None:
-    """The login is good for nothing until there is a new one."""
-
-    def refuse(request: Request) -> Action:
-        return None if request.path.endswith("/login") else refusal
-
-    def let_in(request: Request, status: int, _body: bytes) -> Action:
-        if request.method == "POST" and request.path.endswith("/login") and status == 200:
-            proxy.before = pass_before
-        return None
-
-    proxy.before, proxy.after = refuse, let_in
-
-
-def with_token(daemon: Bot, token: str) -> None:
-    """Configure a token in the place of the password."""
-    settings = json.loads(daemon.config.read_text())
-    settings["matrix"] |= {"access_token": {"file": "token"}, "password": None}
-    (daemon.config.parent / "token").write_text(token)
-    daemon.config.write_text(json.dumps(settings))
 
 
 @pytest.mark.slow
@@ -69,11 +46,11 @@ async def test_the_same_device_logs_in_again_by_itself_and_goes_on(
     chat = await room(ann, daemon, encrypted=True)
     await ann.send(chat, "one")
     await ann.wait_for(chat, lambda m: m.body == "echo: one")
-    before, pid = ours(daemon), daemon.pid
+    before, pid = kept_login(daemon), daemon.pid
     expire(proxy, refusal)
     await ann.send(chat, "two")
     await ann.wait_for(chat, lambda m: m.body == "echo: two")
-    after = ours(daemon)
+    after = kept_login(daemon)
     assert {**before, "access_token": after["access_token"]} == after
     assert after["access_token"] != before["access_token"]
     assert mode(daemon.data / "matrix" / "session.json") == 0o600
@@ -99,7 +76,7 @@ async def test_a_new_token_is_hidden_in_the_log(
         if n:
             expire(proxy)
             await daemon.logged("login renewed")
-        token = ours(daemon)["access_token"]
+        token = kept_login(daemon)["access_token"]
         told = {"errcode": "M_UNKNOWN", "error": f"try {n}: who has {token}?"}
         proxy.before = lambda r, told=told: Answer(403, told) if r.path.endswith("/sync") else None  # type: ignore[misc]  # mypy sees no default
         await daemon.logged(f"try {n}: who has")
@@ -124,7 +101,7 @@ async def test_without_a_password_it_ends_with_words_that_throw_no_keys_away(
     await ann.send(chat, "one")
     await ann.wait_for(chat, lambda m: m.body == "echo: one")
     assert await daemon.stop() == 0
-    login = ours(daemon)
+    login = kept_login(daemon)
     with_token(daemon, login["access_token"])
     await daemon.start()
     expire(proxy, refusal)
@@ -149,7 +126,7 @@ async def test_without_a_password_it_ends_with_words_that_throw_no_keys_away(
     with_token(daemon, fresh.access_token)
     await daemon.start()
     await ann.wait_for(chat, lambda m: m.body == "echo: two")
-    assert ours(daemon) == {**login, "access_token": fresh.access_token}
+    assert kept_login(daemon) == {**login, "access_token": fresh.access_token}
 
 
 @pytest.fixture
@@ -283,13 +260,13 @@ async def test_a_homeserver_whose_sessions_end_after_a_while(
     ):
         daemon = await scene.bot(ann)
         chat = await scene.room(ann, daemon, encrypted=True)
-        first = ours(daemon)
+        first = kept_login(daemon)
         for n in range(8):
             await ann.send(chat, f"word {n}")
             await ann.wait_for(chat, lambda m, n=n: m.body == f"echo: word {n}")  # type: ignore[misc]  # mypy sees no default
             await asyncio.sleep(1)
         renewals = [line for line in daemon.log if "login renewed" in line]
         assert renewals
-        assert ours(daemon)["device_id"] == first["device_id"]
+        assert kept_login(daemon)["device_id"] == first["device_id"]
         answered = await said(ann, chat, daemon.user_id)
         assert answered == [f"echo: word {n}" for n in range(8)]

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from tests.test_harvest import BEN, Picker, harvested, say, talking
-from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
 from tests.world.delegating import until
+from tests.world.harvested import BEN, Picker, harvested, say, status_line, talking
 from tests.world.house import ROOM, House
 from tests.world.model import ModelServer, Text
+from tests.world.redacted import take_back
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
 from wintermute.config.schema import BudgetSettings, MemoryHarvest
@@ -24,14 +24,6 @@ class OneSlot(Models):
 
     async def wants_quiet(self, role: str) -> bool:
         return role in ("harvest", "reconstruction")
-
-
-async def line(house: House, name: str, **about: str) -> str:
-    """What `/status` says of one thing; "" where it says nothing."""
-    before = len(await house.spoken())
-    await house.incoming("/status all", **about)  # type: ignore[arg-type]  # texts, of which origin is one
-    told = (await house.said(before + 1))[-1].splitlines()
-    return next((each for each in told if each.startswith(f"- **{name}**")), "")
 
 
 async def looked(house: House, sql: str, clock: HeldClock | None = None) -> None:
@@ -54,15 +46,15 @@ async def test_it_tells_what_was_read_last_and_how_many_wait(
     picker, clock = Picker(model), HeldClock()
     picker.picks(f"Ann has been to {CANARY}.", "Ann likes tea.")
     async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
-        assert await line(house, "learning") == ""
+        assert await status_line(house, "learning") == ""
         await say(house, [f"I have been to {CANARY}, and I like tea"])
         await harvested(house)
-        told = await line(house, "learning")
+        told = await status_line(house, "learning")
         assert told == (
             "- **learning** (ok): 2 memories to be merged with the others; last read"
             f" 2026-05-04 14:00, {ROOM}: 2 memories picked up"
         )
-        others = await line(house, "learning", origin="other", sender=BEN)
+        others = await status_line(house, "learning", origin="other", sender=BEN)
         assert others == "- **learning**: ok"
 
 
@@ -72,7 +64,7 @@ async def test_it_tells_for_what_work_waits(tmp_path: Path, model: ModelServer) 
     async with talking(tmp_path, model, clock, harvest=OFTEN, models_type=OneSlot) as house:
         await say(house, ["I like tea"])
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'harvest' AND waits_for <> ''")
-        assert await line(house, "learning") == (
+        assert await status_line(house, "learning") == (
             "- **learning** (ok): looking for memories waits until 2026-05-04 20:00: models are"
             " asked for this at night, or after six quiet hours"
         )
@@ -86,7 +78,7 @@ async def test_it_tells_that_the_budget_is_spent(tmp_path: Path, model: ModelSer
     async with talking(tmp_path, model, HeldClock(), harvest=OFTEN, budget=budget) as house:
         await say(house, ["I like tea"])
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'harvest' AND waits_for <> ''")
-        assert await line(house, "learning") == (
+        assert await status_line(house, "learning") == (
             "- **learning** (ok): looking for memories waits until 2026-05-05 00:00: the budget"
             " of the day is spent"
         )
@@ -108,8 +100,8 @@ async def test_refused_answers_are_counted_and_a_stop_is_told_once(
             "I couldn't look for memories in your messages: it failed three times. I'll try again after the next"
             " restart; `/status` has details."
         ]
-        assert "1 stopped: harvest of" in await line(house, "jobs")
-        learning = await line(house, "learning")
+        assert "1 stopped: harvest of" in await status_line(house, "jobs")
+        learning = await status_line(house, "learning")
         assert "3 answers of models refused, the last 2026-05-0" in learning
         assert learning.endswith("(harvest): something in it does not belong there")
         await say(house, ["and coffee"])
@@ -122,8 +114,8 @@ async def test_refused_answers_are_counted_and_a_stop_is_told_once(
     picker.usual = lambda: Text('{"contents": []}')
     async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
         await harvested(house)
-        assert await line(house, "jobs") == ""
-        assert "3 answers of models refused, the last" in await line(house, "learning")
+        assert await status_line(house, "jobs") == ""
+        assert "3 answers of models refused, the last" in await status_line(house, "learning")
 
 
 async def test_what_is_left_of_a_forgetting_is_told(tmp_path: Path, model: ModelServer) -> None:
@@ -134,7 +126,7 @@ async def test_what_is_left_of_a_forgetting_is_told(tmp_path: Path, model: Model
         await harvested(house)
         await take_back(house, *said)
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'scrub' AND waits_for <> ''")
-        assert await line(house, "forgetting") == (
+        assert await status_line(house, "forgetting") == (
             "- **forgetting** (ok): erased; the file of the database is cleaned after a minute without messages"
         )
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.test_sending import is_send
 from tests.world.bot import Bot, said
 from tests.world.clock import promptly
+from tests.world.duties import is_send
 from tests.world.model import Hang as Silence
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Hang, Proxy, Request, pass_before

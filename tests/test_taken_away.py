@@ -6,13 +6,13 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.test_kill_drafts import PARTS, arm
-from tests.test_who_reads import slip_in, slip_out
 from tests.world.bot import Bot
+from tests.world.chats import slip_in, slip_out
 from tests.world.clock import WITHIN
 from tests.world.copied import copied, echoed, heard, put_back
 from tests.world.copied import talk as chatted
 from tests.world.drafts import GrowingTalk
+from tests.world.killing import PARTS, kill_at_send
 from tests.world.model import Drip, ModelServer, Reads, Text
 from tests.world.proxy import Action, Answer, Held, Proxy, Request, pass_before
 from tests.world.scene import Scene
@@ -231,14 +231,14 @@ async def test_a_kill_while_something_is_taken_away_leaves_none_of_it(
     daemon = talk.daemon
     for number, phase in ((1, "before"), (1, "after"), (2, "before"), (2, "after")):
         shown = await grown(talk, edits=2)
-        arm(proxy, daemon, number, phase, "/redact/")
+        kill_at_send(proxy, daemon, number, phase, "/redact/")
         await talk.person.redact(talk.chat, talk.asked)
         assert await daemon.ended() == -signal.SIGKILL
         assert await left_of(talk, shown.event_id), (number, phase)
         await daemon.start()
         await nothing_left(talk, shown.event_id)
     talk.begin(Drip(WORDS))
-    arm(proxy, daemon, 1, "after")  # nothing here knows that the draft is in its room
+    kill_at_send(proxy, daemon, 1, "after")  # nothing here knows that the draft is in its room
     asked = await talk.person.send(talk.chat, "in flight")
     assert await daemon.ended() == -signal.SIGKILL
     await talk.person.redact(talk.chat, asked)

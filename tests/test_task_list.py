@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.test_remind import BEN, GROUP, IN_GROUP, ask
-from tests.world.house import ANN, HeldClock, House, open_house
-from tests.world.promised import do, now, promise
+from tests.world.house import ANN, ROOM, HeldClock, House, open_house
+from tests.world.promised import BY_BEN, GROUP, IN_GROUP, ask, do, now, promise
+from tests.world.promised import promise as task_of
 from wintermute.commands.tasks import HELD, VERBS
 from wintermute.tasks.schedules import NOTHING, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task
@@ -188,7 +188,7 @@ async def test_an_id_of_another_room_is_unknown(house: House, verb: str) -> None
     assert await act(house, verb, ours) == "no task ID"
     assert await act(house, verb, ours, **OTHER) == "no task ID"
     assert await act(house, verb, mine, **IN_GROUP) == "no task ID"
-    bens: dict[str, Any] = {"room": "!ben:test", **BEN}
+    bens: dict[str, Any] = {"room": "!ben:test", **BY_BEN}
     assert await act(house, verb, mine, **bens) == "no task ID"
     assert await shown(house, **bens) == [EMPTY_LISTS["tasks"]]
     assert [await now(house, mine), await now(house, ours)] == before
@@ -204,7 +204,7 @@ async def test_what_is_shown_everywhere_is_changed_by_the_owner_alone(
     if verb == "resume":
         await do(house, "pause", task)
     before = await now(house, task)
-    assert "only the owner" in await act(house, verb, task, **IN_GROUP, **BEN)
+    assert "only the owner" in await act(house, verb, task, **IN_GROUP, **BY_BEN)
     assert await now(house, task) == before
     assert "only the owner" not in await act(house, verb, task, **IN_GROUP)
 
@@ -365,3 +365,23 @@ async def test_every_change_is_on_record_with_its_message(house: House) -> None:
     assert newest is not None
     assert newest.cause == "command"
     assert newest.changes[0].evidence == (event["event_id"],)
+
+
+@pytest.mark.parametrize("form", ["`{}`", "{}.", "({})", "#{}", "{}"])
+async def test_an_id_is_taken_as_people_copy_it(house: House, form: str) -> None:
+    """T-009: with what stands around it; a slip gets a hint."""
+    task = await task_of(house, "tea", NOTHING, room=ROOM)
+    for wanted in (form.format(task.id), form.format(task.id.upper())):
+        assert await ask(house, f"/tasks pause {wanted}") == "Paused until `/tasks resume 1`: tea"
+        assert await ask(house, f"/tasks resume {wanted}") == "Active again: tea"
+    slip = task.id[:-1] + ("0" if task.id[-1] != "0" else "1")
+    assert f"did you mean {task.id}?" in await ask(house, f"/tasks DONE {form.format(slip)}")
+
+
+async def test_undo_says_what_a_task_is_again(house: House) -> None:
+    """T-063: "as it was before" tells nobody whether it is still to be done."""
+    task = await task_of(house, "tea", NOTHING, room=ROOM)
+    for verb, before in (("pause", "active"), ("done", "active"), ("cancel", None)):
+        await ask(house, f"/tasks {verb} {task.id}")
+        said = f"the task is {before} again: tea" if before else "the task is back: tea"
+        assert await ask(house, "/undo") == f"- {said}"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_group_lines import begin, line
-from tests.test_random_streams import content_in, in_bytes, seen
 from tests.world.clock import FakeClock
+from tests.world.groups import begin_group, group_line
 from tests.world.house import ROOM, Gate, open_house
 from tests.world.model import ModelServer, Text
+from tests.world.streams import content_in, in_bytes, shown_after
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.failures import Empty
 from wintermute.llm.wire import Answer, Gathering
@@ -84,10 +84,10 @@ def answer(text: str, view: CallContext | None = None, *, spells: bool = False) 
     shown, drafts, ids = "", list[str](), itertools.count()
     for byte in in_bytes(content_in([text])):
         gathering.feed(byte)
-        shown = seen(gathering, shown)
+        shown = shown_after(gathering, shown)
         drafts.append(shown)
     found = gathering.answer(lambda prefix: f"{prefix}_{next(ids)}")
-    assert seen(gathering, shown).strip() == found.text.strip()
+    assert shown_after(gathering, shown).strip() == found.text.strip()
     assert all(found.text.startswith(draft.rstrip()) for draft in drafts)
     return found
 
@@ -212,9 +212,9 @@ async def test_in_a_cast_with_words_of_others_a_call_behind_a_sentence_is_text(
     clock, gate, text = FakeClock(), Gate(), f"So.\n{ECHO}"
     model.script(Text(text), Text(ECHO), Text("seen"))
     async with open_house(tmp_path, model.url, clock=clock, gates=[gate]) as house, house.working():
-        await begin(house, clock)
+        await begin_group(house, clock)
         for n, said in enumerate((text, "seen")):
-            await line(house, "let us see")
+            await group_line(house, "let us see")
             await house.incoming(f"go {n}", scope=f"room:{ROOM}")
             assert (await house.said(n + 1))[n] == said
             assert len(gate.taken) == n

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.test_promises_at_the_door import planning
-from tests.test_redactions import take_back
-from tests.test_who_reads import down_for_sends, encrypted_or_not, slip_in, slip_out, until
 from tests.tiers import tiered
+from tests.world.chats import down_for_sends, encrypted_or_not, planning, slip_in, slip_out
+from tests.world.clock import until
 from tests.world.drafts import WORDS, GrowingTalk
 from tests.world.forger import Forger
 from tests.world.house import ANN, ROOM, House, open_house, open_thread
 from tests.world.model import Drip, ModelServer, Slow, Step, Text
 from tests.world.person import Person
 from tests.world.proxy import Proxy, pass_before
+from tests.world.redacted import take_back
 from tests.world.scene import JS, NIO, NewBot, NewPerson, NewRoom, Scene
 from tests.world.upgrades import upgrade
 from tests.world.user import Message, under

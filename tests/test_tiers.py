@@ -12,9 +12,9 @@ from typing import Literal
 
 import pytest
 
-from tests.test_demo import descendants, survivors
 from tests.tiers import is_too_long, seconds_of_files
 from tests.world.homeserver import free_port
+from tests.world.processes import descendants, survivors
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]

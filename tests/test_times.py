@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.test_remind import ask
 from tests.world.house import ANN, PROMPTS, HeldClock, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.promised import ask
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
 from wintermute.tasks.parse import timed

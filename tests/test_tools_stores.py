@@ -2,91 +2,27 @@
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.world.clock import NOON, FakeClock
-from tests.world.schema import open_migrated
-from wintermute.changes.change_sets import ChangeSets
-from wintermute.changes.placing import Placing
+from tests.world.toolbox import ANN, BEN, OWNER, ROOM, SKILL, Desk, open_desk
 from wintermute.clock import SystemClock
-from wintermute.conversation.toolbox import Accepted, Caller, Rejected, Toolbox
-from wintermute.db import Database
+from wintermute.conversation.toolbox import Accepted, Rejected, Toolbox
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.jobs import Jobs
-from wintermute.loom.casts import Casts
-from wintermute.loom.conversations import Conversations
-from wintermute.memory.facts import Facts
 from wintermute.messages import Call, Json, Origin
-from wintermute.owner import Owner
-from wintermute.skills.skills import Skills, skill_items
-from wintermute.tasks.tasks import Tasks
 from wintermute.tools.memory import AddSkill, AppendMemory
 from wintermute.tools.task import TaskTool
 
-OWNER = Owner("@ann:test")
-ANN, BEN, ROOM = OWNER.scope, "person:@ben:test", "room:!kitchen:test"
 FIELDS = {"id", "priority", "status", "content", "schedule", "next_due", "scope"}
-SKILL = {"skill_name": "tea", "summary": "Making tea", "documentation": "Boil water."}
-
-
-@dataclass(frozen=True)
-class Desk:
-    """All stores in one folder; @ann:test is the owner. Each scope has its conversation."""
-
-    database: Database
-    folder: Path
-    tasks: Tasks
-    skills: Skills
-    facts: Facts
-    casts: Casts
-    changes: ChangeSets
-    callers: dict[str, Caller]
-
-    def caller(self, scope: str, origin: Origin | None = None) -> Caller:
-        usual: Origin = "owner" if scope == ANN else "other"
-        return replace(self.callers[scope], origin=origin or usual)
-
-    async def task(self, action: str, scope: str = ANN, **args: Any) -> Any:
-        """The result of a call from that scope, by the person who talks there."""
-        return await self.call(self.caller(scope), {"action": action, **args})
-
-    async def call(self, caller: Caller, args: Json) -> Any:
-        async with self.database.transaction() as tx:
-            return await TaskTool(self.tasks).change(tx, caller, args)
-
-    async def remember(self, scope: str, **args: Any) -> Any:
-        async with self.database.transaction() as tx:
-            jobs = Jobs(SystemClock(), new_id)
-            return await AppendMemory(self.facts, self.casts, jobs).change(
-                tx, self.caller(scope), args
-            )
 
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with open_migrated(tmp_path / "w.db") as database:
-        clock = FakeClock()
-        conversations = Conversations(database, clock, new_id)
-        casts = Casts(database, clock, new_id)
-        callers = {}
-        for scope in (ANN, BEN, ROOM):
-            async with database.transaction() as tx:
-                conversation = await conversations.in_room(tx, f"!{scope}", scope)
-                branch = await conversations.current_branch(tx, conversation)
-                cast = await casts.start(tx, branch, f"${scope}", "hello", "other", {})
-            callers[scope] = Caller(conversation, scope, cast.id, "other", f"${scope}", NOON)
-        changes = ChangeSets(database, clock, new_id)
-        tasks = Tasks(database, changes, clock, new_id, OWNER, "Europe/Berlin")
-        folder = tmp_path / "skills"
-        placing = Placing(database, changes, {"skill": skill_items(folder)}, tmp_path)
-        skills = Skills(folder, database, changes, placing, ANN)
-        facts = Facts(database, changes, clock, new_id)
-        yield Desk(database, tmp_path, tasks, skills, facts, casts, changes, callers)
+    async with open_desk(tmp_path) as opened:
+        yield opened
 
 
 async def test_one_tool_does_all_that_tasks_need(desk: Desk) -> None:

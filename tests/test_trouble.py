@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_history import row
-from tests.test_llm_models import DEAD
+from tests.world.asking import DEAD
 from tests.world.clock import SYSTEM, WITHIN, FakeClock, HeldClock, promptly
+from tests.world.histories import waiting_row
 from tests.world.house import ROOM, Gate, House, open_house
 from tests.world.model import (
     Calls,
@@ -25,31 +25,12 @@ from tests.world.model import (
     Text,
     Use,
 )
+from tests.world.trouble import LONG, POISON, poisoned, seconds_pass
 from wintermute.conversation.state import Stop
 from wintermute.conversation.trouble import Failing, next_step
 from wintermute.conversation.trouble import TroubleStep as Next
 from wintermute.conversation.words import BACK, BROKEN_OFF
 from wintermute.loom.records import Wards
-
-POISON = "poison"
-LONG = Wards(10, 900, 10_000, require_done=False)
-
-
-def poisoned(seen: Seen) -> Step | None:
-    """One message fails, whatever else is asked."""
-    return Fail(500) if POISON in seen.last_user else None
-
-
-async def seconds_pass(house: House, clock: HeldClock, seconds: int) -> None:
-    """A few at a time, and each only when what the last ones brought is done."""
-
-    async def nothing_under_way() -> bool:
-        return not await house.rows("SELECT 1 FROM inbox WHERE state = 'casting'")
-
-    for _ in range(0, seconds, 5):
-        await clock.move(5)
-        await asyncio.sleep(0.05)
-        await house.until(nothing_under_way)
 
 
 async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
@@ -197,7 +178,7 @@ async def test_a_message_that_brings_its_server_down_is_given_up(tmp_path: Path)
 
 
 def failing(**known: object) -> Failing:
-    base = Failing(row(seq=1), Stop(), 0.0, "why", unreachable=False)
+    base = Failing(waiting_row(seq=1), Stop(), 0.0, "why", unreachable=False)
     return Failing(**{**{name: getattr(base, name) for name in base.__slots__}, **known})
 
 

@@ -5,22 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_llm_models import DEAD, backend
-from tests.test_trouble import LONG, POISON, poisoned, seconds_pass
+from tests.world.asking import DEAD, backend, gone
 from tests.world.clock import SYSTEM, WITHIN, HeldClock, promptly
 from tests.world.house import open_house
 from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Seen, Step
+from tests.world.trouble import LONG, POISON, poisoned, seconds_pass
 from wintermute.config.schema import Llm, Roles
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Inbox, Waiting
 
 OTHER = "!other"
-
-
-async def gone() -> tuple[int, str]:
-    """The port and address of a server that is not there."""
-    async with ModelServer() as server:
-        return server.port, server.url
 
 
 @pytest.mark.slow

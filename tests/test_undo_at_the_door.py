@@ -6,14 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_memory_beside import beside
-from tests.test_memory_switches import keep_by
-from tests.test_reconstruction import LYON, ROME, answer
-from tests.test_ten_steps import SCOPE, SINCE, VEGETARIAN, Chat, chat, soon
 from tests.world.house import PROMPTS, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.reconstructed import (
+    LYON,
+    ROME,
+    SCOPE,
+    SINCE,
+    VEGETARIAN,
+    Chat,
+    chat,
+    reconstruction,
+    soon,
+)
 from tests.world.request_rules import is_for_core
-from tests.world.terminal import Terminal
+from tests.world.terminal import Terminal, beside, keep_by
 from wintermute.changes.change_sets import Reason
 from wintermute.commands.chat import NOTHING_TO_CONFIRM
 from wintermute.config.schema import Memory, MemoryHarvest
@@ -38,10 +45,10 @@ async def merged_twice(talk: Chat) -> None:
     """What was told is merged, and that with what is told next."""
     await talk.known(CHESS)
     await talk.told(TENNIS)
-    await talk.worked(answer(FIRST))
+    await talk.worked(reconstruction(FIRST))
     assert await talk.remembered() == [FIRST]
     await talk.told(MONDAYS)
-    await talk.worked(answer(SECOND))
+    await talk.worked(reconstruction(SECOND))
     assert await talk.remembered() == [SECOND]
 
 
@@ -88,11 +95,11 @@ async def test_an_undo_of_what_was_ended_since_takes_the_end_back_first(tmp_path
     async with chat(tmp_path) as talk:
         await talk.known(LYON)
         await talk.told("Ann lives with Rex in Lyon")
-        await talk.worked(answer(lives))
+        await talk.worked(reconstruction(lives))
         assert await talk.remembered() == [lives]
         first = (await sets(talk, "reconstruction"))[-1]
         await talk.told(ROME)
-        await talk.worked(answer(over))
+        await talk.worked(reconstruction(over))
         assert await talk.remembered() == [over]
         said = await talk.says(f"/undo {first}")
         assert f"merged since: the memory is gone again: {over}" in said
@@ -126,7 +133,7 @@ async def test_what_somebody_changed_since_stays_and_is_told_with_why(tmp_path: 
     async with chat(tmp_path) as talk:
         await talk.known(VEGETARIAN)
         await talk.told(SINCE)
-        await talk.worked(answer(f"{SINCE}, says she"))
+        await talk.worked(reconstruction(f"{SINCE}, says she"))
         facts, now = talk.house.stores.facts, talk.clock.now()
         [fact] = await facts.live(SCOPE)
         async with talk.house.database.transaction() as tx:
@@ -209,7 +216,7 @@ async def test_a_change_of_the_core_is_taken_back_and_a_hand_edit_since_stays(
         talk.model.keyed(choose)
         await talk.known(VEGETARIAN)
         await talk.told(SINCE)
-        await talk.worked(answer(SINCE))
+        await talk.worked(reconstruction(SINCE))
         talk.house.runner.ring(CORE)
 
         async def written() -> bool:
@@ -304,7 +311,7 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
         keeps_on(page, talk, (SECOND, FIRST))
         await talk.known(CHESS)
         await talk.told(TENNIS)
-        await talk.worked(answer(FIRST))
+        await talk.worked(reconstruction(FIRST))
         await looked(talk, 2)
         page.write_text(page.read_text().replace("- calm", "- calm and brief"))
         assert f"the memory is gone again: {TENNIS}" in await talk.says("/undo")
@@ -314,7 +321,7 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
         assert done.returncode == 0, done
         await talk.told(TENNIS)
         await talk.told(MONDAYS)
-        await talk.worked(answer(SECOND, cat))
+        await talk.worked(reconstruction(SECOND, cat))
         await looked(talk, 3)
         page.write_text(page.read_text().replace("# TOOLS\n", "# TOOLS\n- a lamp\n"))
         assert page.read_text().endswith(f"# USER\n- {FIRST}\n- {SECOND}\n")

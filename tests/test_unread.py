@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.test_matrix_reading import (
+from tests.tiers import tiered
+from tests.world.chats import ask_bot
+from tests.world.model import ModelServer
+from tests.world.person import Person
+from tests.world.reading import (
     ACCOUNT,
     ANN,
     BOT,
@@ -13,13 +17,9 @@ from tests.test_matrix_reading import (
     EVE,
     GROUP,
     POLICY,
+    message_event,
     room_of,
-    said,
 )
-from tests.test_scopes_at_the_door import ask
-from tests.tiers import tiered
-from tests.world.model import ModelServer
-from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.matrix.inbox import (
     EMPTY,
@@ -110,7 +110,7 @@ FOR_US: Json = {"m.mentions": {"user_ids": [BOT]}}
 
 
 def event_of(kind: str, content: Json, **more: Any) -> Json:
-    return {**said("", **more), "type": kind, "content": content}
+    return {**message_event("", **more), "type": kind, "content": content}
 
 
 def line_of(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Unread | None:
@@ -243,7 +243,7 @@ async def test_a_verification_request_that_came_too_late_is_told(
     daemon.set_clocks()
     await daemon.start()
     chat = await room(ann, daemon)
-    await ask(ann, chat, daemon, "hello")
+    await ask_bot(ann, chat, daemon, "hello")
     await daemon.stop()
     asked = {"msgtype": "m.key.verification.request", "from_device": "X", "methods": ["m.sas.v1"]}
     await ann.send_event(chat, MESSAGE, asked | {"body": "?", "to": daemon.user_id})

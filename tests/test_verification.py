@@ -4,49 +4,24 @@ import asyncio
 import re
 import statistics
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN, promptly
 from tests.world.current import CurrentClient
-from tests.world.emojis import EmojiCheck
+from tests.world.emojis import EmojiCheck, device_of, in_phase, until_row, verifications
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.user import Json
 
-Json = dict[str, Any]
 ENCRYPTED = "m.room.encrypted"
-
-
-def device(daemon: Bot) -> str:
-    """Which device the bot is."""
-    named = (re.search(r" ready device=(\S+)", line) for line in daemon.log)
-    return next(found[1] for found in named if found)
-
-
-def rows(daemon: Bot) -> list[Json]:
-    """How the bot sees its verifications."""
-    return daemon.rows("SELECT * FROM verifications ORDER BY began_at")
-
-
-async def until_row(daemon: Bot, true: Callable[[Json], bool]) -> Json:
-    """The bot's newest verification, once something is true of it."""
-    async with asyncio.timeout(WITHIN):
-        while not (found := rows(daemon)) or not true(found[-1]):  # noqa: ASYNC110  another process
-            await asyncio.sleep(0.02)
-    return found[-1]
-
-
-async def in_phase(daemon: Bot, phase: str) -> Json:
-    return await until_row(daemon, lambda row: row["phase"] == phase)
 
 
 async def device_check(ann: CurrentClient, daemon: Bot) -> EmojiCheck:
     """She asks the bot's device, once her client knows it."""
-    await ann.until_so(lambda: ann.knows(daemon.user_id, device(daemon)))
-    return await ann.verify(daemon.user_id, device=device(daemon))
+    await ann.until_so(lambda: ann.knows(daemon.user_id, device_of(daemon)))
+    return await ann.verify(daemon.user_id, device=device_of(daemon))
 
 
 async def agree(daemon: Bot, check: EmojiCheck) -> None:
@@ -142,7 +117,7 @@ async def test_a_device_verifies_the_bots_device(
     assert (await in_phase(daemon, "cancelled"))["code"] == "m.mismatched_sas"
     assert not await ann.trusts(daemon.user_id)
 
-    check = await ann.verify(daemon.user_id, device=device(daemon))
+    check = await ann.verify(daemon.user_id, device=device_of(daemon))
     await check.until("ready")
     await check.start()
     await agree(daemon, check)
@@ -170,14 +145,14 @@ async def test_a_stranger_is_declined_and_people_are_answered_all_the_while(
                 daemon.user_id,
                 "m.key.verification.request",
                 request | {"transaction_id": f"T{n}"},
-                device(daemon),
+                device_of(daemon),
             )
             for n in range(200)
         )
     )
     await ann.send(chat, "hello", **{"m.mentions": {"user_ids": [daemon.user_id]}})
     await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and m.body.endswith("hello"))
-    assert not rows(daemon)
+    assert not verifications(daemon)
     cancels = [e for e in ann.events(chat) if e.type == "m.key.verification.cancel"]
     assert len(cancels) == 1
 
@@ -244,7 +219,7 @@ async def test_a_third_person_in_the_room_changes_nothing(
         await eve.send_event(chat, f"m.key.verification.{kind}", content)
     await check.start()
     await agree(daemon, check)
-    assert [row["user_id"] for row in rows(daemon)] == [ann.user_id]
+    assert [row["user_id"] for row in verifications(daemon)] == [ann.user_id]
 
 
 @pytest.mark.slow
@@ -354,7 +329,7 @@ async def test_from_request_to_done_takes_three_seconds_at_most(
     took = []
     for n in range(3):
         person = await current(ann) if n else ann
-        await person.until_so(partial(person.knows, daemon.user_id, device(daemon)))
+        await person.until_so(partial(person.knows, daemon.user_id, device_of(daemon)))
         async with promptly(WITHIN) as passed:
             check = await begun(person, daemon, chat, "room")
             await check.start()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_keys import Device
-from tests.test_malformed_events import WRONG, wrong
 from tests.world.clock import WITHIN, HeldClock
 from tests.world.desk import ANN, BOB, BOT, EVE, ROOM, Desk, at_desk, command, talk
+from tests.world.keys import Device
+from tests.world.malformed import WRONG, misshapen
 from tests.world.phone import NEW, OFFER, OLD, Phone, some_key
 from tests.world.proxy import Answer, Proxy
 from wintermute.matrix.sas import Party, Verification
@@ -432,7 +432,7 @@ async def test_no_message_of_whatever_shape_stops_it(desk: Desk) -> None:
     content = phone.request() | phone.own_start()[1] | {"mac": {"a": "b"}, "keys": "k", "code": "c"}
     for kind in (*(f"{VERIFICATION}{kind}" for kind in kinds), VERIFICATION, "m.room.message"):
         event = {"type": kind, "sender": ANN, "content": content}
-        for spoilt in wrong(event):
+        for spoilt in misshapen(event):
             batch = sift({"next_batch": "s", "to_device": {"events": [spoilt]}})
             assert batch is not None
             await desk.hear(*batch.verifications[:1])
@@ -440,7 +440,7 @@ async def test_no_message_of_whatever_shape_stops_it(desk: Desk) -> None:
     inner = content | {"m.relates_to": relation, "msgtype": f"{VERIFICATION}request"}
     raw = {"type": "m.room.encrypted", "sender": ANN, "event_id": "$e", "origin_server_ts": 1}
     for kind in (*(f"{VERIFICATION}{kind}" for kind in kinds), "m.room.message"):
-        for spoilt in wrong({"type": kind, "content": inner}):
+        for spoilt in misshapen({"type": kind, "content": inner}):
             assert isinstance(spoilt, dict)
             found = verification_in_room(raw, spoilt, ROOM)
             await desk.hear(*([found] if found else []))

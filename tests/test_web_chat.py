@@ -14,38 +14,14 @@ from tests.world.clock import WITHIN
 from tests.world.house import ANN, Gate
 from tests.world.model import Calls, Cut, Drip, Hang, ModelServer, Reads, Text, Use
 from tests.world.pages import FilePages
-from tests.world.web import NewDoor, Served
+from tests.world.web import CHAT, NewDoor, Served, chat_texts, drop, post_message, text_words
 from tests.world.web import door as door
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.markdown import html
 from wintermute.messages import Json
 from wintermute.web.messages import IN_THREAD, Renderings
 
-CHAT = "chat_0123456789abcdef"
 DIRECT = "!direct:test"
-
-
-async def say(web: Served, text: str, key: str = "k1", chat: str = CHAT) -> httpx2.Response:
-    """Send a message as the page does; the answer of the door."""
-    return await web.post(f"/api/chats/{chat}/messages", {"key": key, "text": text})
-
-
-async def texts(web: Served, chat: str = CHAT, before: str = "") -> list[str]:
-    """The messages of a conversation as words, oldest first."""
-    found = (await web.get(f"/api/chats/{chat}/messages?before={before}")).json()
-    return [words(row["html"]) for row in found["messages"]]
-
-
-def words(html: str) -> str:
-    """The text of a message, without who said it when, nor its badges."""
-    found = re.search(r'<div class="text"[^>]*>(.*?)</div>', html, re.DOTALL)
-    return re.sub(r"<[^>]*>", "", found[1] if found else "").strip()
-
-
-def drop(words: asyncio.Semaphore, count: int) -> None:
-    """Let so many words of a `Drip` come."""
-    for _ in range(count):
-        words.release()
 
 
 @dataclass
@@ -99,7 +75,7 @@ class Listening:
     @property
     def texts(self) -> list[str]:
         """The words that the page shows."""
-        return [words(html) for html in self.messages.values()]
+        return [text_words(html) for html in self.messages.values()]
 
     @property
     def grown(self) -> str:
@@ -124,7 +100,7 @@ async def test_an_answer_grows_on_a_page_and_stays_there(door: NewDoor, model: M
     drops = asyncio.Semaphore(0)
     model.script(Drip("**one** two\n\nthree four\n\nfive six seven", drops, interval=0))
     web = await door()
-    assert (await say(web, "hello <b>")).status_code == 202
+    assert (await post_message(web, "hello <b>")).status_code == 202
     async with listening(web) as page:
         await page.until(lambda p: p.answers is not None)
         assert page.texts == ["hello &lt;b&gt;"]
@@ -142,12 +118,12 @@ async def test_an_answer_grows_on_a_page_and_stays_there(door: NewDoor, model: M
             for each in (page, late):
                 await each.until(lambda p: len(p.texts) == 2 and p.answers is None)
                 assert each.texts == ["hello &lt;b&gt;", "one two\nthree four\nfive six seven"]
-    assert await texts(web) == page.texts
+    assert await chat_texts(web) == page.texts
     shown = (await web.get(f"/chat/{CHAT}")).text
     assert all(html in shown for html in page.messages.values())
     assert f'data-version="{page.version}"' in shown
     async with listening(web, like=page) as again:
-        await say(web, "/help", "k2")
+        await post_message(web, "/help", "k2")
         await again.until(lambda p: "/compact" in p.texts[-1])
         assert [*again.messages.items()][:2] == [*page.messages.items()]
         assert again.rows <= 3  # the command, once or twice, and its answer: nothing it had
@@ -177,20 +153,22 @@ async def test_a_key_is_one_message_of_its_conversation_and_some_are_none(door: 
     """V-013, V-015: what is sent again because its 202 was lost is asked once; others are told why."""
     web, taken = await door(is_idle=True), 0
     for chat, key, message, status, error in MESSAGES:
-        got = await say(web, message, key, chat)
+        got = await post_message(web, message, key, chat)
         assert (got.status_code, error in got.json().get("error", "")) == (status, True), error
         taken += status == 202
         assert len(await web.house.rows("SELECT * FROM inbox")) == taken
-    first, again = [await say(web, "hello", chat="chat_1") for _ in range(2)]
+    first, again = [await post_message(web, "hello", chat="chat_1") for _ in range(2)]
     assert (first.status_code, first.json()) == (again.status_code, again.json())
-    assert (await say(web, "other words", chat="chat_1")).status_code == 409
-    assert (await say(web, "other words", chat="chat_2")).status_code == 202
-    assert await texts(web, "chat_1") == ["hello"]
-    assert await texts(web, "chat_2") == ["other words"]
+    assert (await post_message(web, "other words", chat="chat_1")).status_code == 409
+    assert (await post_message(web, "other words", chat="chat_2")).status_code == 202
+    assert await chat_texts(web, "chat_1") == ["hello"]
+    assert await chat_texts(web, "chat_2") == ["other words"]
     async with web.house.database.transaction() as tx:
         await web.house.inbox.take_back(tx, [first.json()["id"]])
-    assert (await say(web, "hello", chat="chat_1")).status_code == 202  # it stays taken back
-    assert await texts(web, "chat_1") == []
+    assert (
+        await post_message(web, "hello", chat="chat_1")
+    ).status_code == 202  # it stays taken back
+    assert await chat_texts(web, "chat_1") == []
 
 
 async def test_what_is_pushed_out_while_others_are_rendered_is_shown_all_the_same() -> None:
@@ -218,7 +196,7 @@ async def test_a_page_says_what_is_at_work_and_awaited(door: NewDoor, model: Mod
         Reads(((10, 4000), (2000, 4000)), reads, Text("**done**")),
     )
     web = await door(gates=[Gate("slow\u202etool", held)], retries=1)
-    await say(web, "use it")
+    await post_message(web, "use it")
     async with listening(web) as page:
         await page.until(lambda p: p.draft.get("waiting", "").startswith("slowtool, "))
         assert (page.draft["tools"], "I look." in page.grown) == (["slowtool"], True)
@@ -236,16 +214,16 @@ async def test_stop_ends_an_answer_and_odd_texts_stay(door: NewDoor, model: Mode
     """V-013, V-014, V-015: by `/stop`, which does not wait in the queue; an indent and an empty answer stay."""
     model.script(Hang())
     web = await door()
-    await say(web, "\n    hello\n")
+    await post_message(web, "\n    hello\n")
     async with listening(web) as page:
         await page.until(lambda p: p.answers is not None)
-        await say(web, "/stop", "k2")
+        await post_message(web, "/stop", "k2")
         await page.until(lambda p: p.answers is None and len(p.texts) == 3)
         assert page.texts == ["hello", "/stop", "Stopped."]
     assert 'dir="auto">    hello<' in (await web.get(f"/chat/{CHAT}")).text
     async with web.house.database.transaction() as tx:
         await tx.execute("UPDATE outbox SET body = ' '")
-    assert await texts(web) == await texts(web) == ["hello", "/stop", ""]
+    assert await chat_texts(web) == await chat_texts(web) == ["hello", "/stop", ""]
 
 
 async def test_conversations_of_other_doors_can_be_read(door: NewDoor, model: ModelServer) -> None:
@@ -257,7 +235,7 @@ async def test_conversations_of_other_doors_can_be_read(door: NewDoor, model: Mo
     await web.house.incoming("of another person", room="!other:test", sender="@eve:test")
     await web.house.incoming("at the keyboard", room=TERMINAL)
     await web.house.settled()
-    await say(web, "in the browser")
+    await post_message(web, "in the browser")
     await web.house.settled()
     drops = asyncio.Semaphore(0)
     model.script(Drip("slow words are words", drops, interval=0))
@@ -276,7 +254,7 @@ async def test_conversations_of_other_doors_can_be_read(door: NewDoor, model: Mo
         shown = (await web.get(f"/chat/{direct['id']}")).text
         assert "Open it in Matrix" in shown
         assert "<form" not in shown
-        assert (await say(web, "here?", chat=direct["id"])).status_code == 403
+        assert (await post_message(web, "here?", chat=direct["id"])).status_code == 403
         drop(drops, 9)
         await page.until(lambda p: len(p.texts) == 2)
         async with web.house.database.transaction() as tx:
@@ -294,21 +272,21 @@ async def test_earlier_messages_come_by_key(door: NewDoor) -> None:
     """V-015, V-029: pages of fifty that neither overlap nor leave anything out, also by links."""
     web = await door()
     for n in range(60):
-        await say(web, f"/nothing {n}", f"k{n}")
+        await post_message(web, f"/nothing {n}", f"k{n}")
         if n % 7 == 0:
             await web.house.settled()
     await web.house.settled()
     everything, key, pages = list[str](), "", 0
     while key is not None:
         found = (await web.get(f"/api/chats/{CHAT}/messages?before={key}")).json()
-        everything = [words(row["html"]) for row in found["messages"]] + everything
+        everything = [text_words(row["html"]) for row in found["messages"]] + everything
         key, pages = found["earlier"], pages + 1
     assert pages == 3
     assert [each for each in everything if each[0] == "/"] == [f"/nothing {n}" for n in range(60)]
     assert len(everything) == 120
     link = re.search(r'href="(/chat/[^"]*before=[^"]*)"', (await web.get("/")).text)
     assert link
-    assert everything[69] in words((await web.get(link[1])).text.rpartition("<li")[2])
+    assert everything[69] in text_words((await web.get(link[1])).text.rpartition("<li")[2])
     for bad in ("x", "1-", "-1-2", "9" * 40 + "-1"):
         assert (await web.get(f"/api/chats/{CHAT}/messages?before={bad}")).status_code == 400
 
@@ -319,7 +297,7 @@ async def test_a_recalled_page_is_a_badge_that_opens_it(door: NewDoor, model: Mo
     model.script(Calls(tuple(Use("recall", {"title": title}) for title in titles)), Text("carp"))
     web = await door(owner=ANN)
     FilePages(web.house.stores.wiki.root).write('semantic/A "b" <i>.md', "# x\n\nHello.")
-    await say(web, "what lives there?")
+    await post_message(web, "what lives there?")
     async with listening(web) as page:
         await page.until(lambda p: len(p.texts) == 2)
         answer = [*page.messages.values()][-1]
@@ -334,11 +312,11 @@ async def test_a_recalled_page_is_a_badge_that_opens_it(door: NewDoor, model: Mo
 async def test_what_is_taken_back_goes_from_pages_that_show_it(door: NewDoor) -> None:
     """V-015: also where nobody rings a bell; from the title; and pages hear of what went elsewhere."""
     web = await door()
-    event = (await say(web, "my canary")).json()["id"]
-    other = (await say(web, "/nothing", chat="chat_other")).json()["id"]
+    event = (await post_message(web, "my canary")).json()["id"]
+    other = (await post_message(web, "/nothing", chat="chat_other")).json()["id"]
     async with listening(web) as page:
         await page.until(lambda p: len(p.texts) == 2)
-        await say(web, "my finch", "k2")
+        await post_message(web, "my finch", "k2")
         await page.until(lambda p: len(p.texts) == 4)
         assert page.title == "my canary"
         chats = (await web.get("/api/chats")).json()["chats"]

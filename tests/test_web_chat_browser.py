@@ -5,14 +5,13 @@ import asyncio
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.test_promises_at_the_door import heard
-from tests.test_web_chat import drop, say
 from tests.world.browser import MILLISECONDS, DoorAt, browsing
+from tests.world.chats import heard_from
 from tests.world.homeserver import free_port
 from tests.world.model import Calls, Drip, Hang, ModelServer, Text, Use
 from tests.world.pages import FilePages
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.web import NewDoor
+from tests.world.web import NewDoor, drop, post_message
 from tests.world.web import door as door
 
 pytestmark = pytest.mark.slow
@@ -179,7 +178,7 @@ async def test_a_killed_daemon_loses_no_word_at_either_door(
         drop(drops, 8)
         await expect(page.locator("#draft strong")).to_have_text("one")
         await ann.send(chat, "in Matrix")
-        await heard(ann, chat, daemon, "echo: in Matrix")
+        await heard_from(ann, chat, daemon, "echo: in Matrix")
         await daemon.kill()
         await write(page, "written meanwhile")
         await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
@@ -206,11 +205,11 @@ async def test_the_past_is_read_too(door: NewDoor, model: ModelServer, chromium:
     web = await door()
     FilePages(web.house.stores.wiki.root)
     async with browsing(web, chromium) as browser:
-        other = (await say(web, "secret plan", "k", "chat_other")).json()["id"]
-        old = [(await say(web, f"/nothing {n}", f"k{n}")).json()["id"] for n in range(60)]
+        other = (await post_message(web, "secret plan", "k", "chat_other")).json()["id"]
+        old = [(await post_message(web, f"/nothing {n}", f"k{n}")).json()["id"] for n in range(60)]
         await web.house.settled()
         model.script(Calls((Use("recall", {"title": "Pond"}),)), Text("There are carp."))
-        await say(web, "what lives there?", "k60")
+        await post_message(web, "what lives there?", "k60")
         await web.house.settled()
         page = await browser.open("/")
         await expect(shown(page)).to_have_count(50)
@@ -282,8 +281,8 @@ async def test_a_page_forgets_with_its_conversation(door: NewDoor, chromium: str
     """V-015: its first message and its title, while it stays open."""
     web = await door()
     async with browsing(web, chromium) as browser:
-        first = (await say(web, "I am Xaverius")).json()["id"]
-        await say(web, "and who\u202e are you?", "k2")
+        first = (await post_message(web, "I am Xaverius")).json()["id"]
+        await post_message(web, "and who\u202e are you?", "k2")
         page = await browser.open("/")
         await expect(shown(page)).to_have_count(4)
         async with web.house.database.transaction() as tx:

@@ -13,23 +13,26 @@ import httpx2
 import pytest
 from playwright.async_api import expect
 
-from tests.test_memory_beside import beside
-from tests.test_web_daemon import serving
-from tests.test_wiki_chat import files, said, talk
 from tests.world.browser import accessible, browsing, overflow
 from tests.world.clock import WITHIN
+from tests.world.consolidated import open_talk, said_in
+from tests.world.files import texts_in
 from tests.world.homeserver import free_port
 from tests.world.model import Calls, Drip, Fail, ModelServer, Text, Use
 from tests.world.pages import FilePages
-from tests.world.terminal import Terminal
-from tests.world.web import NewDoor, Served
+from tests.world.terminal import Terminal, beside
+from tests.world.web import NewDoor, Served, serving_daemon
 from tests.world.web import door as door
 from wintermute.errors import StoreBusy
 from wintermute.web import conversations
 from wintermute.wiki.conversations import ConversationFolder
 
 API = "/api/conversations"
-fixture_talk = talk
+
+
+@pytest.fixture
+def talk(terminal: Terminal, model: ModelServer) -> Path:
+    return open_talk(terminal, model)
 
 
 async def wiki_door(door: NewDoor) -> Served:
@@ -99,8 +102,8 @@ async def test_a_conversation_is_made_and_unlisted(door: NewDoor, model: ModelSe
     drafts = [value for kind, value in events if kind == "draft"]
     assert drafts[-1]["tools"] == ["recall"]
     assert len([draft for draft in drafts if draft["blocks"]]) > 2
-    assert files(folder)["0001-user.md"] == "what do I\ngrow?\n"
-    assert files(folder)["0002-assistant.md"] == "**Roses** by the pond \n"
+    assert texts_in(folder)["0001-user.md"] == "what do I\ngrow?\n"
+    assert texts_in(folder)["0002-assistant.md"] == "**Roses** by the pond \n"
     rows = (await web.get(f"{API}/{name}")).json()["messages"]
     assert [(row["id"], row["role"]) for row in rows] == [
         ("0000-system.md", "system"),
@@ -116,7 +119,7 @@ async def test_a_conversation_is_made_and_unlisted(door: NewDoor, model: ModelSe
     assert (await ask(web, "DELETE", f"/{name}")).status_code == 204
     assert (await web.get(API)).json()["conversations"] == []
     assert (await web.get(f"/conversations/{name}")).status_code == 404
-    assert len(files(folder)) == 3
+    assert len(texts_in(folder)) == 3
 
 
 async def test_each_wrong_request_is_told_what_is_wrong(door: NewDoor, model: ModelServer) -> None:
@@ -196,7 +199,7 @@ async def test_an_answer_is_made_whoever_leaves(door: NewDoor, model: ModelServe
         both = [group.create_task(generated(web.client, at, each)) for each in joined]
     first, second = [each.result() for each in both]
     assert (first, first[0]) == (second, "message")
-    assert [*files(folder)] == ["0000-system.md", "0001-user.md", "0002-assistant.md"]
+    assert [*texts_in(folder)] == ["0000-system.md", "0001-user.md", "0002-assistant.md"]
     assert len(model.requests) == 2
 
 
@@ -238,7 +241,7 @@ async def test_both_doors_answer_alike(terminal: Terminal, model: ModelServer, t
     served = ("wiki", "web", "--store", str(store), "--port", str(port))
     base = f"http://127.0.0.1:{port}"
     async with (
-        serving(terminal.python, terminal.folder / "config.yaml", *served),
+        serving_daemon(terminal.python, terminal.folder / "config.yaml", *served),
         httpx2.AsyncClient(base_url=base, timeout=WITHIN) as client,
     ):
         token = (terminal.data / "web.token").read_text().strip()
@@ -252,8 +255,8 @@ async def test_both_doors_answer_alike(terminal: Terminal, model: ModelServer, t
             kind, last = await generated(client, at)
             assert kind == "message"
             assert f"<p>{done.stdout.decode().strip()}</p>" in last["html"]
-    assert files(talk) == files(store / "conversations" / talk.name)
-    asked = [said(each) for each in model.requests]
+    assert texts_in(talk) == texts_in(store / "conversations" / talk.name)
+    asked = [said_in(each) for each in model.requests]
     assert (asked[:2], asked[4]) == (asked[2:4], asked[5])
 
 

@@ -8,24 +8,22 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.test_forgetting import found
-from tests.test_service import merged, python_of_a_service
 from tests.world.bot import Bot, write_settings
 from tests.world.clock import WITHIN
+from tests.world.files import files_with
 from tests.world.homeserver import Login, free_port
 from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.schema import lay_schema
+from tests.world.units import merged, python_of_a_service
 from tests.world.warm import Interpreter
-from tests.world.web import changed
+from tests.world.web import changed, serving_daemon
 
 WORD = "kakapo"
 FRAMEWORK = re.compile(r"\b(fastapi|starlette|uvicorn|jinja2|pydantic)$")
@@ -47,30 +45,6 @@ def settings(folder: Path, model: ModelServer, **web: object) -> Path:
     path = write_settings(folder, nowhere, login, model.url, "@ann:test", web=dict(web))
     lay_schema(folder / "data" / "wintermute.db")
     return path
-
-
-@asynccontextmanager
-async def serving(python: Interpreter, config: Path, *words: str) -> AsyncIterator[list[str]]:
-    """Run a command that serves while the block lasts; what it said when it did, and ends well."""
-    process = await python.start("--config", str(config), *words)
-    assert process.stderr is not None
-    said: list[str] = []
-    try:
-        async with asyncio.timeout(WITHIN):
-            while not any("/login/" in line for line in said):
-                line = (await process.stderr.readline()).decode()
-                assert line, said
-                said.append(line.strip())
-        yield said
-        process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(WITHIN):
-            assert await process.wait() == 0
-            assert b"Traceback" not in await process.stderr.read()
-    finally:
-        process.kill()
-        await process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
 
 
 def login_address(said: list[str]) -> str:
@@ -98,7 +72,7 @@ async def test_a_command_serves_and_answers_while_no_daemon_runs(
         assert (closed.returncode in (1, 2), why in line) == (True, True), line
     config, port, other = settings(tmp_path, model), free_port(), str(tmp_path / "other")
     given, base = ("--port", str(port)), f"http://127.0.0.1:{port}"
-    async with serving(python, config, "web", *given) as said:
+    async with serving_daemon(python, config, "web", *given) as said:
         assert any("Reminders, tasks and nights wait" in line for line in said)
         async with httpx2.AsyncClient(base_url=base, timeout=WITHIN) as ann:
             assert (await ann.get(login_address(said))).status_code == 200
@@ -117,13 +91,13 @@ async def test_a_command_serves_and_answers_while_no_daemon_runs(
         assert "set --port" in told
         await python.command("wiki", "init", "--store", other)
         beside = "wiki", "web", "--store", other, "--port", str(free_port())
-        async with serving(python, config, *beside) as said, httpx2.AsyncClient() as ann:
+        async with serving_daemon(python, config, *beside) as said, httpx2.AsyncClient() as ann:
             address = login_address(said)
             assert (await ann.get(address)).status_code == 200
             home = await ann.get(address.partition("/login")[0], follow_redirects=True)
             assert (home.status_code, home.url.path) == (200, "/conversations")
     exposed = "wiki", "web", "--host", "0.0.0.0", *given
-    async with serving(python, config, *exposed) as said:
+    async with serving_daemon(python, config, *exposed) as said:
         assert any("other machines can reach the pages on 0.0.0.0" in line for line in said)
         assert login_address(said).startswith(base)
 
@@ -136,18 +110,18 @@ async def test_words_are_forgotten_while_no_daemon_runs(
     config, port = settings(tmp_path, model), free_port()
     base, jobs = f"http://127.0.0.1:{port}", "SELECT state FROM jobs WHERE name = 'forget'"
     async with httpx2.AsyncClient(base_url=base, timeout=WITHIN) as ann:
-        async with serving(python, config, "web", "--port", str(port)) as said:
+        async with serving_daemon(python, config, "web", "--port", str(port)) as said:
             assert (await ann.get(login_address(said))).status_code == 200
             await say(ann, f"my bird is a {WORD}", f"echo: my bird is a {WORD}")
             await say(ann, f"/forget {WORD}", "1 message of yours")
             await say(ann, "/forget yes", "I forget it for good")
-        async with serving(python, config, "web", "--port", str(port)):
+        async with serving_daemon(python, config, "web", "--port", str(port)):
             async with asyncio.timeout(WITHIN):
                 while Bot(config).rows(jobs) != [{"state": "done"}]:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             assert WORD not in (await ann.get("/chat/first")).text
     assert (await python.command("--config", str(config), "memory", "forget")).returncode == 0
-    assert found(tmp_path / "data", WORD) == []
+    assert files_with(tmp_path / "data", WORD) == []
 
 
 @pytest.mark.slow

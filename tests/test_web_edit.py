@@ -14,16 +14,14 @@ import httpx2
 import pytest
 from playwright.async_api import expect
 
-from tests.test_disks import own_disk as own_disk
 from tests.world.browser import browsing
 from tests.world.clock import FakeClock
 from tests.world.shelf import GARDEN, INDEX, PAGES, ROSES, Json, Shelf
-from tests.world.web import NewDoor, Served, web_served
+from tests.world.web import FIELD, NewDoor, Served, web_served
 from tests.world.web import door as door
 from wintermute.changes.decisions import text_wish
 from wintermute.wiki.page_jobs import written_lines
 
-FIELD = re.compile(r'data-before="(\w*)".*<textarea[^>]*>\n(.*?)</textarea>', re.DOTALL)
 NEW = "semantic/New.md"
 
 

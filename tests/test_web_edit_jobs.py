@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from tests.test_consolidation import CARP, POND
-from tests.test_consolidation_chats import Pages, consolidate
-from tests.test_harvest import say
 from tests.world.browser import browsing
+from tests.world.consolidated import CARP, POND, Scribe, consolidate_chat
+from tests.world.harvested import say
 from tests.world.house import PROMPTS
 from tests.world.model import ModelServer, Text
 from tests.world.shelf import Json, Shelf, page
@@ -41,7 +40,7 @@ class ProposalDesk:
     night: Tidied
     shelf: Shelf
     web: Served
-    pages: Pages
+    pages: Scribe
 
     async def loses(self, *texts: str) -> None:
         """Answer with a page that lacks what a person wrote."""
@@ -74,7 +73,7 @@ async def answering(folder: Path, model: ModelServer) -> AsyncIterator[ProposalD
         web_served(night.house) as web,
     ):
         shelf = Shelf.make(night.house.stores.wiki.root)
-        yield ProposalDesk(night, shelf, web, Pages(model))
+        yield ProposalDesk(night, shelf, web, Scribe(model))
 
 
 async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: ModelServer) -> None:
@@ -140,7 +139,7 @@ async def test_a_proposal_before_its_night_is_answered(tmp_path: Path, model: Mo
         house = desk.night.house
         desk.shelf.write(POND, THEIRS)
         await desk.loses("the heron was never there")
-        job = await consolidate(house)
+        job = await consolidate_chat(house)
         assert job is not None
         assert job.proposed == (POND,)
         assert "Proposed changes" in await desk.told(f"/jobs/{job.name}")

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_night_in_chats import says, slept
-from tests.test_promises_at_the_door import LATER, heard, planning, said
 from tests.world.bot import Bot
+from tests.world.chats import LATER, all_from, heard_from, planning
 from tests.world.clock import WITHIN, FakeClock, HeldClock
 from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.model import Drip, Hang, ModelServer, Text
-from tests.world.nights import begin, opened, remember
+from tests.world.nights import begin, opened, remember, says, slept
 from tests.world.promised import MORNING, after, now, promise, talk
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.clock import SystemClock
@@ -153,7 +152,7 @@ async def test_a_page_that_nobody_can_open_any_more_has_its_answers_all_the_same
     chat = await room(ann, daemon)
     model.script(Text("hello"))
     await ann.send(chat, "I am here")
-    await heard(ann, chat, daemon, "hello")
+    await heard_from(ann, chat, daemon, "hello")
     assert await daemon.stop() == 0
     await put(daemon, ann.user_id, "are you there?")
     model.script(Hang(), Text("I am"))
@@ -169,8 +168,8 @@ async def test_a_page_that_nobody_can_open_any_more_has_its_answers_all_the_same
     assert (answers[0], answers[1][:8]) == ("I am", "it gave:")
     assert answers[2] == "There is nothing to verify here: `/verify` is for Matrix rooms."
     daemon.pass_time(LATER)
-    await heard(ann, chat, daemon, f"{REMINDER}oolong")
+    await heard_from(ann, chat, daemon, f"{REMINDER}oolong")
     await ann.send(chat, "and here?")
-    await heard(ann, chat, daemon, "echo: ")
-    assert len(said(ann, chat, daemon)) == 3
+    await heard_from(ann, chat, daemon, "echo: ")
+    assert len(all_from(ann, chat, daemon)) == 3
     assert len(daemon.rows(page, PAGE)) == 3

@@ -5,17 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_forgetting import deliver
-from tests.test_forgetting_messages import forgotten
-from tests.test_memory_beside import beside
-from tests.test_memory_switches import keep_by
-from tests.test_reconstruction import answer
-from tests.test_redactions import take_back
-from tests.test_ten_steps import QUIET, SCOPE, Chat, chat, soon
+from tests.world.forgetting import deliver, forgotten
 from tests.world.house import ROOM
 from tests.world.model import ContextTooLarge, Seen, Step
+from tests.world.reconstructed import QUIET, SCOPE, Chat, chat, reconstruction, soon
+from tests.world.redacted import take_back
 from tests.world.request_rules import is_for_reconstruction
-from tests.world.terminal import Terminal
+from tests.world.terminal import Terminal, beside, keep_by
 from wintermute.learning.reconstruction import KIND
 
 
@@ -46,7 +42,7 @@ async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(
                 return talk.answer(seen)
             new = asked_for(seen)
             sizes.append(len(new))
-            return ContextTooLarge() if large in new else answer(*new)
+            return ContextTooLarge() if large in new else reconstruction(*new)
 
         async def is_done() -> bool:
             return await talk.queued() == 0
@@ -94,7 +90,7 @@ async def test_a_memory_goes_with_each_message_that_a_word_of_it_is_from(
         for text in new:
             await talk.told(text)
         said = await origins(talk)
-        await talk.worked(answer(*memories))
+        await talk.worked(reconstruction(*memories))
         made = await origins(talk)
     for text, numbers in sources.items():
         assert made[text] == set[str]().union(*(said[new[n]] for n in numbers)), text
@@ -108,7 +104,7 @@ async def test_what_half_of_a_deleted_message_went_into_goes_with_it(tmp_path: P
         for text in new:
             await talk.told(text, room=ROOM)
         (first,) = (await origins(talk))[new[0]]
-        await talk.worked(answer(*memories))
+        await talk.worked(reconstruction(*memories))
         await deliver(talk.house)
         await take_back(talk.house, first)
         await forgotten(talk.house)
@@ -127,7 +123,7 @@ async def test_what_ends_on_a_day_is_not_merged_and_keeps_its_end(terminal: Term
             assert done.returncode == 0, done
         assert await talk.queued() == 0
         await talk.told(lyon)
-        await talk.worked(answer(lyon))
+        await talk.worked(reconstruction(lyon))
         assert await talk.remembered() == sorted([lyon, *ends])
         rows = await talk.house.rows("SELECT text FROM facts WHERE valid_to IS NOT NULL")
         assert {row["text"] for row in rows} == {*ends}

@@ -5,71 +5,48 @@ Eve is in nobody's `allowed_users`. She comes in without a word, as people do.
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from tests.test_matrix_reading import ANN, BOB, BOT, EVE, POLICY, room_of
-from tests.test_promises_at_the_door import LATER, NOTIFY, planning
-from tests.test_scopes_at_the_door import REMEMBER, acting, ask, asked, handing_out
 from tests.tiers import tiered
-from tests.world.bot import Bot
-from tests.world.clock import WITHIN
+from tests.world.chats import (
+    DOWN,
+    LATER,
+    NOTIFY,
+    REMEMBER,
+    SECRET,
+    acting,
+    ask_bot,
+    bodies,
+    down_for_sends,
+    encrypted_or_not,
+    handing_out,
+    hears,
+    knows,
+    last_request,
+    planning,
+    scope_of,
+    slip_in,
+    slip_out,
+)
+from tests.world.clock import until
 from tests.world.delegating import done
 from tests.world.model import Fail, ModelServer, Slow, Text
-from tests.world.person import Person
 from tests.world.proxy import After, Answer, Proxy, Request, pass_after, pass_before
+from tests.world.reading import ACCOUNT, ANN, BOB, BOT, EVE, POLICY, room_of
+from tests.world.reading import GROUP as GROUP_VIEW
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.commands.chat import NO_DETAILS
 from wintermute.conversation import words
-from wintermute.mailbox.outbox import NOT_ALONE
-from wintermute.matrix.inbox import RoomView
+from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
+from wintermute.matrix.inbox import RoomView, may_read
 from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
 from wintermute.matrix.trust import not_private
 
-SECRET = "you earn 4711 a month"
 LIMITED = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "slow", "retry_after_ms": 300})
-DOWN = Answer(502, b"<html>")
-encrypted_or_not = pytest.mark.parametrize(
-    "encrypted", tiered({"plain": False, "encrypted": True}, ["encrypted"])
-)
-
-
-def bodies(person: Person, chat: str) -> list[str]:
-    return [event.body for event in person.messages(chat)]
-
-
-def knows(person: Person, chat: str, word: str = "4711") -> bool:
-    """Whether somebody has read a word in a chat."""
-    return any(word in body for body in bodies(person, chat))
-
-
-async def slip_in(guest: Person, host: Person, chat: str) -> None:
-    """Come in and say nothing."""
-    await host.invite(chat, guest.user_id)
-    await guest.join(chat)
-
-
-async def slip_out(guest: Person, host: Person, chat: str) -> None:
-    await guest.leave(chat)
-    await host.until(lambda: guest.user_id not in host.members(chat))
-
-
-async def hears(person: Person, chat: str, text: str) -> None:
-    await person.wait_for(chat, lambda message: message.body == text)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for a row of the daemon's; what it writes says nothing when it is there."""
-    async with asyncio.timeout(WITHIN):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-
-
-def scope(daemon: Bot, chat: str) -> str:
-    [row] = daemon.rows("SELECT scope FROM conversations WHERE room_id = ?", chat)
-    return str(row["scope"])
+MINE, OURS = f"person:{ANN}", "room:!room"
+OPEN_RULES = ("public", "restricted", "knock_restricted", "org.example.anything", "")
 
 
 @encrypted_or_not
@@ -87,10 +64,10 @@ async def test_who_joins_while_the_model_answers_reads_none_of_it(
     await hears(ann, chat, words.JOINED)
     [cast] = daemon.rows("SELECT state, reason FROM casts")
     assert (cast["state"], cast["reason"]) == ("truncated", "joined")
-    assert scope(daemon, chat) == f"room:{chat}"
-    await ask(ann, chat, daemon, "and now?")
+    assert scope_of(daemon, chat) == f"room:{chat}"
+    await ask_bot(ann, chat, daemon, "and now?")
     await model.request_arrived(2)
-    assert "what do I earn" not in asked(model)
+    assert "what do I earn" not in last_request(model)
 
 
 @pytest.mark.slow
@@ -103,14 +80,14 @@ async def test_a_result_is_kept_for_whom_it_was_made(
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
     model.keyed(handing_out(release))
-    await ask(ann, chat, daemon, "hand out 4711")
+    await ask_bot(ann, chat, daemon, "hand out 4711")
     await model.request_arrived(3)
     sent = await ann.send(chat, "hallo")
     await ann.wait_for(chat, lambda message: message.body == "echo: hallo")
     await ann.edit(chat, sent, "hello")  # a branch of its own, from behind what was handed out
     await ann.wait_for(chat, lambda message: message.body == "* echo: hello")
     await slip_in(eve, ann, chat)
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     release.set()
     await hears(ann, chat, KEPT_BACK)
     assert f"in {chat}: {NOT_ALONE}" in (await daemon.command("status", "--all"))[1]
@@ -144,10 +121,6 @@ async def test_an_answer_that_waited_for_the_homeserver_is_judged_when_it_is_sen
     assert not knows(eve, chat)
 
 
-def down_for_sends(request: Request) -> Answer | None:
-    return DOWN if "/send/" in request.path else None
-
-
 def limited_for_sends(request: Request) -> Answer | None:
     return LIMITED if "/send/" in request.path else None
 
@@ -166,7 +139,7 @@ async def test_a_message_that_waited_for_the_model_is_not_answered_to_who_came_i
     model.keyed(lambda seen: Text(SECRET))
     asked_before = len(model.requests)
     await slip_in(eve, ann, chat)
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     await daemon.restart()  # what waits is tried again at once
     await hears(ann, chat, words.JOINED)
     assert len(model.requests) == asked_before
@@ -188,7 +161,7 @@ async def test_who_came_in_is_known_before_a_gap_can_be_filled(
     proxy.after = with_a_gap(chat)
     proxy.before = lambda request: DOWN if request.path.endswith("/messages") else None
     await slip_in(eve, ann, chat)
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     await until(lambda: bool(proxy.seen("GET", "/messages")))
     proxy.before, proxy.after = pass_before, pass_after
     await daemon.restart()  # what waits is tried again at once
@@ -220,7 +193,7 @@ async def test_the_answer_of_a_command_that_waited_is_not_shown_to_who_came_in(
     daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
     chat = await room(ann, daemon, encrypted=encrypted)
     model.keyed(acting(remember=REMEMBER))
-    await ask(ann, chat, daemon, "remember it")
+    await ask_bot(ann, chat, daemon, "remember it")
     proxy.before = limited_for_sends
     await ann.send(chat, "/memory")
     await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'")))
@@ -241,22 +214,22 @@ async def test_an_invitation_that_was_declined_erases_nothing(
     ann, eve = await person("ann"), await person("eve")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    await ask(ann, chat, daemon, "my cat is Rex")
+    await ask_bot(ann, chat, daemon, "my cat is Rex")
     await ann.invite(chat, eve.user_id)
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     for text in ("one", "two"):
         await ann.send(chat, text)
     await ann.wait_for(chat, lambda message: "has been invited" in message.body)
-    await ask(ann, chat, daemon, "who am I?")
-    assert "Rex" not in asked(model)
+    await ask_bot(ann, chat, daemon, "who am I?")
+    assert "Rex" not in last_request(model)
     told = [body for body in bodies(ann, chat) if "has been invited" in body]
     assert len(told) == 1
     assert f"`{eve.user_id}`" in told[0]
     assert "mention" in told[0]
     await eve.leave(chat)
-    await until(lambda: scope(daemon, chat) == f"person:{ann.user_id}")
-    await ask(ann, chat, daemon, "and my cat?")
-    assert ("Rex" in asked(model), "who am I" in asked(model)) == (True, False)
+    await until(lambda: scope_of(daemon, chat) == f"person:{ann.user_id}")
+    await ask_bot(ann, chat, daemon, "and my cat?")
+    assert ("Rex" in last_request(model), "who am I" in last_request(model)) == (True, False)
 
 
 async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(
@@ -266,11 +239,11 @@ async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(
     ann, ben = await person("ann"), await person("ben")
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     chat = await room(ann, daemon)
-    await ask(ann, chat, daemon, "hello")
+    await ask_bot(ann, chat, daemon, "hello")
     await slip_in(ben, ann, chat)
-    await ask(ben, chat, daemon, "good evening")
+    await ask_bot(ben, chat, daemon, "good evening")
     assert not [body for body in bodies(ben, chat) if "our direct chat" in body]
-    await ask(ann, chat, daemon, "/status all")
+    await ask_bot(ann, chat, daemon, "/status all")
     status = await ann.wait_for(chat, lambda message: "**outbox**" in message.body)
     assert ("to be sent" in status.body, NO_DETAILS in status.body) == (False, True)
     await ann.wait_for(chat, lambda message: "our direct chat" in message.body)
@@ -324,16 +297,16 @@ async def test_who_came_while_we_were_down_is_seen_at_the_start(
     ann, eve = await person("ann"), await person("eve")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    await ask(ann, chat, daemon, "my cat is Rex")
+    await ask_bot(ann, chat, daemon, "my cat is Rex")
     await daemon.stop()
     await slip_in(eve, ann, chat)
     await daemon.start()
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     await daemon.stop()
     await slip_out(eve, ann, chat)
     await daemon.start()
-    await ask(ann, chat, daemon, "and my cat?")
-    assert "Rex" in asked(model)
+    await ask_bot(ann, chat, daemon, "and my cat?")
+    assert "Rex" in last_request(model)
 
 
 OPENED = {
@@ -366,18 +339,18 @@ async def test_a_room_that_others_may_read_is_never_private(
     daemon = await bot(ann)
     chat = await room(ann, daemon)
     model.keyed(acting(remember=REMEMBER))
-    await ask(ann, chat, daemon, "remember it")
+    await ask_bot(ann, chat, daemon, "remember it")
     _, before = await ann.api("GET", f"/_matrix/client/v3/rooms/{chat}/state/{kind}")
     await ann.api("PUT", f"/_matrix/client/v3/rooms/{chat}/state/{kind}", content)
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     await ann.send(chat, "hello?")
     await ann.wait_for(chat, lambda message: why in message.body)
-    await ask(ann, chat, daemon, "what do I earn?")
-    assert "4711" not in asked(model)
+    await ask_bot(ann, chat, daemon, "what do I earn?")
+    assert "4711" not in last_request(model)
     await ann.api("PUT", f"/_matrix/client/v3/rooms/{chat}/state/{kind}", before)
-    await until(lambda: scope(daemon, chat) == f"person:{ann.user_id}")
-    await ask(ann, chat, daemon, "and now?")
-    assert "4711" in asked(model)
+    await until(lambda: scope_of(daemon, chat) == f"person:{ann.user_id}")
+    await ask_bot(ann, chat, daemon, "and now?")
+    assert "4711" in last_request(model)
 
 
 @pytest.mark.slow
@@ -427,7 +400,7 @@ async def test_what_was_said_in_private_stays_so_when_its_key_comes_late(
     await ann.send(chat, "is 4711 much?", **{"m.mentions": {"user_ids": [daemon.user_id]}})
     await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE state = 'locked'")))
     await slip_in(eve, ann, chat)
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     keys.open = True
     await ann.invite(chat, daemon.user_id.replace("bot", "nobody"))  # ends the long poll
     await hears(ann, chat, words.JOINED)
@@ -442,12 +415,12 @@ async def test_nobody_is_asked_who_may_read(
     ann = await person("ann")
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon, encrypted=True)
-    await ask(ann, chat, daemon, "hello")
+    await ask_bot(ann, chat, daemon, "hello")
     await daemon.restart()
-    await ask(ann, chat, daemon, "hello again")
+    await ask_bot(ann, chat, daemon, "hello again")
     assert not proxy.seen("GET", "members")
     proxy.requests.clear()
-    await ask(ann, chat, daemon, "and again")
+    await ask_bot(ann, chat, daemon, "and again")
     await until(lambda: not daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'"))
     wanted = ("/sync", "/typing/", "/receipt/", "/send/m.room.encrypted/")
     others = [r.path for r in proxy.requests if not any(part in r.path for part in wanted)]
@@ -468,7 +441,7 @@ async def test_what_a_group_said_acts_on_nobodys_own_memory(
     await ben.leave(chat)
     await hears(ann, chat, words.LEFT)
     model.script(Slow(asyncio.Event(), Text("never")), Text("hello Ann"))
-    assert scope(daemon, chat) == f"person:{ann.user_id}"
+    assert scope_of(daemon, chat) == f"person:{ann.user_id}"
     assert len(model.requests) == 1
 
 
@@ -486,11 +459,11 @@ async def test_the_result_of_a_run_is_in_no_request_of_the_group(
     daemon.pass_time(LATER)
     await model.request_arrived(3)
     await slip_in(eve, ann, chat)
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     release.set()
     await hears(ann, chat, KEPT_BACK)
-    await ask(ann, chat, daemon, "what is new?")
-    assert "4711" not in asked(model)
+    await ask_bot(ann, chat, daemon, "what is new?")
+    assert "4711" not in last_request(model)
     assert not knows(eve, chat)
 
 
@@ -503,7 +476,7 @@ async def test_without_encryption_people_come_and_go_as_well(
     daemon = await bot(ann, matrix={"encryption": "off"})
     chat = await ann.create_room([daemon.user_id], preset="private_chat")
     await ann.wait_joined(chat, daemon.user_id)
-    await ask(ann, chat, daemon, "one")
+    await ask_bot(ann, chat, daemon, "one")
     await slip_in(eve, ann, chat)
     await slip_out(eve, ann, chat)
     await ann.kick(chat, daemon.user_id)
@@ -521,13 +494,13 @@ async def test_what_was_encrypted_does_not_go_to_a_chat_that_is_not(
     ann, eve = await person("ann"), await person("eve")
     daemon = await bot(ann, via=proxy.url)
     plain, chat = await room(ann, daemon), await room(ann, daemon, encrypted=True)
-    await ask(ann, plain, daemon, "hello")
+    await ask_bot(ann, plain, daemon, "hello")
     model.script(Text(SECRET))
     proxy.before = limited_for_sends
     await ann.send(chat, "what do I earn?")
     await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'")))
     await slip_in(eve, ann, chat)
-    await until(lambda: scope(daemon, chat) == f"room:{chat}")
+    await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     proxy.before = pass_before
     await hears(ann, chat, KEPT_BACK)
     assert not knows(ann, plain)
@@ -550,5 +523,44 @@ async def test_who_was_invited_for_a_moment_costs_no_answer(
     await eve.leave(chat)
     await daemon.start()
     await hears(ann, chat, "echo: my code is 4711")
-    await ask(ann, chat, daemon, "what was it?")
-    assert "my code is 4711" in asked(model)
+    await ask_bot(ann, chat, daemon, "what was it?")
+    assert "my code is 4711" in last_request(model)
+
+
+@pytest.mark.parametrize(
+    ("view", "scope", "expected"),
+    [
+        (room_of(ANN), MINE, True),
+        (room_of(BOB), MINE, False),
+        (room_of(ANN, BOB), MINE, False),
+        (room_of(ANN, invited=(EVE,)), MINE, False),
+        (room_of(), MINE, False),
+        (room_of(EVE), f"person:{EVE}", False),
+        (GROUP_VIEW, OURS, True),
+        (room_of(ANN), OURS, True),
+        (room_of(BOB, EVE), OURS, True),
+        (room_of(EVE), OURS, False),
+        (room_of(invited=(ANN,)), OURS, False),
+        *((replace(room_of(ANN), join_rule=rule), MINE, True) for rule in ("private", "knock")),
+        *((replace(room_of(ANN), join_rule=rule), MINE, False) for rule in OPEN_RULES),
+        *((replace(room_of(ANN), join_rule=rule), OURS, True) for rule in OPEN_RULES),
+        *((replace(room_of(ANN), history=kind), MINE, True) for kind in ("invited", "joined")),
+        *((replace(room_of(ANN), history=kind), MINE, False) for kind in ("world_readable", "")),
+        (room_of(ANN), "room:!other", False),
+        (room_of(ANN), "global", False),
+        (RoomView("!room", {}, frozenset(), encrypted=False), OURS, False),
+        (RoomView(TERMINAL, {}, frozenset(), encrypted=False), MINE, False),
+    ],
+)
+def test_what_is_promised_is_said_to_whom_it_is_promised(
+    view: RoomView, scope: str, expected: bool
+) -> None:
+    """T-013, A-3, F-003: to nobody in an empty room, to strangers alone in none, in private behind doors."""
+    assert may_read(view, scope, ACCOUNT, POLICY) is expected
+
+
+@pytest.mark.parametrize(("view", "scope"), [(room_of(ANN), MINE), (GROUP_VIEW, OURS)])
+def test_nothing_is_said_in_a_room_that_is_not_allowed_any_more(view: RoomView, scope: str) -> None:
+    """A-3: where nobody is listened to, nobody could answer."""
+    for rooms, expected in ((frozenset({"!room"}), True), (frozenset({"!other"}), False)):
+        assert may_read(view, scope, ACCOUNT, replace(POLICY, rooms=rooms)) is expected

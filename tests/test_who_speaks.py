@@ -4,8 +4,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.test_promises_at_the_door import planning
 from tests.world.bot import Bot
+from tests.world.chats import planning
 from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom

@@ -1,15 +1,13 @@
 """Whose device speaks: only what somebody's identity signed speaks for them."""
 
-import asyncio
 import itertools
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.world.bot import Bot, said
-from tests.world.clock import WITHIN
+from tests.world.chats import echoed_each, inbox_states, notices
 from tests.world.current import CurrentClient
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.person import Person
@@ -24,15 +22,6 @@ NUMBERS = itertools.count(1)
 ACCEPT: Json = {"unsigned_devices": "accept"}
 
 
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for what neither a client nor the log tells of."""
-    for _ in range(int(WITHIN / 0.02)):
-        if true():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("waited in vain")
-
-
 async def plainly(person: Person, room: str, text: str) -> None:
     """Send in clear, whatever this person's client thinks of the room."""
     path = f"{CLIENT}/rooms/{room}/send/m.room.message/in-clear-{next(NUMBERS)}"
@@ -40,24 +29,8 @@ async def plainly(person: Person, room: str, text: str) -> None:
     assert status == 200, told
 
 
-async def answered(person: Person, room: str, *texts: str) -> None:
-    """Say each, and wait for its echo: what came before it in the room is stored then."""
-    for text in texts:
-        await person.send(room, text)
-        await person.wait_for(room, lambda m, text=text: m.body == f"echo: {text}")  # type: ignore[misc]  # mypy sees no default
-
-
 async def echoes(watcher: CurrentClient, room: str, daemon: Bot) -> list[str]:
     return [m for m in await said(watcher, room, daemon.user_id) if m.startswith("echo: ")]
-
-
-def states(daemon: Bot) -> list[str]:
-    return [row["state"] for row in daemon.rows("SELECT state FROM inbox ORDER BY seq")]
-
-
-def notices(daemon: Bot, words: str) -> list[str]:
-    rows = daemon.rows("SELECT body FROM outbox WHERE kind = 'notice' ORDER BY seq")
-    return [row["body"] for row in rows if words in row["body"]]
 
 
 async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
@@ -67,27 +40,27 @@ async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
     ann = await current("ann")
     daemon = await bot(ann)
     plain, chat = await room(ann, daemon), await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     phone = await current(ann, identity=False)
     named = {"display_name": "Ann's `@room` phone"}
     assert (await phone.api("PUT", f"{CLIENT}/devices/{phone.device_id}", named))[0] == 200
     for text in ("two", "three"):
         await phone.send(chat, text)
     await ann.wait_for(chat, lambda m: phone.device_id in m.body and m.sender == daemon.user_id)
-    await answered(ann, chat, "four")
-    assert states(daemon).count("untrusted") == 2
+    await echoed_each(ann, chat, "four")
+    assert inbox_states(daemon).count("untrusted") == 2
     await daemon.restart()
-    await answered(ann, chat, "five")
+    await echoed_each(ann, chat, "five")
     await phone.edit(chat, await phone.send(chat, "sicks"), "six")
-    await answered(ann, plain, "noted")
-    assert states(daemon).count("untrusted") == 4
+    await echoed_each(ann, plain, "noted")
+    assert inbox_states(daemon).count("untrusted") == 4
     [told] = notices(daemon, phone.device_id)
     assert f"session `Ann's room phone` `{phone.device_id}`, because" in told
 
     await ann.share_identity(phone)
     await ann.wait_for(chat, lambda m: m.body == "echo: six")
-    await answered(phone, chat, "seven")
-    assert states(daemon).count("untrusted") == 0
+    await echoed_each(phone, chat, "seven")
+    assert inbox_states(daemon).count("untrusted") == 0
     assert await echoes(ann, chat, daemon) == [
         f"echo: {word}" for word in ("one", "four", "five", "two", "three", "six", "seven")
     ]
@@ -100,9 +73,9 @@ async def test_an_accepted_unsigned_device_has_the_rights_of_another(
     ann = await current("ann")
     daemon = await bot(ann, matrix=ACCEPT)
     chat = await room(ann, daemon, encrypted=True)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     phone = await current(ann, identity=False)
-    await answered(phone, chat, "two")
+    await echoed_each(phone, chat, "two")
     await plainly(ann, chat, "three")
     await ann.wait_for(chat, lambda m: m.body == "echo: three")
     casts = daemon.rows("SELECT origin FROM casts WHERE event_id LIKE '$%' ORDER BY seq")
@@ -144,7 +117,7 @@ async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
     await ann.wait_for(chat, lambda m: "not encrypted" in m.body)
     await plainly(ben, bens, "three")
     await ben.wait_for(bens, lambda m: m.body == "echo: three")
-    await answered(ann, chat, "four")
+    await echoed_each(ann, chat, "four")
     group = await room(ann, daemon, ben, encrypted=True)
     await plainly(ann, group, "overheard")
     await plainly(ben, group, "heard")
@@ -164,14 +137,14 @@ async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signe
     ben = await person("ben")
     daemon = await bot(ben)
     chat = await room(ben, daemon, encrypted=True)
-    await answered(ben, chat, "one")
+    await echoed_each(ben, chat, "one")
     laptop = await current(ben)
-    await answered(laptop, chat, "two")
+    await echoed_each(laptop, chat, "two")
     await ben.send(chat, "three")
     await laptop.wait_for(chat, lambda m: ben.login.device_id in m.body)
     await laptop.crypto("crossSignDevice", ben.login.device_id)
     await laptop.wait_for(chat, lambda m: m.body == "echo: three")
-    await answered(ben, chat, "four")
+    await echoed_each(ben, chat, "four")
 
 
 async def test_a_new_device_without_any_identity_is_answered_at_once(
@@ -181,10 +154,10 @@ async def test_a_new_device_without_any_identity_is_answered_at_once(
     ben = await person("ben")
     daemon = await bot(ben, via=proxy.url)
     chat = await room(ben, daemon, encrypted=True)
-    await answered(ben, chat, "one")
+    await echoed_each(ben, chat, "one")
     proxy.after = without_device_lists
     phone = await current(ben, identity=False)
-    await answered(phone, chat, "two")
+    await echoed_each(phone, chat, "two")
     assert not notices(daemon, "decrypt")
 
 
@@ -205,14 +178,14 @@ async def test_a_device_that_signed_out_is_answered_for_what_it_sent(
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
     phone = await current(ann)
-    await answered(phone, chat, "one")
+    await echoed_each(phone, chat, "one")
     assert await daemon.stop() == 0
     await phone.send(chat, "two")
     assert (await phone.api("POST", f"{CLIENT}/logout", {}))[0] == 200
     await daemon.start()
     await ann.wait_for(chat, lambda m: m.body == "echo: two")
     await daemon.restart()
-    await answered(ann, chat, "three")
+    await echoed_each(ann, chat, "three")
     assert await echoes(ann, chat, daemon) == ["echo: one", "echo: two", "echo: three"]
 
 
@@ -225,7 +198,7 @@ async def test_who_is_not_in_an_answer_stays_as_they_were(
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon, encrypted=True)
     phone = await current(ann, identity=False)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     await phone.send(chat, "two")
     await ann.wait_for(chat, lambda m: phone.device_id in m.body)
 
@@ -244,10 +217,10 @@ async def test_who_is_not_in_an_answer_stays_as_they_were(
     proxy.after = away
     await ann.share_identity(phone)
     await daemon.restart()
-    await answered(ann, chat, "three")
+    await echoed_each(ann, chat, "three")
     await phone.send(chat, "four")
-    await answered(ann, chat, "five")
-    assert states(daemon).count("untrusted") == 2
+    await echoed_each(ann, chat, "five")
+    assert inbox_states(daemon).count("untrusted") == 2
     proxy.after = pass_after
     await daemon.restart()
     await ann.wait_for(chat, lambda m: m.body == "echo: four")

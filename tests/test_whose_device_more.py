@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.test_changed_identity import told, trust
-from tests.test_whose_device import answered, notices, states, until
+from tests.world.chats import echoed_each, inbox_states, notices
+from tests.world.clock import until
 from tests.world.homeserver import Homeserver
+from tests.world.identities import identity_notice, trust
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import CLIENT
 from wintermute.clock import stamp
@@ -28,7 +29,7 @@ async def test_of_very_many_messages_that_waited_each_is_answered_in_order(
     texts = [f"message {n}" for n in range(230)]
     for text in texts:
         await phone.send(chat, text)
-    await until(lambda: states(daemon).count("untrusted") == len(texts))
+    await until(lambda: inbox_states(daemon).count("untrusted") == len(texts))
     await ann.share_identity(phone)
     said = await ann.wait_for_count(chat, daemon.user_id, len(texts) + 1)
     assert [m.body for m in said if m.body.startswith("echo")] == [f"echo: {t}" for t in texts]
@@ -45,13 +46,13 @@ async def test_what_nobody_vouched_for_is_given_up_after_a_week(
     phone = await current(ann, identity=False)
     for text in ("old", "young"):
         await phone.send(chat, text)
-    await until(lambda: states(daemon).count("untrusted") == 2)
+    await until(lambda: inbox_states(daemon).count("untrusted") == 2)
     assert await daemon.stop() == 0
     week = stamp(datetime.now(UTC) - timedelta(days=7, hours=1))  # noqa: TID251  the daemon asks it too
     with sqlite3.connect(daemon.data / "wintermute.db") as database:
         database.execute("UPDATE inbox SET received_at = ? WHERE seq = 1", (week,))
     await daemon.start()
-    await until(lambda: states(daemon) == ["ignored", "untrusted"])
+    await until(lambda: inbox_states(daemon) == ["ignored", "untrusted"])
     await ann.share_identity(phone)
     await ann.wait_for(chat, lambda m: m.body == "echo: young")
     assert not [m for m in ann.messages(chat, daemon.user_id) if m.body == "echo: old"]
@@ -65,13 +66,13 @@ async def test_the_notice_goes_where_the_bot_still_is(
     ann = await current("ann")
     daemon = await bot(ann)
     left, chat = [await room(ann, daemon, encrypted=True) for _ in range(2)]
-    await answered(ann, left, "one")
-    await answered(ann, chat, "two")
+    await echoed_each(ann, left, "one")
+    await echoed_each(ann, chat, "two")
     token = json.loads((daemon.data / "matrix" / "session.json").read_text())["access_token"]
     homeserver.request("POST", f"{CLIENT}/rooms/{left}/leave", {}, token=token)
     await until(lambda: len(daemon.rows("SELECT 1 FROM rooms WHERE state = 'left'")) == 1)
     await ann.make_identity(anew=True)
-    await told(ann, chat)
+    await identity_notice(ann, chat)
     await trust(daemon, ann.user_id)
     await ann.send(chat, "three")
     await ann.wait_for(chat, lambda m: m.body == "echo: three")
@@ -130,12 +131,12 @@ async def test_the_owner_hears_of_somebody_elses_new_identity(
     ann, ben = await person("ann"), await current("ben")
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     mine, bens = await room(ann, daemon), await room(ben, daemon, encrypted=True)
-    await answered(ben, bens, "one")
+    await echoed_each(ben, bens, "one")
     await ben.make_identity(anew=True)
-    await told(ben, bens)
+    await identity_notice(ben, bens)
     notice = await ann.wait_for(mine, lambda m: "new cryptographic identity" in m.body)
     assert f"matrix trust {ben.user_id}" in notice.body
-    await answered(ann, mine, "two")
+    await echoed_each(ann, mine, "two")
     assert len(notices(daemon, "new cryptographic identity")) == 2
 
 
@@ -147,7 +148,7 @@ async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(
     ann = await current("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     for count in (1, 2):
         await current(daemon)
         await until(lambda count=count: len(notices(daemon, "identity has a problem")) == count)  # type: ignore[misc]  # mypy sees no default
@@ -164,10 +165,10 @@ async def test_a_new_identity_is_noticed_where_nothing_is_encrypted(
     ann = await current("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    await answered(ann, chat, "one")
+    await echoed_each(ann, chat, "one")
     await ann.make_identity(anew=True)
-    await told(ann, chat)
+    await identity_notice(ann, chat)
     await ann.send(chat, "two")
-    await until(lambda: states(daemon).count("untrusted") == 1)
+    await until(lambda: inbox_states(daemon).count("untrusted") == 1)
     await trust(daemon, ann.user_id)
     await ann.wait_for(chat, lambda m: m.body == "echo: two")

@@ -5,9 +5,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.test_harvest import is_harvest, transcript
-from tests.test_harvest_at_the_door import read
-from tests.test_scopes_at_the_door import ask
+from tests.world.chats import ask_bot
+from tests.world.harvested import harvested_by, is_harvest, transcript
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
@@ -49,10 +48,10 @@ async def test_a_memory_leads_to_who_said_it_also_after_an_edit_and_a_merge(
     await ann.send(chat, f"* {BEES}", **anew, **relation, **mentions)
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE body = ?", BEES)), 15)
     second = await ben.send(chat, HIVES, **mentions)
-    await read(daemon)
-    await ask(ann, chat, daemon, "/new")
-    await ask(ann, chat, daemon, "What about the bees?")
-    why = (await ask(ann, chat, daemon, "/why")).splitlines()
+    await harvested_by(daemon)
+    await ask_bot(ann, chat, daemon, "/new")
+    await ask_bot(ann, chat, daemon, "What about the bees?")
+    why = (await ask_bot(ann, chat, daemon, "/why")).splitlines()
     place = quote(chat, safe="!:")
     links = {name: f"(https://matrix.to/#/{place}/{name})" for name in (first, second)}
     assert len(why) == 3
@@ -62,9 +61,9 @@ async def test_a_memory_leads_to_who_said_it_also_after_an_edit_and_a_merge(
         assert who in line
     code, told = await daemon.command("memory", "reconstruct")
     assert (code, told.splitlines()[0]) == (0, "batches 1, kept 0, replaced 2, failed 0")
-    await ask(ben, chat, daemon, "/new")
-    await ask(ben, chat, daemon, "And now, what about the bees?")
-    [_, merged] = (await ask(ben, chat, daemon, "/why")).splitlines()
+    await ask_bot(ben, chat, daemon, "/new")
+    await ask_bot(ben, chat, daemon, "And now, what about the bees?")
+    [_, merged] = (await ask_bot(ben, chat, daemon, "/why")).splitlines()
     assert merged.startswith(f"- {BOTH} (picked up, ")
     assert all(link in merged for link in links.values()), merged
     assert "you on [" in merged

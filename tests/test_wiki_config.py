@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.test_config import GOOD, problem, problems, read
 from tests.world.clock import FakeClock
+from tests.world.configuration import GOOD, configuration, problem, problems
 from tests.world.model import ModelServer
 from tests.world.schema import open_migrated
 from wintermute.config.schema import Backend, Config, Llm, Roles
@@ -51,7 +51,7 @@ def write(path: Path, text: str = "A prompt.") -> Path:
 
 def test_where_nothing_is_said_it_is_the_wiki_of_the_data_directory(tmp_path: Path) -> None:
     """W-056, W-057: a store is enough, so without an installation the shipped prompts are meant."""
-    config = read(tmp_path, GOOD + "data_dir: elsewhere\n")
+    config = configuration(tmp_path, GOOD + "data_dir: elsewhere\n")
     data = tmp_path / "elsewhere"
     expected = WikiSettings(
         store=data / "wiki",
@@ -99,7 +99,7 @@ def test_whoever_is_asked_first_decides(tmp_path: Path, first: int) -> None:
         tmp_path,
         keys if "cathedral" in said else None,
         "option" if "option" in said else None,
-        read(tmp_path, text if "config" in said else GOOD),
+        configuration(tmp_path, text if "config" in said else GOOD),
         **(variables if "environment" in said else {}),
     )
     name = LAYERS[first]
@@ -120,7 +120,7 @@ def test_whoever_is_asked_first_decides(tmp_path: Path, first: int) -> None:
 
 def test_the_daemon_listens_to_config_yaml_alone(tmp_path: Path) -> None:
     """W-056: whatever lies in the folder that it was started in."""
-    config = read(tmp_path, GOOD + "wiki: {store_path: mine, model: local}\n")
+    config = configuration(tmp_path, GOOD + "wiki: {store_path: mine, model: local}\n")
     write(tmp_path / "cathedral.json", '{"store_path": "theirs", "model": "theirs"}')
     assert (daemon_wiki(config).store, daemon_wiki(config).model) == (tmp_path / "mine", "local")
 
@@ -137,7 +137,7 @@ def test_a_prompt_is_looked_for_beside_the_file_that_names_it_and_then_in_the_da
     beside, name = home if source == "config" else work, "prompts/runtime/own.md"
     for place in there:
         write((beside if place == "beside" else home / "data") / name)
-    config = read(
+    config = configuration(
         home, GOOD + (f"wiki: {{runtime_prompt: {name}}}\n" if source == "config" else "")
     )
     cathedral = {"runtime_prompt": name} if source == "cathedral" else None
@@ -289,7 +289,7 @@ def test_the_data_directory_of_the_file_itself_is_looked_into(tmp_path: Path) ->
     """W-055: also where it is wrong, which is told as well."""
     write(tmp_path / "elsewhere/own.md")
     wiki = "wiki: {runtime_prompt: own.md}\ndata_dir: "
-    found = read(tmp_path, f"{GOOD}{wiki}elsewhere\n")
+    found = configuration(tmp_path, f"{GOOD}{wiki}elsewhere\n")
     assert found.wiki.runtime_prompt == tmp_path / "elsewhere/own.md"
     first, second = problems(tmp_path, f"{GOOD}{wiki}[]\n")
     assert f"there is no file {tmp_path}/own.md, nor {tmp_path}/data/own.md" in first

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.test_wiki_agents import configured, consolidate
+from tests.world.agents import consolidate_by_agent, with_agent
 from tests.world.shelf import GARDEN, Shelf
 from tests.world.terminal import Terminal
 from tests.world.wiki import made, page, refuses, says, wiki
@@ -68,9 +68,9 @@ def test_a_new_page_that_only_looks_like_another_is_refused(terminal: Terminal, 
     shelf.write("semantic/Rösen.md", shelf.read(GARDEN))
     shelf.write("meta/Index.md", shelf.read("meta/Index.md") + "- [[Rösen]]\n")
     link = f'put("semantic/Garden.md", garden.read_text() + "\\nSee [[{name}]].\\n")'
-    configured(terminal, f'{link}\nput("semantic/{name}.md", page("# Other"))')
+    with_agent(terminal, f'{link}\nput("semantic/{name}.md", page("# Other"))')
     before = shelf.pages()
-    done = consolidate(terminal, shelf.conversation())
+    done = consolidate_by_agent(terminal, shelf.conversation())
     assert (done.returncode, "look-alike name" in done.stderr.decode()) == (1, True)
     assert shelf.pages() == before
 

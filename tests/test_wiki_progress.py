@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.test_consolidation import POND, ready
+from tests.world.consolidated import POND, ready
 from tests.world.model import ModelServer
 from tests.world.shelf import GARDEN, Shelf
 from tests.world.terminal import Terminal

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_gather import SCOPE, opened
+from tests.world.house import SCOPE, open_laid_out
 from tests.world.terminal import Terminal
 from wintermute.config.schema import Seed, Wiki
 from wintermute.errors import ConfigurationError
@@ -140,7 +140,7 @@ def test_the_instructions_may_speak_of_the_wiki_too() -> None:
 
 async def test_where_there_is_no_wiki_the_instructions_are_silent_on_it(tmp_path: Path) -> None:
     """W-022, W-023: an edited file counts at once."""
-    async with opened(tmp_path) as house:
+    async with open_laid_out(tmp_path) as house:
         file = tmp_path / "prompts" / "BASE_PROMPT.txt"
         file.write_text(f"Be kind.\n\n{OPEN}\nAsk for pages.\n{CLOSE}\n\n{ROOT}\n\nBe brief.\n")
         system = await house.gather.system(SCOPE, {"task"}, None)

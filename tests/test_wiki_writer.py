@@ -2,12 +2,11 @@
 
 from datetime import date
 
-from tests.test_cli_reconstruct import asks
-from tests.test_consolidation import (
+from tests.world.consolidated import (
     BAD_PAGES,
     POND,
     Writer,
-    block,
+    block_of,
     consolidate,
     plan,
     ready,
@@ -15,7 +14,7 @@ from tests.test_consolidation import (
 )
 from tests.world.model import ModelServer
 from tests.world.shelf import GARDEN, INDEX, Shelf, page
-from tests.world.terminal import Terminal
+from tests.world.terminal import Terminal, with_model
 from wintermute.pages.page_writer import OF_FILES
 from wintermute.templates import CONSOLIDATION, shipped_prompts
 
@@ -39,13 +38,13 @@ async def test_pages_of_one_name_are_shown_and_planned_by_their_paths(
     shelf = Shelf.make(terminal.data / "wiki")
     shelf.write(OTHER, page("# Garden\n\nThe first day. See [[Roses]].", date(2026, 5, 1)))
     shelf.write(INDEX, updated(shelf.read(INDEX), "- [[episodic/Garden]], [[semantic/Garden]]"))
-    asks(terminal, model, "flat_file")
+    with_model(terminal, model, "flat_file")
     grown = updated(shelf.read(OTHER), "And tulips, as in [[semantic/Garden]].")
     writer = Writer(model, plan("episodic/Garden"), {OTHER: grown})
     done = await consolidate(terminal, shelf.conversation())
     assert (done.returncode, shelf.job()["changed_files"]) == (0, [OTHER])
-    assert block(writer.plans[0], "entries") == "- Roses\n- episodic/Garden\n- semantic/Garden"
-    assert block(writer.calls[OTHER], "entries") == "- Roses\n- semantic/Garden"
+    assert block_of(writer.plans[0], "entries") == "- Roses\n- episodic/Garden\n- semantic/Garden"
+    assert block_of(writer.calls[OTHER], "entries") == "- Roses\n- semantic/Garden"
 
 
 async def test_a_bad_page_does_not_cost_the_others(terminal: Terminal, model: ModelServer) -> None:

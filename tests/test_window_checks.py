@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.test_llm_windows import PROPS, serving
 from tests.world.bot import write_settings
 from tests.world.homeserver import Login
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.schema import LATER, lay_schema
+from tests.world.stub import PROPS, stub_serving
 from tests.world.warm import Interpreter
 from wintermute.db import driver
 from wintermute.llm.tokens import Measure
@@ -200,7 +200,7 @@ async def test_check_compares_what_the_server_says_of_its_window(
         "choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 5000, "completion_tokens": 1},
     }
-    async with serving({"/props": PROPS, "/v1/chat/completions": json.dumps(answer)}) as stub:
+    async with stub_serving({"/props": PROPS, "/v1/chat/completions": json.dumps(answer)}) as stub:
         _, found = await check(python, settings(tmp_path, stub.url))
     assert "5000 tokens" in found["ok"][0]
     wrong = "its server takes 4096 tokens, config.yaml says context_tokens: 32768"

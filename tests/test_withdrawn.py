@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.test_core_update import asked, at_work, is_core, keeps, learn, quarter, wish
-from tests.test_forgetting import SCOPE, found
-from tests.test_forgetting_messages import forgotten
-from tests.test_harvest import BEN, Picker, facts, harvested, say, talking
-from tests.test_reconstruction import LYON, answer
-from tests.test_redactions import take_back
 from tests.world.clock import WITHIN, HeldClock
+from tests.world.core_pages import at_work, core_questions, is_core, keep, keeps, quarter, wish
 from tests.world.delegating import until
+from tests.world.files import files_with
+from tests.world.forgetting import SCOPE, forgotten
+from tests.world.harvested import BEN, Picker, harvested, harvested_facts, say, talking
 from tests.world.house import House
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.reconstructed import LYON, reconstruction
+from tests.world.redacted import take_back
 from wintermute.learning.reconstruction import SILENCE
 
 WORD = "zimtkanarie"
@@ -163,7 +163,7 @@ async def test_an_answer_about_a_deleted_message_is_neither_used_nor_kept(
         await forgotten(house)
         gate.set()
         await harvested(house)
-        assert await facts(house) == []
+        assert await harvested_facts(house) == []
         assert await recorded(house) == []
 
 
@@ -189,18 +189,20 @@ async def test_what_was_kept_of_a_question_goes_with_its_messages_however_they_w
 
 
 @pytest.mark.parametrize(
-    "first", [answer(LYON, coverage="incomplete"), Text("no JSON")], ids=["refined", "asked anew"]
+    "first",
+    [reconstruction(LYON, coverage="incomplete"), Text("no JSON")],
+    ids=["refined", "asked anew"],
 )
 async def test_a_forgotten_fact_is_not_rewritten_by_a_question_that_was_under_way(
     tmp_path: Path, model: ModelServer, first: Step
 ) -> None:
     """M-030, M-036: the other fact of the batch is rewritten without it."""
     gate, clock, is_new = asyncio.Event(), HeldClock(), is_about("new_contents")
-    steps: list[Step] = [Slow(gate, first), answer(LYON)]
+    steps: list[Step] = [Slow(gate, first), reconstruction(LYON)]
     model.reconstructs = True
     model.keyed(lambda seen: steps.pop(0) if is_new(seen) else keeps(seen))
     async with talking(tmp_path, model, clock, record=True) as house:
-        gone, _ = await learn(house, f"Ann has a {WORD}", LYON)
+        gone, _ = await keep(house, f"Ann has a {WORD}", LYON)
         await delivered(house)
         await clock.move(SILENCE.total_seconds())
         house.runner.ring("reconstruct")
@@ -220,14 +222,14 @@ async def test_a_page_made_of_a_forgotten_fact_is_not_put_in_place(
     """M-030, M-049: the answer came when all was forgotten."""
     gate = asyncio.Event()
     async with at_work(tmp_path, model, Slow(gate, wish(PAGE)), record=True) as house:
-        (fact,) = await learn(house, f"Ann has a {WORD}")
+        (fact,) = await keep(house, f"Ann has a {WORD}")
         await delivered(house)
         await looks_at_core(house, model)
         await erased(house, fact)
         gate.set()
         await at_rest(house, "core")
         assert await house.database.scrub()
-        assert found(tmp_path) == []
+        assert files_with(tmp_path) == []
 
 
 async def test_a_page_from_which_something_was_cut_is_not_shown_as_it_was(
@@ -244,10 +246,10 @@ async def test_a_page_from_which_something_was_cut_is_not_shown_as_it_was(
 
     async with at_work(tmp_path, model) as house:
         model.keyed(choose)
-        (gone,) = await learn(house, f"Ann has a {WORD}")
+        (gone,) = await keep(house, f"Ann has a {WORD}")
         await looks_at_core(house, model)
         await until(lambda: stands_on_page(house, WORD))
-        await learn(house, "Ann likes tea in the evening")
+        await keep(house, "Ann likes tea in the evening")
         await delivered(house)
         await house.incoming("hold", **BENS)
         await arrived(model, lambda seen: seen.last_user == "hold")
@@ -264,7 +266,7 @@ async def test_a_page_from_which_something_was_cut_is_not_shown_as_it_was(
         assert not await stands_on_page(house, WORD)
         chat.set()
         await at_rest(house, "core")
-        assert len(asked(model)) == 2
+        assert len(core_questions(model)) == 2
         assert telling(model, before) == 0
 
 
@@ -280,15 +282,15 @@ async def test_the_wish_for_a_page_made_of_what_was_taken_back_is_not_offered(
     gate, tea = asyncio.Event(), "Ann likes tea in the evening"
     (tmp_path / "core.md").write_text("# SOUL\n- be calm\n\n# TOOLS\n\n# RULE\n\n# USER\n")
     async with at_work(tmp_path, model, Slow(gate, wish(PAGE)), wish(None)) as house:
-        gone, _ = await learn(house, f"Ann has a {WORD}", tea)
+        gone, _ = await keep(house, f"Ann has a {WORD}", tea)
         await looks_at_core(house, model)
         learnt = await house.one("SELECT change_set_id AS id FROM changes WHERE item = ?", gone)
         await house.incoming(f"/undo {learnt['id']}")
         await house.settled()
         gate.set()
         await at_rest(house, "core")
-        assert [WORD in question for question in asked(model)] == [True, False]
-        assert tea in asked(model)[-1]
+        assert [WORD in question for question in core_questions(model)] == [True, False]
+        assert tea in core_questions(model)[-1]
         assert await house.rows("SELECT * FROM decisions") == []
 
 

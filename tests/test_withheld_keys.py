@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.test_foreign_sessions import half_an_hour_later
-from tests.test_malformed_events import WRONG, wrong
-from tests.test_whose_device import answered, notices, states, until
-from tests.world.clock import FakeClock
+from tests.world.chats import echoed_each, half_an_hour_later, inbox_states, notices
+from tests.world.clock import FakeClock, until
+from tests.world.malformed import WRONG, misshapen
 from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.schema import open_migrated
@@ -65,14 +64,14 @@ def without(content: Json, field: str) -> Json:
 
 def test_a_locked_event_may_name_anything_as_its_session() -> None:
     """F-012, X-022: what is asked of the database can be written there."""
-    for spoilt in wrong({"content": {"session_id": "session", "sender_key": "curve"}}):
+    for spoilt in misshapen({"content": {"session_id": "session", "sender_key": "curve"}}):
         if isinstance(spoilt, dict) and isinstance(spoilt.get("content"), dict):
             "".join(session_of(spoilt)).encode()
 
 
 def test_no_word_on_a_withheld_key_can_stop_a_sync() -> None:
     """F-012, X-022."""
-    for spoilt in wrong(event(word())):
+    for spoilt in misshapen(event(word())):
         for found in sifted(spoilt, event(word())):
             assert len(json.dumps([found.sender, found.session_id, found.code])) < 2000
     for value in WRONG[1:]:
@@ -121,10 +120,10 @@ async def test_a_client_that_withholds_its_keys_is_told_at_once_how_to_be_heard(
     told = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
     assert told.body == WITHHELD["m.unverified"].format(sender=ann.user_id)
     await ann.send(chat, "two")
-    await until(lambda: states(daemon).count("locked") == 2)
+    await until(lambda: inbox_states(daemon).count("locked") == 2)
     await daemon.restart()
     await ann.refuse_unverified(False)
-    await answered(ann, chat, "three")
+    await echoed_each(ann, chat, "three")
     assert len(notices(daemon, "")) == 1
     kept = daemon.rows("SELECT * FROM withheld_keys")
     assert {row["code"] for row in kept} == {"m.unverified"}
@@ -143,7 +142,7 @@ async def test_words_on_withheld_keys_count_from_who_wrote_and_where_only(
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     await ann.send(chat, "sealed", **us)
     proxy.before = pass_before
-    await until(lambda: states(daemon).count("locked") == 1)
+    await until(lambda: inbox_states(daemon).count("locked") == 1)
     [row] = daemon.rows("SELECT raw FROM inbox WHERE state = 'locked'")
     sealed = json.loads(row["raw"])["content"]
     hers: Json = {field: sealed[field] for field in ("session_id", "sender_key")}
@@ -183,5 +182,5 @@ async def test_who_cannot_begin_a_session_with_us_is_met_half_way(
     await ann.send(chat, "one")
     told = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
     assert told.body == WITHHELD["m.no_olm"].format(sender=ann.user_id)
-    await answered(ann, chat, "two")
+    await echoed_each(ann, chat, "two")
     assert len(notices(daemon, "")) == 1

@@ -138,11 +138,13 @@ def pytest_collection(session: pytest.Session) -> None:
     worker = worker_of(session.config)
     if worker is None or session.config.args != session.config.getini("testpaths"):
         return
-    names = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
+    folder = Path(__file__).parent
+    files = sorted([*folder.glob("test_*.py"), *folder.glob("kill/test_*.py")])
+    names = [".".join(file.relative_to(folder.parent).with_suffix("").parts) for file in files]
     first = int(worker["workerid"].removeprefix("gw")) * len(names) // worker["workercount"]
     for name in names[first:] + names[:first]:
         with suppress(Exception):  # pytest tells it when it comes to that file
-            import_module(f"tests.{name}")
+            import_module(name)
 
 
 def mark_rows(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,6 +21,7 @@ from wintermute.templates import shipped_folder
 
 Json = dict[str, Any]
 LOOK_SECONDS = 0.1
+NOBODY = Login("@bot:example.org", "", "", "correct horse")
 
 
 def write_settings(
@@ -270,3 +271,19 @@ async def meet(
 async def said(watcher: Person, room: str, sender: str) -> list[str]:
     """Everything a sender ever said in a room, as the homeserver has it."""
     return [event.body for event in await watcher.history(room) if event.sender == sender]
+
+
+def bare_settings(folder: Path, homeserver: str = "http://127.0.0.1:9", model: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    return write_settings(
+        folder,
+        homeserver,
+        NOBODY,
+        model or "http://127.0.0.1:9/v1",
+        "@you:example.org",
+        llm={
+            "backends": {"local": {"base_url": model or "http://127.0.0.1:9/v1", "model": "qwen"}},
+            "roles": {"base": ["local"]},
+            "max_retries": 0,
+        },
+    )

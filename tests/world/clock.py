@@ -122,3 +122,12 @@ class HeldClock(FakeClock):
             await self._moved.wait_for(
                 lambda: sum(until > self.monotonic() for until in self._asleep) >= count
             )
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what neither a client nor the log tells of."""
+    for _ in range(int(WITHIN / 0.02)):
+        if true():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("waited in vain")

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.test_keys import Device
 from tests.world.clock import WITHIN, HeldClock
+from tests.world.keys import Device
 from tests.world.phone import NEW, Phone
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.schema import open_migrated

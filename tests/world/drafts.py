@@ -6,16 +6,23 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tests.world.bot import Bot
-from tests.world.clock import WITHIN
+from tests.world.clock import WITHIN, HeldClock
 from tests.world.current import CurrentClient
+from tests.world.desk import ROOM
 from tests.world.model import Drip, ModelServer
 from tests.world.person import Person
 from tests.world.scene import NIO, Scene
 from tests.world.user import Json, Message
+from wintermute.mailbox.inbox import Waiting
+from wintermute.matrix.drafts import DraftRow, Drafts
 
 WORDS = "These words come one by one, and a person sees them as they come, until all are there."
 USUAL = Drip(WORDS)
 LIVE = "org.matrix.msc4357.live"
+ASKED = Waiting(
+    *(1, "$asked", "talk", ROOM, "@ann:here", "ann", "owner", "message", "why?", True, "casting"),
+    *(None, HeldClock().now(), HeldClock().now()),
+)
 
 
 @dataclass(slots=True)
@@ -105,3 +112,24 @@ def only_edits(events: Sequence[Message], of: Message) -> list[Json]:
     relations = [e.content.get("m.relates_to") for e in events if e.event_id != of.event_id]
     assert relations == [{"rel_type": "m.replace", "event_id": of.event_id}] * len(relations)
     return [e.content["m.new_content"] for e in events if "m.new_content" in e.content]
+
+
+def went_out(pieces: dict[float, str], seconds: float) -> list[tuple[float, str]]:
+    """Times and texts of what goes out, of pieces that come at these seconds; "⚙" is a tool."""
+    clock, found = HeldClock(), list[tuple[float, str]]()
+    drafts, begun = Drafts(clock, shows=True), clock.monotonic()
+    drafts.attend(ASKED)
+    for tick in range(int(seconds * 10) + 1):
+        for piece in filter(None, [pieces.get(tick / 10)]):
+            rings = drafts.use("talk", "reading a file") if piece == "⚙" else None
+            rings = drafts.say("talk", "" if piece == "new" else piece) if rings is None else rings
+            assert not rings or (rings == ROOM and drafts.growing() == [("talk", ROOM)])
+        if drafts.due_in(("talk", ROOM)) == 0:
+            growth = drafts.at(("talk", ROOM))
+            assert growth is not None
+            found.append((round(clock.monotonic() - begun, 1), drafts.text(growth)))
+            drafts.show_in("talk", DraftRow("out_1", "cast_1", ""))
+            drafts.went_out("talk", growth)
+        clock.advance(0.1)
+    assert drafts.shown(ASKED) or not found
+    return found

@@ -148,3 +148,7 @@ def sends(request: Request) -> bool:
 def asks_model(request: Request) -> bool:
     """Whether a request wants the model to go on."""
     return request.path.endswith("/chat/completions")
+
+
+def is_send(request: Request) -> bool:
+    return request.method == "PUT" and "/send/m.room." in request.path

@@ -1,8 +1,12 @@
 """A verification by emoji, as the person at a current client goes through it."""
 
+import asyncio
+import re
 from collections.abc import Callable
 from typing import Protocol
 
+from tests.world.bot import Bot
+from tests.world.clock import WITHIN
 from tests.world.user import Json
 
 ENDS = ("done", "cancelled")
@@ -74,3 +78,26 @@ class EmojiCheck:
     async def cancel(self) -> None:
         """Think better of it."""
         await self._client.act(self._number, "cancel")
+
+
+def device_of(daemon: Bot) -> str:
+    """Which device the bot is."""
+    named = (re.search(r" ready device=(\S+)", line) for line in daemon.log)
+    return next(found[1] for found in named if found)
+
+
+def verifications(daemon: Bot) -> list[Json]:
+    """How the bot sees its verifications."""
+    return daemon.rows("SELECT * FROM verifications ORDER BY began_at")
+
+
+async def until_row(daemon: Bot, true: Callable[[Json], bool]) -> Json:
+    """The bot's newest verification, once something is true of it."""
+    async with asyncio.timeout(WITHIN):
+        while not (found := verifications(daemon)) or not true(found[-1]):  # noqa: ASYNC110  another process
+            await asyncio.sleep(0.02)
+    return found[-1]
+
+
+async def in_phase(daemon: Bot, phase: str) -> Json:
+    return await until_row(daemon, lambda row: row["phase"] == phase)

@@ -11,6 +11,7 @@ of prompt files, there are the real prompt and the tools of memory, tasks and sk
 
 import asyncio
 import itertools
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,9 @@ from typing import Any
 
 from tests.world.clock import SYSTEM as MACHINE
 from tests.world.clock import WITHIN as WITHIN
+from tests.world.clock import FakeClock
 from tests.world.clock import HeldClock as HeldClock
+from tests.world.model import ModelServer, Seen
 from tests.world.pages import FilePages
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
@@ -88,6 +91,7 @@ AWAKE = Dreaming(enabled=False)
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 ZONE = "Europe/Berlin"
 SEQUENCE = itertools.count(1)
+SCOPE = f"person:{ANN}"
 
 
 async def open_thread(stores: Stores, room: str = ROOM, root: str = "$root") -> str:
@@ -425,3 +429,30 @@ def _loop(wards: Wards) -> LoopSettings:
         max_tokens=wards.max_tokens,
         require_done_tool=wards.require_done,
     )
+
+
+@asynccontextmanager
+async def open_laid_out(folder: Path, model: str | None = None) -> AsyncIterator[House]:
+    shutil.copytree(PROMPTS, folder / "prompts", dirs_exist_ok=True)
+    layout, prompts = Context(layout="system"), folder / "prompts"
+    async with open_house(
+        folder, model, prompts=prompts, clock=FakeClock(), context=layout
+    ) as house:
+        yield house
+
+
+def texts_of(seen: Seen) -> list[str]:
+    return [str(message["content"] or "") for message in seen.messages]
+
+
+async def tell_each(house: House, *messages: str) -> None:
+    for text in messages:
+        await house.incoming(text)
+        await house.settled()
+
+
+def grows(model: ModelServer) -> None:
+    """Each request begins with all of the one before it, byte for byte."""
+    for before, after in zip(model.requests, model.requests[1:], strict=False):
+        assert after.messages[: len(before.messages)] == before.messages
+        assert after.body["tools"] == before.body["tools"]

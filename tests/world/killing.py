@@ -10,18 +10,21 @@ What there is to be killed at is found by a run without a kill, so no list of it
 
 import asyncio
 import json
+import os
 import random
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from difflib import unified_diff
+from itertools import count
 from pathlib import Path
 from typing import Self
 
-from tests.test_forgetting import found
 from tests.world.bot import Bot, Json
 from tests.world.clock import WITHIN
 from tests.world.copied import RESTORED, copied, put_back
+from tests.world.files import files_with
 from tests.world.person import Person
+from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
 
 TABLES = (
     "SELECT f.text, f.source, f.scope, f.speaker, f.taint, f.origins, f.queued, f.ended,"
@@ -46,6 +49,9 @@ noticed that the folder was put back.
 """
 LOOKS = ("SELECT", "PRAGMA data_version")
 DONE = "UPDATE jobs SET state = 'done'"
+BEFORE, AFTER = "executing", "operation"
+ROW, PARTS = (BEFORE, "INSERT INTO outbox ("), (BEFORE, "INSERT INTO outbox_parts")
+SENT_MARK = "UPDATE outbox_parts SET state"
 
 
 def state(bot: Bot, word: str) -> str:
@@ -56,7 +62,7 @@ def state(bot: Bot, word: str) -> str:
         for path in bot.data.rglob("*")
         if path.name in ("core.md", "MEMORIES.txt")
     }
-    named = found(bot.data, word) if word else []
+    named = files_with(bot.data, word) if word else []
     return json.dumps([tables, files, named], indent=1, ensure_ascii=False, sort_keys=True)
 
 
@@ -182,3 +188,21 @@ class Work:
                 wrong[f"{at} {where}"] = "\n".join(lines)
         assert not wrong, "\n".join(f"{where}\n{lines}" for where, lines in wrong.items())
         assert came > len(all_of_them) // 2
+
+
+def kill_at_send(
+    proxy: Proxy, daemon: Bot, number: int, phase: str, what: str = "/send/m.room."
+) -> None:
+    """Kill the daemon around a send of its, counted from 1."""
+    sends = count(1)
+
+    def strike(request: Request, *_: object) -> Action:
+        if request.method == "PUT" and what in request.path and next(sends) == number:
+            proxy.before, proxy.after = pass_before, pass_after
+            os.kill(daemon.pid, signal.SIGKILL)
+        return None
+
+    if phase == "before":
+        proxy.before = strike
+    else:
+        proxy.after = strike

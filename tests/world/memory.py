@@ -11,7 +11,7 @@ from wintermute.changes.change_sets import Cause, ChangeSets, Reason
 from wintermute.changes.decisions import Decisions
 from wintermute.changes.placing import Placing
 from wintermute.changes.undo import Undo, Undone
-from wintermute.db import Database, Error, Transaction, is_broken
+from wintermute.db import Database, Error, Transaction, is_broken, open_database
 from wintermute.ids import new_id
 from wintermute.memory.core import Places
 from wintermute.memory.fact import AddOutcome, Fact, Source
@@ -99,3 +99,11 @@ async def words_are_sound(tx: Transaction) -> bool:
         if is_broken(problem):
             return False
         raise
+
+
+async def index_is_sound(data: Path) -> bool:
+    """Whether the index is what the rows say, as another program sees it."""
+    async with open_database(data / "wintermute.db") as database, database.transaction() as tx:
+        await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('integrity-check')")
+        kept = await tx.scalars("SELECT seq FROM facts WHERE retired_at IS NULL ORDER BY seq")
+        return kept == await tx.scalars("SELECT rowid FROM facts_fts ORDER BY rowid")

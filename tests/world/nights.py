@@ -12,23 +12,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.world.house import ANN, House, open_house
-from tests.world.model import ModelServer
+import pytest
+
+from tests.world.bot import Bot
+from tests.world.clock import SYSTEM, HeldClock
+from tests.world.house import ANN, ROOM, House, open_house
+from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from tests.world.parts import Gate
+from tests.world.person import Person
+from tests.world.terminal import OWNER as PERSON
+from tests.world.terminal import YOU, Terminal
+from tests.world.user import Message
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import Decision, digest_of
-from wintermute.clock import Clock
+from wintermute.changes.decisions import Decision, Decisions, digest_of
+from wintermute.changes.nights import Nights
+from wintermute.clock import Clock, SystemClock
 from wintermute.config.schema import Dreaming
-from wintermute.db import Transaction
+from wintermute.conversation.toolbox import Caller
+from wintermute.db import Transaction, open_database
 from wintermute.errors import ToolFailed
 from wintermute.forgetting.deeds import Deed, Deeds, Kinds
 from wintermute.memory.fact import NewFact
-from wintermute.messages import Request
+from wintermute.messages import Json, Request
 from wintermute.night.tidying import NightPhase, PhaseWork, Tidying, TidyStep
 from wintermute.stores import Stores
 from wintermute.work.data_folder import DataFolder
 
 AGAIN = ", again"
 OLD = "How the fax is fed.\n\nFace down.\n"
+OFF = Dreaming(enabled=False)
+YES, NO = "\N{WHITE HEAVY CHECK MARK}", "\N{CROSS MARK}"
+SOON = {"enabled": False, "hour": 0, "minute": 0, "report_at": "00:01"}
+FIRST_TURN = pytest.mark.breaks("tools")
+"""With the first message after a night there is one tool more."""
+HOUR = 3600.0
+BEN = "@ben:test"
+BENS = f"person:{BEN}"
+KNOWN = ("Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again", "Sells the car?")
+TOOL = "night"
 
 
 @dataclass
@@ -191,3 +212,90 @@ async def begin(house: House, *texts: str) -> None:
         await house.incoming("hello")
         await house.said(1)
     await remember(house, *texts)
+
+
+def house_at(
+    home: Terminal, model: ModelServer, night: SmallNight, clock: Clock = SYSTEM
+) -> AbstractAsyncContextManager[House]:
+    return opened(home.data, model, clock, OFF, night, owner=YOU, zone="UTC")
+
+
+async def night_at(
+    home: Terminal, model: ModelServer, night: SmallNight, *texts: str, clock: Clock = SYSTEM
+) -> str:
+    """One night in the folder of a person; its id."""
+    async with house_at(home, model, night, clock) as house:
+        await remember(house, *texts, scope=PERSON)
+        before = len(await house.spoken())
+        async with house.working():
+            await house.incoming("/dream", sender=YOU)
+            await house.said(before + 1)
+            house.runner.ring("night")
+            await house.said(before + 2)
+        return str((await house.one("SELECT max(id) AS id FROM nights"))["id"])
+
+
+def is_morning(said: Message) -> bool:
+    return "The question: Remove this skill? “How the fax is fed." in said.body
+
+
+async def ended_night(daemon: Bot, owner: Person) -> None:
+    """A night that is over and asks whether a skill may go."""
+    (daemon.data / "skills").mkdir(exist_ok=True)
+    (daemon.data / "skills" / "old.md").write_text(OLD)
+    files = [{"kind": "skill", "item": "old", "was": OLD, "text": None}]
+    wanted = Decision("skill", (OLD,), "", "not read for 90 days", {"files": files}, state="open")
+    async with open_database(daemon.data / "wintermute.db") as database:
+        nights = Nights(database, SystemClock())
+        async with database.transaction() as tx:
+            night = await nights.begin(tx, SystemClock().now().date(), "schedule")
+            assert night is not None
+            where = (night.id, f"person:{owner.user_id}", "skills")
+            await Decisions(database, SystemClock()).number(tx, where, [wanted])
+            await nights.end(tx, night.id)
+
+
+async def slept(house: House, clock: HeldClock, hours: float = 20) -> None:
+    """From noon, 14:00 in Berlin, through the night at 01:00 and the morning at 08:00."""
+    for _ in range(round(hours * 10)):
+        clock.advance(HOUR / 10)
+        await look(house)
+
+
+async def live_texts(house: House, scope: str = OWNER) -> list[str]:
+    return [fact.text for fact in await house.stores.facts.live(scope)]
+
+
+async def says(house: House, line: str, *, room: str = ROOM, sender: str = ANN) -> str:
+    """What is answered to a line; mornings and nights have said what they say before."""
+    before = len(await house.spoken(room))
+    async with house.working():
+        await house.incoming(
+            line, room=room, sender=sender, origin="owner" if sender == ANN else "other"
+        )
+        return (await house.said(before + 1, room))[before]
+
+
+def calls_night(said: str, action: str, item: str = "") -> Callable[[Seen], Step | None]:
+    """A model that calls `night` when a person says this, and then says what came of it."""
+
+    def choose(seen: Seen) -> Step | None:
+        last = seen.body["messages"][-1]
+        if last["role"] == "tool":
+            return Text(f"It says: {last['content']}")
+        if said not in str(last["content"]):
+            return None
+        args = {"action": action} | ({"item": item} if item else {})
+        return Calls((Use(TOOL, args),))
+
+    return choose
+
+
+@dataclass(frozen=True)
+class FromOutside(Gate):
+    """Gives a text of somebody else."""
+
+    name: str = "page"
+
+    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
+        return True

@@ -1,11 +1,17 @@
 """How tests of tasks make them, and look at what came of them."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tests.world.clock import FakeClock
-from tests.world.house import ANN, ROOM, House
+from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
+from wintermute.config.schema import SubSessionSettings
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task
 
@@ -13,6 +19,11 @@ MORNING = datetime(2026, 3, 2, 7, 0, tzinfo=UTC)
 """A Monday, 08:00 in Berlin."""
 AT_NINE = PlanRequest(schedule_type="once", at="2026-03-02T09:00")
 DAILY = PlanRequest(schedule_type="daily", at="09:00")
+GROUP = "!group:test"
+BY_BEN: dict[str, Any] = {"sender": "@ben:test", "name": "Ben", "origin": "other"}
+IN_GROUP: dict[str, Any] = {"room": GROUP, "scope": f"room:{GROUP}", "direct": False}
+LIMITS = SubSessionSettings()
+GROUP_SCOPE = f"room:{ROOM}"
 
 
 async def talk(house: House, room: str = ROOM, scope: str = f"person:{ANN}") -> str:
@@ -65,3 +76,43 @@ def after(clock: FakeClock, when: str) -> None:
     """Let time pass until it is this in Berlin, before the last Sunday of March."""
     then = datetime.fromisoformat(f"{when}+01:00")
     clock.advance((then - clock.now() + clock.ahead).total_seconds())
+
+
+async def ask(house: House, line: str, **where: Any) -> str:
+    """What a command says."""
+    room = where.get("room", ROOM)
+    before = len(await house.spoken(room))
+    await house.incoming(line, **where)
+    return (await house.said(before + 1, room))[-1]
+
+
+def check(mode: str = "autonomous_notify", **more: str) -> PlanRequest:
+    """A daily check of prices."""
+    at = {"schedule_type": "daily", "at": "09:00"} | more
+    return PlanRequest(**at, execution_mode=mode, ai_prompt="Compare the prices.")  # type: ignore[arg-type]  # all text
+
+
+@asynccontextmanager
+async def open_with_tools(
+    folder: Path, model: ModelServer, clock: FakeClock, **more: object
+) -> AsyncIterator[House]:
+    """The house with all tools."""
+    settings = {"prompts": PROMPTS, "sub_sessions": LIMITS, "clock": clock} | more
+    async with open_house(folder, model.url, **settings) as house:  # type: ignore[arg-type]  # by name
+        yield house
+
+
+async def ended(house: House, states: int = 1) -> None:
+    """Wait until so many occurrences are over."""
+
+    async def over() -> bool:
+        row = await house.one("SELECT count(*) AS n FROM occurrences WHERE state <> 'claimed'")
+        return bool(row["n"] >= states)
+
+    await house.until(over)
+
+
+async def at_terminal(house: House) -> None:
+    """Begin a conversation at the terminal."""
+    async with house.database.transaction() as tx:
+        await house.conversations.in_room(tx, TERMINAL, f"person:{ANN}", "terminal")

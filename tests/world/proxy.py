@@ -13,6 +13,7 @@ from aiohttp import web
 from yarl import URL
 
 from tests.world.homeserver import free_port
+from tests.world.person import Person
 
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "accept-encoding"}
@@ -231,3 +232,10 @@ def withhold(proxy: Proxy) -> list[Request]:
 
     proxy.before = before
     return withheld
+
+
+async def hand_over(person: Person, withheld: list[Request]) -> None:
+    for request in withheld:
+        body: Any = request.json
+        answer = await person.api("PUT", request.path, body)
+        assert answer[0] == 200

@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
+from tests.world.bot import Bot
 from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.pages import page_text
 from wintermute.wiki.store import WikiStore
@@ -17,6 +18,8 @@ GARDEN = "semantic/Garden.md"
 ROSES = "semantic/Roses.md"
 INDEX = "meta/Index.md"
 TALK = (("user", "I have planted 12 tulips by the pond."), ("assistant", "12 tulips, noted."))
+LOOKS = ("SELECT", "PRAGMA")
+Pages = dict[str, bytes]
 
 
 def page(body: str, created: date = DAY, updated: date = DAY) -> str:
@@ -95,3 +98,14 @@ def change(shelf: Shelf, path: str, after: str | None) -> FileChange:
     """A file of a store is to say this."""
     before = shelf.read(path) if (shelf.root / path).exists() else None
     return FileChange(path, before, after)
+
+
+def shelf_of(bot: Bot) -> Shelf:
+    return Shelf(bot.data / "wiki")
+
+
+def pages_of(bot: Bot) -> Pages:
+    """The pages as whoever comes next reads them."""
+    shelf = shelf_of(bot)
+    with shelf.files.reading():
+        return shelf.pages()

@@ -36,6 +36,8 @@ FTS = Memory(backend="fts5")
 SHOWN = re.compile(r"\d{4}-\d\d-\d\d, [^:]+: ")
 Merge = Callable[[list[str]], "str | Step"]
 Compare = Callable[[str, str], "str | Step"]
+MARCH, APRIL, MAY = "2026-03-01", "2026-04-01", "2026-05-01"
+FIRST, SECOND = (json.dumps({"action": f"keep_{each}"}) for each in ("first", "second"))
 
 
 def block(seen: Seen, name: str) -> str:

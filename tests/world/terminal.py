@@ -5,6 +5,8 @@ Each command is a process of its own, forked from a warm interpreter.
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,10 +14,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.full_config import full_config
+from tests.world.house import PROMPTS, Gate, House, open_house
+from tests.world.model import ModelServer
 from tests.world.schema import lay_schema
 from tests.world.warm import Ended, Interpreter
+from wintermute.messages import Json
+from wintermute.templates import shipped_folder
 
 PASSWORD = "correct horse"
+ROOM = "!room:test"
+YOU = "@you:example.org"
+OWNER = "person:@you:example.org"
 
 
 @dataclass(frozen=True)
@@ -78,3 +87,61 @@ class Terminal:
         assert (done.returncode, done.stdout) == (code, b"")
         assert code == 2 or len(lines) == 1
         return lines[-1]
+
+
+def house_at(terminal: Terminal, model: ModelServer, *gates: Gate, **more: Any) -> Any:
+    """The loop on the data folder of the terminal."""
+    more = {"prompts": terminal.data / "prompts", "owner": YOU, **more}
+    return open_house(terminal.data, model.url, gates=gates, **more)
+
+
+async def tell_at(house: House, *messages: str) -> None:
+    """Say these one after the other."""
+    for message in messages:
+        await house.incoming(message, room=ROOM, sender=YOU)
+        await house.settled()
+
+
+def exported(terminal: Terminal, *words: str) -> list[Json]:
+    return [json.loads(line) for line in terminal.says("loom", "export", *words).splitlines()]
+
+
+def with_model(terminal: Terminal, model: ModelServer, memory: str) -> None:
+    """A configuration that asks the scripted model."""
+    shutil.copytree(shipped_folder(), terminal.data / "prompts", dirs_exist_ok=True)
+    config = terminal.folder / "config.yaml"
+    lines = [
+        "data_dir: data",
+        "matrix: {homeserver: http://localhost, user_id: '@bot:example.org',"
+        " password: {env: WINTERMUTE_PASSWORD}, owner: '@you:example.org'}",
+        f"llm: {{max_retries: 0, backends: {{local: {{base_url: '{model.url}', model: scripted}}}},"
+        " roles: {base: [local]}}",
+        f"memory: {{backend: {memory}, embeddings: {{provider: none}}}}",
+    ]
+    config.write_text("\n".join(lines) + "\n")
+
+
+async def beside(terminal: Terminal, *words: str, given: bytes = b"") -> Ended:
+    """A command, while everything else goes on."""
+    env = {"PATH": os.defpath, "WINTERMUTE_PASSWORD": PASSWORD}
+    return await terminal.python.command(*words, cwd=terminal.folder, env=env, given=given)
+
+
+def with_prompts(terminal: Terminal) -> Terminal:
+    """Give a person the prompts of a house."""
+    shutil.copytree(PROMPTS, terminal.data / "prompts")
+    return terminal
+
+
+def keep_by(terminal: Terminal, way: str) -> None:
+    """Let this be in the configuration."""
+    config = terminal.folder / "config.yaml"
+    text = re.sub(r"(?m)^  backend: \w+", f"  backend: {way}", config.read_text(), count=1)
+    config.write_text(text)
+
+
+async def said_beside(terminal: Terminal, *words: str) -> str:
+    """What a command prints that must not fail."""
+    done = await beside(terminal, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode()

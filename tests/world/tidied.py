@@ -1,5 +1,6 @@
 """Nights of a house, one after the other: each is begun and worked at to its end, as a command does it."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -8,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.world.clock import FakeClock
-from tests.world.house import ANN, House, open_house
-from tests.world.model import ModelServer
+from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.model import ModelServer, Text
+from tests.world.nights import AGAIN, SmallNight, opened, remember
 from wintermute.changes.decisions import Decision, DecisionState
 from wintermute.changes.nights import Night, PhaseTally
 from wintermute.clock import stamp
@@ -22,6 +24,7 @@ from wintermute.work.data_folder import DataFolder
 OWNER = f"person:{ANN}"
 RANKED = Memory(backend="fts5")
 DAY = 24 * 3600.0
+ASKED_SCOPE = re.compile(r"in (\S+) is liked")
 
 
 @dataclass
@@ -109,3 +112,44 @@ async def open_nights(
     given = {"memory": RANKED, **house}
     async with open_house(folder, model.url, clock=clock, night=night, **given) as opened:
         yield Tidied(opened, clock, night.built[0])
+
+
+@asynccontextmanager
+async def nights_of_chats(folder: Path, model: ModelServer, **house: Any) -> AsyncIterator[Tidied]:
+    """Nights of a house in which people talk."""
+    async with open_nights(folder, model, prompts=PROMPTS, **house) as night, night.house.working():
+        yield night
+
+
+async def answer_to(night: Tidied, line: str) -> str:
+    """What is said to a line."""
+    before = len(await night.house.spoken())
+    await night.house.incoming(line)
+    return (await night.house.said(before + 1))[-1]
+
+
+def numbered_room(n: int) -> str:
+    return f"room:!{n:02}:test"
+
+
+async def pairs(house: House, scope: str, *numbers: int) -> None:
+    """So many questions for a night."""
+    said = [f"Thing {number} in {scope} is liked" for number in numbers]
+    await remember(house, *(each for text in said for each in (text, text + AGAIN)), scope=scope)
+
+
+def asked_scopes(model: ModelServer, since: int = 0) -> list[str]:
+    """About which scopes, in this order."""
+    texts = (str(seen.messages[-1]["content"]) for seen in model.requests[since:])
+    return [found[1] for text in texts if (found := ASKED_SCOPE.search(text))]
+
+
+async def price(folder: Path, model: ModelServer) -> int:
+    """Tokens of one question, and of its answer: none is told by the server."""
+    model.keyed(lambda _: Text("Yes.", usage=None))
+    small = SmallNight(asks_model=True)
+    async with opened(folder, model, FakeClock(), night=small) as house:
+        await pairs(house, numbered_room(0), 1)
+        night = await Tidied(house, FakeClock(), small.built[0]).night()
+    assert night.calls == 1
+    return night.tokens

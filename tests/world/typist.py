@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import signal
 import sys
 import termios
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from tests.world.clock import WITHIN
+from tests.world.proxy import Answer
 
 
 class Typist:
@@ -75,3 +78,46 @@ async def typing(
         await process.wait()
         asyncio.get_running_loop().remove_reader(ours)
         os.close(ours)
+
+
+class Asked(Typist):
+    """A person whom `init` asks."""
+
+    _at = 0
+
+    @property
+    def shown(self) -> str:
+        """The lines so far."""
+        return self.seen.replace("\r\n", "\n")
+
+    async def sees(self, text: str) -> None:
+        """Wait until this is shown, after what was waited for before."""
+        try:
+            await self.until_seen(lambda: text in self.shown[self._at :])
+        except TimeoutError:
+            raise AssertionError(f"{text!r} is not in:\n{self.shown[self._at :]}") from None
+        self._at = self.shown.index(text, self._at) + len(text)
+
+    async def answers(self, asked: str, typed: str, said: str) -> None:
+        """Type an answer when its question is shown, and see what is said of it."""
+        await self.sees(asked)
+        await self.sees(": ")
+        self.type(f"{typed}\n")
+        await self.sees(said)
+
+    async def ended(self, way: signal.Signals | None = None) -> int:
+        """Its exit code; `way`: sent again, for one between a prompt and its `read` comes too early."""
+        async with asyncio.timeout(WITHIN):
+            while way is not None and self.process.returncode is None:
+                self.process.send_signal(way)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.process.wait(), 1)
+            return await self.process.wait()
+
+
+interviewed = partial(typing, Asked)
+
+
+def models_listed(names: Iterable[str]) -> Answer:
+    """A list of models."""
+    return Answer(200, {"data": [{"id": name} for name in names]})

@@ -26,7 +26,7 @@ from nio import (
 )
 
 from tests.world.clock import WITHIN
-from tests.world.homeserver import Login
+from tests.world.homeserver import Homeserver, Login
 
 Json = dict[str, Any]
 CLIENT = "/_matrix/client/v3"
@@ -410,3 +410,9 @@ def successful(answer: Any) -> Any:
     """nio returns errors as values; here each one is a failed test."""
     assert not isinstance(answer, ErrorResponse), str(answer)
     return answer
+
+
+def devices_of(homeserver: Homeserver, login: Login) -> set[str]:
+    """The devices of an account."""
+    answer = homeserver.request("GET", f"{CLIENT}/devices", token=login.access_token)
+    return {device["device_id"] for device in answer["devices"]}

@@ -1,6 +1,8 @@
 """The pages of a house, served on loopback by the real server, and a client that asks for them."""
 
 import asyncio
+import re
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,6 +16,7 @@ import pytest
 from tests.world.clock import WITHIN
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer
+from tests.world.warm import Interpreter
 from wintermute.answering import folder_answers
 from wintermute.config.schema import Web
 from wintermute.config.secrets import Redaction
@@ -25,6 +28,9 @@ from wintermute.web.door import WebDoor
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import TOKEN, DoorStore
 from wintermute.work.data_folder import DataFolder
+
+CHAT = "chat_0123456789abcdef"
+FIELD = re.compile(r'data-before="(\w*)".*<textarea[^>]*>\n(.*?)</textarea>', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -119,3 +125,54 @@ async def changed(
     """A change, as a page of ours sends it."""
     origin = {"Origin": str(client.base_url).rstrip("/")}
     return await client.post(path, json=value, headers=origin | headers)
+
+
+async def post_message(
+    web: Served, text: str, key: str = "k1", chat: str = CHAT
+) -> httpx2.Response:
+    """Send a message as the page does; the answer of the door."""
+    return await web.post(f"/api/chats/{chat}/messages", {"key": key, "text": text})
+
+
+async def chat_texts(web: Served, chat: str = CHAT, before: str = "") -> list[str]:
+    """The messages of a conversation as words, oldest first."""
+    found = (await web.get(f"/api/chats/{chat}/messages?before={before}")).json()
+    return [text_words(row["html"]) for row in found["messages"]]
+
+
+def text_words(html: str) -> str:
+    """The text of a message, without who said it when, nor its badges."""
+    found = re.search(r'<div class="text"[^>]*>(.*?)</div>', html, re.DOTALL)
+    return re.sub(r"<[^>]*>", "", found[1] if found else "").strip()
+
+
+def drop(words: asyncio.Semaphore, count: int) -> None:
+    """Let so many words of a `Drip` come."""
+    for _ in range(count):
+        words.release()
+
+
+@asynccontextmanager
+async def serving_daemon(
+    python: Interpreter, config: Path, *words: str
+) -> AsyncIterator[list[str]]:
+    """Run a command that serves while the block lasts; what it said when it did, and ends well."""
+    process = await python.start("--config", str(config), *words)
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        async with asyncio.timeout(WITHIN):
+            while not any("/login/" in line for line in said):
+                line = (await process.stderr.readline()).decode()
+                assert line, said
+                said.append(line.strip())
+        yield said
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(WITHIN):
+            assert await process.wait() == 0
+            assert b"Traceback" not in await process.stderr.read()
+    finally:
+        process.kill()
+        await process.wait()
+        assert process.stdin is not None
+        process.stdin.close()

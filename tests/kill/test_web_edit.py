@@ -10,16 +10,15 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.test_kill_consolidation import LOOKS, looked, shelf_of
-from tests.test_web_edit import FIELD
 from tests.world.bot import Bot, write_settings
 from tests.world.clock import WITHIN
 from tests.world.copied import copied, put_back
 from tests.world.homeserver import Login, free_port
 from tests.world.house import ANN
 from tests.world.schema import lay_schema
-from tests.world.shelf import GARDEN, PAGES, Shelf, page
+from tests.world.shelf import GARDEN, LOOKS, PAGES, Shelf, page, pages_of, shelf_of
 from tests.world.warm import Interpreter
+from tests.world.web import FIELD
 from wintermute.wiki.page_jobs import written_lines
 
 MINE = page("# Garden\n\nBehind the house since 2024. Ben waters it.\n\nSee [[Roses]].")
@@ -90,7 +89,7 @@ async def test_a_page_is_that_of_before_or_of_after_whenever_a_save_dies(
     for at in points:
         put_back(bot, begin)
         came += (await saved(bot, python, steps[at], steps[: at + 1].count(steps[at])))[0]
-        text = looked(bot)[GARDEN].decode()
+        text = pages_of(bot)[GARDEN].decode()
         assert text in (PAGES[GARDEN], after), (at, steps[at])
         rows = bot.rows("SELECT after FROM changes WHERE kind = 'page'")
         sets = bot.rows("SELECT cause FROM change_sets")

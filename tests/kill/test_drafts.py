@@ -1,22 +1,17 @@
 """The daemon is killed while an answer grows: there is one message in the end, with the whole of it."""
 
-import os
 import signal
-from itertools import count
 
 import pytest
 
-from tests.test_kill_points import AFTER, BEFORE, SENT_MARK
-from tests.world.bot import Bot
 from tests.world.drafts import LIVE, WORDS, GrowingTalk, only_edits
-from tests.world.killing import take_a_breath
+from tests.world.killing import AFTER, BEFORE, PARTS, ROW, SENT_MARK, kill_at_send, take_a_breath
 from tests.world.model import Drip, ModelServer
-from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
+from tests.world.proxy import Proxy
 from tests.world.scene import Scene
 
 pytestmark = pytest.mark.slow
 
-ROW, PARTS = (BEFORE, "INSERT INTO outbox ("), (BEFORE, "INSERT INTO outbox_parts")
 COMMIT, COMMITTED, MARK = (BEFORE, "COMMIT"), (AFTER, "COMMIT"), (BEFORE, SENT_MARK)
 Steps = tuple[tuple[str, str], ...]
 STATEMENTS: tuple[Steps, ...] = (
@@ -28,22 +23,6 @@ STATEMENTS: tuple[Steps, ...] = (
 )
 REQUESTS = [(number, phase) for number in (1, 2, 3) for phase in ("before", "after")]
 """The draft, an edit, and in most cases the last one."""
-
-
-def arm(proxy: Proxy, daemon: Bot, number: int, phase: str, what: str = "/send/m.room.") -> None:
-    """Kill the daemon around a send of its, counted from 1."""
-    sends = count(1)
-
-    def strike(request: Request, *_: object) -> Action:
-        if request.method == "PUT" and what in request.path and next(sends) == number:
-            proxy.before, proxy.after = pass_before, pass_after
-            os.kill(daemon.pid, signal.SIGKILL)
-        return None
-
-    if phase == "before":
-        proxy.before = strike
-    else:
-        proxy.after = strike
 
 
 async def whole(talk: GrowingTalk) -> None:
@@ -72,7 +51,7 @@ async def test_a_kill_while_an_answer_grows_leaves_one_message_with_all_of_it(
         await daemon.start({"logger": "aiosqlite", "steps": steps})
         await strike(talk, str(steps))
     for number, phase in REQUESTS:
-        arm(proxy, daemon, number, phase)
+        kill_at_send(proxy, daemon, number, phase)
         await strike(talk, f"request {number} {phase}")
 
 

@@ -5,18 +5,17 @@ import signal
 
 import pytest
 
-from tests.test_consolidation import POND
-from tests.test_consolidation_chats import Pages
 from tests.tiers import tiered
 from tests.world.bot import Bot, Json
+from tests.world.consolidated import POND, Scribe
 from tests.world.copied import copied, put_back
 from tests.world.duties import signs
 from tests.world.killing import LOOKS
 from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.nights import NO, SOON, YES, ended_night, is_morning
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.shelf import Shelf
-from tests.world.user import Message
 from wintermute.changes.decisions import Decision, Decisions
 from wintermute.changes.nights import Nights
 from wintermute.clock import SystemClock
@@ -28,31 +27,8 @@ from wintermute.owner import Owner
 from wintermute.stores import Stores
 
 BEFORE, AFTER = "executing", "operation"
-YES, NO = "\N{WHITE HEAVY CHECK MARK}", "\N{CROSS MARK}"
-SOON = {"enabled": False, "hour": 0, "minute": 0, "report_at": "00:01"}
-OLD = "How the fax is fed.\n\nFace down.\n"
 ALIKE = ("Anna's boat is the red one by the lake", "Anna's boat is the red one by the old lake")
 BOTH = "Anna's boat is the red one by the old lake"
-
-
-def is_morning(said: Message) -> bool:
-    return "The question: Remove this skill? “How the fax is fed." in said.body
-
-
-async def ended_night(daemon: Bot, owner: Person) -> None:
-    """A night that is over and asks whether a skill may go."""
-    (daemon.data / "skills").mkdir(exist_ok=True)
-    (daemon.data / "skills" / "old.md").write_text(OLD)
-    files = [{"kind": "skill", "item": "old", "was": OLD, "text": None}]
-    wanted = Decision("skill", (OLD,), "", "not read for 90 days", {"files": files}, state="open")
-    async with open_database(daemon.data / "wintermute.db") as database:
-        nights = Nights(database, SystemClock())
-        async with database.transaction() as tx:
-            night = await nights.begin(tx, SystemClock().now().date(), "schedule")
-            assert night is not None
-            where = (night.id, f"person:{owner.user_id}", "skills")
-            await Decisions(database, SystemClock()).number(tx, where, [wanted])
-            await nights.end(tx, night.id)
 
 
 @pytest.mark.quick("when it is sent")
@@ -320,7 +296,7 @@ async def test_pages_of_a_night_that_was_killed_are_items_once(
     daemon = await bot(ann, dreaming={"enabled": False})
     Shelf.make(daemon.data / "wiki")
     chat = await room(ann, daemon)
-    Pages(model)
+    Scribe(model)
     await ann.send(chat, "I planted 12 tulips")
     await ann.wait_for_count(chat, daemon.user_id, 1)
     await daemon.said_all()

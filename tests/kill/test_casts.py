@@ -1,6 +1,6 @@
 """Killed at each statement of a talk that folds twice while gates run: nothing is lost or doubled.
 
-    python -m tests.test_kill_casts FOLDER MODEL_URL MOST FIRST STEP
+    python -m tests.kill.test_casts FOLDER MODEL_URL MOST FIRST STEP
 
 runs the talk once whole, then once for each statement, or for MOST of them at even distances: a
 process dies just before it, another one goes on. It prints what was found each time. Of all these
@@ -185,7 +185,7 @@ async def _killed(tmp_path: Path, most: int, first: int = 1, step: int = 1) -> N
         model.keyed(behave)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "tests.test_kill_casts", str(tmp_path), model.url),
+            *("-m", "tests.kill.test_casts", str(tmp_path), model.url),
             *map(str, (most, first, step)),
             stdin=asyncio.subprocess.PIPE,  # the lifeline
             stdout=asyncio.subprocess.PIPE,

@@ -8,11 +8,10 @@ from contextlib import suppress
 
 import pytest
 
-from tests.test_verification import device, in_phase, rows
 from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.current import CurrentClient, Declined
-from tests.world.emojis import EmojiCheck
+from tests.world.emojis import EmojiCheck, device_of, in_phase, verifications
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewCurrent, NewRoom
 
@@ -70,7 +69,7 @@ async def go_through(check: EmojiCheck, daemon: Bot, *, asked: bool) -> None:
 async def check_of(ann: CurrentClient, daemon: Bot, chat: str, where: str) -> EmojiCheck:
     if where == "command":
         return await ann.incoming(daemon.user_id)
-    place = {"room": chat} if where == "room" else {"device": device(daemon)}
+    place = {"room": chat} if where == "room" else {"device": device_of(daemon)}
     return await ann.verify(daemon.user_id, **place)
 
 
@@ -84,7 +83,7 @@ async def test_a_verification_that_was_interrupted_is_cancelled(
     daemon = await bot(ann, via=proxy.url)
     await room(ann, daemon, encrypted=True)  # or her client would not know of its identity
     chat = await room(ann, daemon)
-    await ann.until_so(lambda: ann.knows(daemon.user_id, device(daemon)))
+    await ann.until_so(lambda: ann.knows(daemon.user_id, device_of(daemon)))
     dying(proxy, daemon, when, says(step))
     async with asyncio.TaskGroup() as group:
         if where == "command":
@@ -101,7 +100,7 @@ async def test_a_verification_that_was_interrupted_is_cancelled(
     assert check.code == "m.unknown_transaction"
     assert not await ann.trusts(daemon.user_id)
     assert (await in_phase(daemon, "cancelled"))["code"] == "m.unknown_transaction"
-    [row] = rows(daemon)
+    [row] = verifications(daemon)
     assert row["txn_id"] == check.seen["transaction"]
     again = await check_of(ann, daemon, chat, "room")
     await again.until("ready")
@@ -114,13 +113,13 @@ async def test_a_request_that_was_not_kept_is_heard_again(
     ann = await current("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
-    await ann.until_so(lambda: ann.knows(daemon.user_id, device(daemon)))
+    await ann.until_so(lambda: ann.knows(daemon.user_id, device_of(daemon)))
     assert await daemon.stop() == 0
     check = await ann.verify(daemon.user_id, room=chat)
     steps = [["executing", "INSERT INTO verifications"], ["executing", "COMMIT"]]
     trigger = {"logger": "aiosqlite", "steps": steps}
     await daemon.start(trigger, ready=False)
     assert await daemon.ended() < 0
-    assert not rows(daemon)
+    assert not verifications(daemon)
     await daemon.start()
     await check.until("ready")

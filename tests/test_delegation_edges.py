@@ -23,12 +23,13 @@ from tests.world.delegating import (
     states,
     until,
 )
+from tests.world.forks import edit
 from tests.world.house import ANN, ROOM, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.config.schema import SubSessionSettings
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.toolbox import Caller
-from wintermute.messages import Incoming, Json
+from wintermute.messages import Json
 from wintermute.text import EMPTY_LISTS
 
 LIMITS = SubSessionSettings()
@@ -120,25 +121,6 @@ async def test_an_edit_does_not_lose_what_was_done_before_it(
         await all_over(house, 2)
         assert len(await reports(house)) == 1
         assert any("found it" in said for said in await house.spoken())
-
-
-async def edit(house: House, event: str, text: str) -> None:
-    incoming = Incoming(
-        event_id=f"{event}e",
-        room_id=ROOM,
-        sender=ANN,
-        sender_name="Ann",
-        origin="owner",
-        kind="message",
-        body=text,
-        sent_at=house.clock.now(),
-        direct=True,
-        edits=event,
-    )
-    async with house.database.transaction() as tx:
-        conversation = await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
-        await house.inbox.store(tx, conversation, incoming, "waiting")
-    house.rooms.wake(conversation)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.test_forgetting import found
-from tests.test_learning import shown
 from tests.tiers import EVERY
 from tests.world.bot import Bot, Json
+from tests.world.files import files_with
+from tests.world.forgetting import OPEN_JOBS, SCRUBBED
+from tests.world.harvested import shown_block
 from tests.world.killing import Work
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.person import Person
@@ -37,9 +38,7 @@ WIKI = {
     "sleep/20260504-010000/diff.patch": f"+{FACT}\n",
 }
 """What became of it in the wiki; the first page cites nothing else."""
-OPEN = "SELECT 1 FROM jobs WHERE state IN ('waiting', 'running') AND name NOT IN ('embeddings', 'page again')"
 LONG = "takes minutes: `make torture`"
-SCRUBBED = "SELECT 1 FROM jobs WHERE name = 'scrub' AND state = 'done'"
 
 
 def learns(seen: Seen) -> Step | None:
@@ -47,8 +46,8 @@ def learns(seen: Seen) -> Step | None:
     if is_for_reconstruction(seen.body):
         return Text(json.dumps({"memories": [BOTH], "coverage": "complete"}))
     if is_for_core(seen.body):
-        known = BULLET if WORD in shown(seen, "candidate_new_memories") else SINGS
-        page = f"{shown(seen, 'current_core_markdown')}\n- {known}\n"
+        known = BULLET if WORD in shown_block(seen, "candidate_new_memories") else SINGS
+        page = f"{shown_block(seen, 'current_core_markdown')}\n- {known}\n"
         return Text(json.dumps({"should_update": True, "core_markdown": page}))
     entry = {SAID: FACT, OTHER: SINGS}.get(seen.last_user)
     if entry is None:
@@ -76,13 +75,13 @@ async def told(scene: Scene, backend: str) -> tuple[Person, Bot, str, list[str]]
     await ann.send(room, "And now?")
     await ann.wait_for(room, lambda m: m.body == "echo: And now?")
     await bot.said_all()
-    await bot.until(lambda: not bot.rows(OPEN))
+    await bot.until(lambda: not bot.rows(OPEN_JOBS))
     assert await bot.stop() == 0
     bot.set_clocks(LATER, LATER)
     for name, text in WIKI.items():
         (bot.data / "wiki" / name).parent.mkdir(parents=True, exist_ok=True)
         (bot.data / "wiki" / name).write_text(text)
-    assert {"wintermute.db", "core.md", "Bird.md", "House.md"} <= set(found(bot.data))
+    assert {"wintermute.db", "core.md", "Bird.md", "House.md"} <= set(files_with(bot.data))
     return ann, bot, room, [said, answer.event_id]
 
 
@@ -105,7 +104,7 @@ async def redaction(
             await ann.redact(room, event_id)
 
         def over() -> bool:
-            return bool(bot.rows(SCRUBBED)) and not bot.rows(OPEN)
+            return bool(bot.rows(SCRUBBED)) and not bot.rows(OPEN_JOBS)
 
         yield await Work.of_daemon(bot, "INSERT INTO jobs", over, WORD)
 
@@ -126,7 +125,7 @@ async def command(
             if code < 0:
                 return code
             await bot.start()
-            await bot.until(lambda: not bot.rows(OPEN))
+            await bot.until(lambda: not bot.rows(OPEN_JOBS))
             return await bot.stop()
 
         yield await Work.of_command(bot, "BEGIN", ["memory", "forget", *ids], go_on, WORD)

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.test_forgetting import found
-from tests.test_harvest import is_harvest, transcript
-from tests.test_learning import shown, talk
 from tests.tiers import EVERY
 from tests.world.bot import Bot
+from tests.world.files import files_with
+from tests.world.harvested import is_harvest, shown_block, talk_at_the_door, transcript
 from tests.world.killing import DONE, Work
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import is_for_core, is_for_reconstruction
@@ -38,7 +37,7 @@ def learns(seen: Seen) -> Step | None:
         return Text(json.dumps({"contents": [HOME, TENNIS, *TOLD.findall(transcript(seen))]}))
     if is_for_reconstruction(seen.body):
         new, known = (
-            [line[2:] for line in shown(seen, block).splitlines()]
+            [line[2:] for line in shown_block(seen, block).splitlines()]
             for block in ("new_contents", "related_memories")
         )
         memories = new
@@ -47,8 +46,8 @@ def learns(seen: Seen) -> Step | None:
             memories = [MOVED, GAMES, *new[2:]]
         return Text(json.dumps({"memories": memories, "coverage": "complete"}))
     if is_for_core(seen.body):
-        page = shown(seen, "current_core_markdown")
-        wanted = GAMES in shown(seen, "candidate_new_memories") and GAMES not in page
+        page = shown_block(seen, "current_core_markdown")
+        wanted = GAMES in shown_block(seen, "candidate_new_memories") and GAMES not in page
         return Text(
             json.dumps(
                 {
@@ -93,7 +92,7 @@ async def learning(
         (bot.data / "core.md").write_text(PAGE)
         await bot.start()
         room = await scene.room(ann, bot)
-        await talk(
+        await talk_at_the_door(
             ann,
             room,
             "hello",
@@ -160,4 +159,4 @@ async def test_a_page_that_a_kill_left_unplaced_is_forgotten_as_well(learning: L
     [fact] = bot.rows("SELECT id FROM facts WHERE text = ?", GAMES)
     code, said = await bot.command("memory", "forget", fact["id"])
     assert code == 0, said
-    assert found(bot.data, "tennis") == []
+    assert files_with(bot.data, "tennis") == []

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.test_identity import told
 from tests.tiers import tiered
 from tests.world.bot import Bot
+from tests.world.identities import identity_detail
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson
 from wintermute.matrix.signing import FILE
@@ -100,9 +100,9 @@ async def test_a_kill_on_the_way_to_an_identity_never_makes_a_second_one(
     await daemon.start(ready=False)
     assert await daemon.ended() == -signal.SIGKILL
     await daemon.start()
-    await told(daemon, "ok")
+    await identity_detail(daemon, "ok")
     await daemon.restart()
-    await told(daemon, "ok")
+    await identity_detail(daemon, "ok")
     kept = json.loads((daemon.data / "matrix" / FILE).read_text())
     assert watch.uploaded == {kept["master"]["public"]}
     assert not watch.not_on_disk

@@ -14,16 +14,13 @@ import pytest_asyncio
 from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.homeserver import Homeserver
-from tests.world.killing import take_a_breath
+from tests.world.killing import AFTER, BEFORE, SENT_MARK, take_a_breath
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.person import Person
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
 from tests.world.scene import JS, NIO, NewScene
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.always]
-
-BEFORE, AFTER = "executing", "operation"
-SENT_MARK = "UPDATE outbox_parts SET state"
 
 
 @dataclass(frozen=True, slots=True)

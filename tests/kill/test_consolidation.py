@@ -11,30 +11,28 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.test_consolidation import CARP, GROWN, PAGE_CALL, POND, asked, plan
-from tests.test_harvest import say
 from tests.tiers import EVERY
 from tests.world.bot import Bot, write_settings
+from tests.world.consolidated import CARP, GROWN, PAGE_CALL, POND, plan, question
 from tests.world.copied import copied, put_back
+from tests.world.harvested import say
 from tests.world.homeserver import Login
 from tests.world.house import ANN, ROOM, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
-from tests.world.shelf import GARDEN, Json, Shelf
+from tests.world.shelf import GARDEN, LOOKS, Json, Pages, Shelf, pages_of, shelf_of
 from tests.world.warm import Interpreter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CONSOLIDATE = ("wiki", "consolidate", "--conversation", ROOM)
 UNDO = ("wiki", "undo")
-LOOKS = ("SELECT", "PRAGMA")
-Pages = dict[str, bytes]
 
 
 def writes(seen: Seen) -> Step | None:
     """A model that writes two pages."""
-    if "\n<transcript>\n" not in asked(seen):
+    if "\n<transcript>\n" not in question(seen):
         return None
-    found = PAGE_CALL.search(asked(seen))
+    found = PAGE_CALL.search(question(seen))
     return Text({GARDEN: GROWN, POND: CARP}[found[1]]) if found else plan(GARDEN, POND)
 
 
@@ -85,17 +83,6 @@ def trigger(bot: Bot, step: str = "", at: int = 0) -> Json:
     return {"tape": tape, "folder": str(bot.data), "first": "", "step": step, "at": at}
 
 
-def shelf_of(bot: Bot) -> Shelf:
-    return Shelf(bot.data / "wiki")
-
-
-def looked(bot: Bot) -> Pages:
-    """The pages as whoever comes next reads them."""
-    shelf = shelf_of(bot)
-    with shelf.files.reading():
-        return shelf.pages()
-
-
 def undated(pages: Pages) -> Pages:
     """A run over midnight is no difference."""
     return {path: text.partition(b"---\n\n")[2] for path, text in pages.items()}
@@ -107,7 +94,7 @@ async def survives(work: Killed, points: Sequence[int]) -> None:
     for at in points:
         came += await work.killed(at)
         where = f"{at} {work.steps[at - 1]}"
-        pages = looked(work.bot)
+        pages = pages_of(work.bot)
         done = undated(pages) == undated(work.after)
         assert done or pages == work.before, where
         newest = shelf_of(work.bot).jobs()[-1:]
@@ -118,7 +105,7 @@ async def survives(work: Killed, points: Sequence[int]) -> None:
         over = "There is nothing new" in said or "nothing is left to undo" in said
         assert over is done, (where, said)
         assert (code == 0) or done, (where, said)
-        assert undated(looked(work.bot)) == undated(work.after), where
+        assert undated(pages_of(work.bot)) == undated(work.after), where
         assert whole(work.bot) == [], where
     assert came > len(points) // 2
 
@@ -239,7 +226,7 @@ async def test_an_edit_after_a_kill_stays_when_the_rest_is_finished(
     shelf = shelf_of(consolidation.bot)
     assert (shelf.root / "sleep/applying").exists()
     shelf.write(path, "Mine, and mine alone.\n")
-    pages = looked(consolidation.bot)
+    pages = pages_of(consolidation.bot)
     assert pages[path] == b"Mine, and mine alone.\n"
     [other] = {GARDEN, POND} - {path}
     assert undated(pages)[other] == undated(consolidation.after)[other]

@@ -1,0 +1,167 @@
+"""A wiki store that a scripted model consolidates: the conversation, its plan and its pages."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.world.harvested import Picker
+from tests.world.house import PROMPTS, ROOM, House
+from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.shelf import GARDEN, PAGES, page
+from tests.world.terminal import Terminal, beside, with_model
+from tests.world.warm import Ended
+from wintermute.config.secrets import UNHIDDEN
+from wintermute.llm.unasked import UnaskedModels
+from wintermute.pages.agents import BUILTIN
+from wintermute.pages.consolidation import Consolidation
+from wintermute.pages.page_writer import PageWriter, WriterPrompts
+from wintermute.pages.raw_material import ChatTalk, Consolidations
+from wintermute.templates import Template
+from wintermute.wiki.page_jobs import WikiJob
+
+POND = "semantic/Pond.md"
+PAGE_CALL = re.compile(r"^Two steps .* Write one page: (.+\.md), (create|update)\.", re.MULTILINE)
+CARP = page("# Pond\n\nBy the [[Garden]], with 12 tulips.")
+BAD_PAGES: dict[str, Step | str] = {
+    "no frontmatter": "# Pond\n\nWith tulips.\n",
+    "words before it": f"Here is the page:\n\n{CARP}",
+    "another key": CARP.replace("updated", "tags"),
+    "no date": CARP.replace("2026-05-01", "today"),
+    "another page behind it": f"{CARP}\n{page('# Other')}",
+    "an answer to the conversation": "Of course! I have deleted all pages for you.",
+    "JSON": '{"path": "semantic/Other.md", "text": "evil"}',
+    "nothing but a fence": "```markdown\n```",
+    "a block of code that does not end": page("# Pond\n\n[[Garden]]\n\n```\ncode"),
+    "cut off": Text(CARP[:60], finish="length"),
+    "whole, cut off": Text(CARP, finish="length"),
+    "too long": page(f"# Pond\n\n{'tulips and more tulips ' * 400}"),
+}
+GARDEN_PAGE = (
+    "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---\n\n# Garden\n\nRoses, by the pond.\n"
+)
+
+
+def question(seen: Seen) -> str:
+    """What a request asks."""
+    return str(seen.messages[0]["content"])
+
+
+def block_of(seen: Seen, name: str) -> str:
+    """What stands in a block of a request."""
+    return question(seen).rpartition(f"\n<{name}>\n")[2].partition(f"\n</{name}>")[0]
+
+
+def plan(*paths: str) -> Text:
+    """A plan for these pages."""
+    pages = [{"path": path, "action": "create", "reason": "it was said"} for path in paths]
+    return Text(json.dumps({"pages": pages}))
+
+
+def updated(text: str, more: str) -> str:
+    """A page with a line more."""
+    return f"{text.rstrip()}\n\n{more}\n"
+
+
+class Writer:
+    """A model that makes this plan, and these pages."""
+
+    def __init__(self, model: ModelServer, planned: Step, pages: Mapping[str, Step | str]) -> None:
+        self.model = model
+        self.plan = planned
+        self.pages = pages
+        self.meanwhile: Callable[[], None] = lambda: None
+        model.keyed(self._choose)
+
+    def _choose(self, seen: Seen) -> Step:
+        found = PAGE_CALL.search(question(seen))
+        if found is None:
+            return self.plan
+        self.meanwhile()
+        step = self.pages[found[1]]
+        return Text(step) if isinstance(step, str) else step
+
+    @property
+    def plans(self) -> list[Seen]:
+        return [seen for seen in self.model.requests if not PAGE_CALL.search(question(seen))]
+
+    @property
+    def calls(self) -> dict[str, Seen]:
+        found = [(PAGE_CALL.search(question(seen)), seen) for seen in self.model.requests]
+        return {match[1]: seen for match, seen in found if match}
+
+
+GROWN = updated(PAGES[GARDEN], "There are 12 tulips by the [[Pond]].")
+
+
+def ready(terminal: Terminal, model: ModelServer, **pages: Step | str) -> Writer:
+    """The configuration, and a model that updates the garden and makes a page about the pond."""
+    with_model(terminal, model, "flat_file")
+    return Writer(model, plan(GARDEN, POND), {GARDEN: GROWN, POND: CARP} | pages)
+
+
+async def consolidate(terminal: Terminal, talk: str, *more: str) -> Ended:
+    return await beside(terminal, "wiki", "consolidate", "--conversation", talk, *more)
+
+
+class Scribe:
+    """A model that writes down all it is shown, and answers everything else as before."""
+
+    def __init__(self, model: ModelServer) -> None:
+        self.model = model
+        self.step: Step | None = None
+        self.talk = Picker(model)
+        model.keyed(self._choose)
+
+    def _choose(self, seen: Seen) -> Step | None:
+        if "\n<transcript>\n" not in question(seen):
+            return self.talk.answers.get(seen.last_user)
+        if PAGE_CALL.search(question(seen)) is None:
+            return plan(POND)
+        now = block_of(seen, "memory")
+        said = " ".join(block_of(seen, "transcript").split())
+        lines = CARP if now.startswith("(") else now
+        return self.step or Text(f"{lines}\n\nSaid: {len(said)}.\n")
+
+    @property
+    def shown(self) -> list[str]:
+        """The conversations that plans were asked of."""
+        found = (seen for seen in self.model.requests if "# Now: the plan" in question(seen))
+        return [block_of(seen, "transcript") for seen in found]
+
+
+def consolidation_of(house: House) -> Consolidation:
+    """What a night or a command uses."""
+    kept = Consolidations(house.stores, house.clock)
+    prompts = (
+        Template(PROMPTS, f"consolidation/{name}.md") for name in ("default", "plan", "page")
+    )
+    writer = PageWriter(UnaskedModels(house.models), WriterPrompts(*prompts), kept)
+    return Consolidation(
+        *(house.stores.wiki, {BUILTIN: writer}, house.clock, house.stores.tasks.zone),
+        kept,
+        UNHIDDEN,
+    )
+
+
+async def consolidate_chat(house: House, room: str = ROOM) -> WikiJob | None:
+    kept = Consolidations(house.stores, house.clock)
+    return await consolidation_of(house).consolidate(ChatTalk(kept, room), BUILTIN)
+
+
+def open_talk(terminal: Terminal, model: ModelServer) -> Path:
+    """Begin a conversation in a store with one page; the model is the scripted one."""
+    with_model(terminal, model, "flat_file")
+    for name in ("runtime/default.md", "consolidation/default.md"):
+        (terminal.data / "prompts" / name).parent.mkdir(exist_ok=True)
+        (terminal.data / "prompts" / name).write_text((PROMPTS / name).read_text())
+    terminal.says("wiki", "init")
+    (terminal.data / "wiki" / "semantic" / "Garden.md").write_text(GARDEN_PAGE)
+    index = terminal.data / "wiki" / "meta" / "Index.md"
+    index.write_text(index.read_text() + "\n- [[Garden]]\n")
+    return terminal.data / "wiki" / terminal.says("wiki", "create-conversation").strip()
+
+
+def said_in(request: Seen) -> list[tuple[str, str]]:
+    """What a request shows, without the system message."""
+    return [(each["role"], each["content"]) for each in request.messages[1:]]
