@@ -261,7 +261,7 @@ class ChangeSets:
         return found[0] if found else None
 
     async def is_lately(self, wanted: ChangeSet, by: str | None = None) -> bool:
-        """Check that a change set is from the last hour, and with `by` from this person."""
+        """Check whether a change set is from the last hour, and with `by` from this person."""
         if wanted.created_at <= self._clock.now() - LATELY:
             return False
         return by is None or await self._database.exists(

@@ -143,7 +143,7 @@ class Nights:
         return [_night(row) for row in rows]
 
     async def has_been(self, day: date, source: Transaction | None = None) -> bool:
-        """Check that the scheduled night of this date was started."""
+        """Check whether the scheduled night of this date was started."""
         query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late') LIMIT 1"
         return bool(await (source or self._database).rows(query, (day.isoformat(),)))
 

@@ -372,7 +372,7 @@ def _sources(linked: Collection[str]) -> frozenset[str]:
 
 
 def _has_text(files: StoreFolder, folder: str, edits: dict[str, Edit]) -> bool:
-    """Check that a raw conversation has any text left after these edits."""
+    """Check whether a raw conversation has any text left after these edits."""
     with suppress(OSError):
         paths = [
             path.relative_to(files.root).as_posix() for path in (files.root / folder).iterdir()

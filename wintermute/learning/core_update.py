@@ -106,7 +106,7 @@ class CoreUpdate:
     async def _is_unchanged(
         self, job: Job, page: CorePage, facts: Sequence[Fact], tx: Transaction
     ) -> bool:
-        """Check that no fact was forgotten, retired or reworded since it was read."""
+        """Check whether no fact was forgotten, retired or reworded since it was read."""
         there = await self.stores.facts.living(tx, job.scope, [fact.id for fact in facts])
         same = {fact.id: fact.text for fact in there} == {fact.id: fact.text for fact in facts}
         return (
@@ -116,7 +116,7 @@ class CoreUpdate:
         )
 
     async def _is_page(self, scope: str, page: CorePage) -> bool:
-        """Check that nobody edited the page, and nothing was cut from it."""
+        """Check whether nobody edited the page, and nothing was cut from it."""
         with suppress(MemoryFileUnusable):
             return await self.stores.core_pages.raw(scope) == page
         return False

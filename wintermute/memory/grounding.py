@@ -237,7 +237,7 @@ class _Compared:
         return any(not {n - 12, n - evening} & known or n > 23 for n in numbers)
 
     def _is_denied(self) -> bool:
-        """Check that one of the two denies, or dislikes, what the other states."""
+        """Check whether one of the two denies, or dislikes, what the other states."""
         tables, mine = self._language.tables, self._mine
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
         clauses = self._clauses()
@@ -272,7 +272,7 @@ class _Compared:
         return self._is_called_otherwise() or self._is_replaced()
 
     def _is_called_otherwise(self) -> bool:
-        """Check that the word beside a "called" was not said."""
+        """Check whether the word beside a "called" was not said."""
         language, text = self._language, self._rest
         if language.name not in UNCASED:
             return False
@@ -304,7 +304,7 @@ class _Compared:
         )
 
     def _gives_another_reason(self) -> bool:
-        """Check that most words of a reason in the fact were not said."""
+        """Check whether most words of a reason in the fact were not said."""
         tables, mine = self._language.tables, self._mine
         if len(self._clauses()) > 1:  # one of them may be the reason
             return False
@@ -320,7 +320,7 @@ class _Compared:
         return [part for part in parts if part.strip()]
 
     def _is_about_others(self) -> bool:
-        """Check that the fact names other relatives, or omits those that the line begins with."""
+        """Check whether the fact names other relatives, or omits those that the line begins with."""
         language = self._language
         theirs, ours = (language.which("kin", each) for each in (self._sentence, self._mine))
         if ours or not theirs:
@@ -332,7 +332,7 @@ class _Compared:
 
 
 def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
-    """Check that a date lies in one of the spans; a single day only in a span of two weeks at most."""
+    """Check whether a date lies in one of the spans; a single day only in a span of two weeks at most."""
     years = [day[0]] if day[0] else {each.year for span in meant for each in span}
     return any(
         mine[0] <= end and begin <= mine[1] and (not day[2] or (end - begin).days < 15)

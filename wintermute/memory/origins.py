@@ -35,7 +35,7 @@ class OriginText(NamedTuple):
 
 
 def is_said_in(text: str, others: Iterable[str]) -> bool:
-    """Check that these texts together cover a text: its words, numbers and negations (M-039)."""
+    """Check whether these texts together cover a text: its words, numbers and negations (M-039)."""
     return Heirs([*others]).keeps(text)
 
 
@@ -46,7 +46,7 @@ def gist(fact: Fact | NewFact) -> str:
 
 
 def is_reworded(former: str, last: str) -> bool:
-    """Check that an edit changed the meaning; changed blanks and marks do not count (M-089)."""
+    """Check whether an edit changed the meaning; changed blanks and marks do not count (M-089)."""
     return _letters(last) not in ("", _letters(former))
 
 
@@ -73,7 +73,7 @@ class Rewording:
     last: Line
 
     def unsays(self, text: str, others: Sequence[str]) -> bool:
-        """Check that a fact from this message came only from text that the edit removed (M-089).
+        """Check whether a fact from this message came only from text that the edit removed (M-089).
 
         It applies the harvest's check by words; embeddings are used when the last version is harvested. The fact
         goes if the edit changed the result of that check, or removed a word of it, and the `others` do not cover the
@@ -151,7 +151,7 @@ def unlearnt(
 
 
 def _is_believed(fact: Fact, gone_by_id: Mapping[str, Fact]) -> bool:
-    """Check that a fact was true until now, or was merged into one that was."""
+    """Check whether a fact was true until now, or was merged into one that was."""
     for _ in gone_by_id:
         successor = gone_by_id.get(fact.replaced_by or "")
         if fact.retired_at is None or successor is None:

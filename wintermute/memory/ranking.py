@@ -134,7 +134,7 @@ def terms_of(query: Query) -> Terms:
 
 
 def are_apart(before: str | None, then: datetime, speaker: str | None, at: datetime) -> bool:
-    """Check that two consecutive facts are not two messages of one conversation.
+    """Check whether two consecutive facts are not two messages of one conversation.
 
     `before`, `speaker`: their speakers. A fact without a speaker, such as "Ann drinks tea", makes sense alone.
     """

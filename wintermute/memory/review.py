@@ -127,7 +127,7 @@ async def hand_down_use(tx: Transaction, new_id: str, ids: Collection[str]) -> N
 
 
 async def is_said_elsewhere(tx: Transaction, scope: str, key: str, but: Collection[str]) -> bool:
-    """Check that a live fact other than these has this key."""
+    """Check whether a live fact other than these has this key."""
     return await tx.exists(
         f"SELECT 1 FROM facts WHERE scope = ? AND key = ? AND {LIVE}"
         " AND id NOT IN (SELECT value FROM json_each(?))",

@@ -146,7 +146,7 @@ class VectorIndex(Protocol):
         ...
 
     async def complete(self, tx: Transaction, space: Space) -> bool:
-        """Check that every live fact had its vectors once; then vectors of other models are deleted."""
+        """Check whether every live fact had its vectors once; then vectors of other models are deleted."""
         ...
 
     async def owed(self, space: Space) -> dict[str, int]:

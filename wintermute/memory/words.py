@@ -132,7 +132,7 @@ def forms(text: str) -> dict[str, set[str]]:
 
 
 def says_something(text: str) -> bool:
-    """Check that a text has a word other than grammar and question words (M-096)."""
+    """Check whether a text has a word other than grammar and question words (M-096)."""
     read = text[:READ]
     return any(_words(read, _stop_words({_plain(part) for part in _parts(read)})))
 
