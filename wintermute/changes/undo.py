@@ -30,7 +30,7 @@ FORGETTING = (
     " `/status all` shows that it is done"
 )
 
-MOST_UNASKED = 3
+MOST_UNCONFIRMED = 3
 """Items that a bare undo changes without a question (M-091)."""
 
 
@@ -243,7 +243,7 @@ class Undo:
         sets = (undone, *undone.merges)
         items = {(change.kind, change.item) for one in sets for change in one.back}
         lately = await self._changes.is_lately(wanted, by)
-        return undone if items and (len(items) > MOST_UNASKED or not lately) else None
+        return undone if items and (len(items) > MOST_UNCONFIRMED or not lately) else None
 
     def touches_files(self, wanted: ChangeSet) -> bool:
         """Check whether `run` is needed, because the set also changed files."""

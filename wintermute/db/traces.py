@@ -96,9 +96,9 @@ KEYS = re.compile(r'\\*"(?:name|id)\\*"\s*:\s*\\*"[\w-]*\\*"|\\*"\w+\\*"\s*:')
 HIDES = re.compile(rf"[\\&]|{MARK.pattern}|(?!\s){UNSEEN.pattern}")
 BEGINNING = 4
 """Letters from which the beginning of a word is enough; any syllable of Korean, which has endings."""
-SURE = 3
+LEAST_RUN = 3
 """ASCII letters in a row that are enough to search for a word of another script."""
-FEW = 12
+ONE_BY_ONE = 12
 """Number of texts that are checked one by one if one of them may hide letters."""
 EDGE = b"\x00"
 """Separator between texts that are checked together."""
@@ -312,7 +312,7 @@ class _PlainPrefilter:
         """Return the indices of texts that need a closer check."""
         whole = EDGE.join(columns)
         if _hides_letters(whole, self.escaped):
-            if len(columns) <= FEW:
+            if len(columns) <= ONE_BY_ONE:
                 return [n for n, column in enumerate(columns) if self._may_be_in(column)]
             middle = len(columns) // 2
             rest = self.near(columns[middle:])
@@ -475,7 +475,7 @@ def _joins(mark: str) -> bool:
 def _runs(word: str) -> list[str]:
     """Return byte strings of which a text that has the word contains at least one."""
     plain = max(re.findall(r"[a-z0-9]+", word), key=len, default="")
-    if len(plain) >= SURE or plain == word:
+    if len(plain) >= LEAST_RUN or plain == word:
         return [plain]
     ways = (word, word.capitalize(), word.upper())
     return [way for each in ways for way in (each, json.dumps(each)[1:-1].lower())]

@@ -24,7 +24,7 @@ NEGATION_WORDS = (
 )
 FILLERS = frozenset(FILLER_WORDS.split())
 NEGATIONS = frozenset(NEGATION_WORDS.split())
-SIGNS_OF_NEGATION = frozenset("不没未无非無ない")
+CJK_NEGATIONS = frozenset("不没未无非無ない")
 OWNERS_S = re.compile(r"['\u2019]s\b")
 SHORT_NOT = re.compile(r"n['\u2019]t\b")
 
@@ -321,7 +321,7 @@ def _ends(text: str) -> bool:
 def _word_set(text: str) -> _WordSet:
     folded = _folded(text)
     negated = not NEGATIONS.isdisjoint(TOKENS.findall(folded))
-    negated = negated or not SIGNS_OF_NEGATION.isdisjoint(folded)
+    negated = negated or not CJK_NEGATIONS.isdisjoint(folded)
     return _word_set_of(_words(folded), negated=negated)
 
 
