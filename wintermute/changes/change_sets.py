@@ -14,9 +14,9 @@ from wintermute.db.values import columns, insert, insert_many, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
 
-UnaskedCause = Literal["night", "consolidation", "harvest", "reconstruction"]
+BackgroundCause = Literal["night", "consolidation", "harvest", "reconstruction"]
 """Causes that nobody asked for at that moment: a change by them is undone only by its own name (M-076)."""
-Cause = Literal[UnaskedCause, "undo", "import", "edit", "tool", "command"]
+Cause = Literal[BackgroundCause, "undo", "import", "edit", "tool", "command"]
 ItemKind = Literal["fact", "task", "skill", "core", "page"]
 FILES: frozenset[ItemKind] = frozenset({"skill", "core", "page"})
 
@@ -100,7 +100,7 @@ class Reason:
     @property
     def is_unasked(self) -> bool:
         """True if nobody asked for it at that moment."""
-        return not self.asked or self.cause in get_args(UnaskedCause)
+        return not self.asked or self.cause in get_args(BackgroundCause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class ChangeSets:
         return found[0] if found else None
 
     async def is_lately(self, wanted: ChangeSet, by: str | None = None) -> bool:
-        """Check that a change set is from the last hour, and with `by` from this person."""
+        """Check whether a change set is from the last hour, and with `by` from this person."""
         if wanted.created_at <= self._clock.now() - LATELY:
             return False
         return by is None or await self._database.exists(

@@ -114,11 +114,11 @@ class Answers:
     kept: frozenset[str]
 
     def knows(self, wanted: Decision) -> bool:
-        """Check that the same question is open, or was answered."""
+        """Check whether the same question is open, or was answered."""
         return _wish(wanted.kind, wanted.plan) in self.wishes
 
     def disputes(self, wanted: Decision) -> bool:
-        """Check that it is about a fact that somebody wanted to keep: a night must ask then."""
+        """Check whether it is about a fact that somebody wanted to keep: a night must ask then."""
         return any(each["id"] in self.kept for each in wanted.plan.get("members", ()))
 
 
@@ -253,7 +253,7 @@ class Decisions:
         return _decision(rows[0]) if rows else None
 
     async def is_done(self, item: Decision) -> bool:
-        """Check that it was applied meanwhile, as before a crash."""
+        """Check whether it was applied meanwhile, as before a crash."""
         query = "SELECT 1 FROM decisions WHERE seq = ? AND state = 'done'"
         return await self._database.exists(query, (item.seq,))
 

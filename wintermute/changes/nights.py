@@ -20,7 +20,7 @@ Occasion = Literal["schedule", "late", "asked", "command"]
 """Reason for a night: its time came, it was missed, somebody asked in a chat, or at the command line."""
 PhaseStatus = Literal["running", "ok", "failed", "left"]
 """`left`: there is more to do than this night may; the next night continues."""
-JUDGED = timedelta(days=365)
+REMEMBERED = timedelta(days=365)
 """Time for which asked questions are remembered."""
 
 NOTES = Kept(
@@ -143,7 +143,7 @@ class Nights:
         return [_night(row) for row in rows]
 
     async def has_been(self, day: date, source: Transaction | None = None) -> bool:
-        """Check that the scheduled night of this date was started."""
+        """Check whether the scheduled night of this date was started."""
         query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late') LIMIT 1"
         return bool(await (source or self._database).rows(query, (day.isoformat(),)))
 
@@ -313,7 +313,7 @@ class Nights:
     async def expire_judged(self, tx: Transaction) -> int:
         """Forget old questions, which may be asked again; most of their subjects are gone."""
         return await tx.execute(
-            "DELETE FROM examined WHERE at <= ?", (stamp(self._clock.now() - JUDGED),)
+            "DELETE FROM examined WHERE at <= ?", (stamp(self._clock.now() - REMEMBERED),)
         )
 
 

@@ -30,7 +30,7 @@ FORGETTING = (
     " `/status all` shows that it is done"
 )
 
-MOST_UNASKED = 3
+MOST_UNCONFIRMED = 3
 """Items that a bare undo changes without a question (M-091)."""
 
 
@@ -92,7 +92,7 @@ def without(
 
 
 def _took(field: str, before: object, after: object, later: Change) -> bool:
-    """Check that a later change edited the field, or the same lines of it."""
+    """Check whether a later change edited the field, or the same lines of it."""
     if later.before is None or later.after is None:
         return False
     value = later.after.get(field)
@@ -139,7 +139,7 @@ def _edits(base: list[str], other: list[str], who: int) -> list[tuple[int, int, 
 
 
 def _is_undone(newer: Sequence[HistoryEntry], since: Sequence[HistoryEntry], set_id: str) -> bool:
-    """Check that a change was undone before, and that all later changes of its item were undos.
+    """Check whether a change was undone before, and that all later changes of its item were undos.
 
     So an older merge can be undone before a newer one that is undone with it, or after it.
     """
@@ -243,7 +243,7 @@ class Undo:
         sets = (undone, *undone.merges)
         items = {(change.kind, change.item) for one in sets for change in one.back}
         lately = await self._changes.is_lately(wanted, by)
-        return undone if items and (len(items) > MOST_UNASKED or not lately) else None
+        return undone if items and (len(items) > MOST_UNCONFIRMED or not lately) else None
 
     def touches_files(self, wanted: ChangeSet) -> bool:
         """Check whether `run` is needed, because the set also changed files."""
@@ -391,7 +391,7 @@ class Undo:
 
 
 def _ends_for(change: Change, successor: str) -> bool:
-    """Check that a change removed an item, or ended it, in favour of its successor."""
+    """Check whether a change removed an item, or ended it, in favour of its successor."""
     return change.after is None or change.after.get("replaced_by") == successor
 
 

@@ -150,7 +150,7 @@ class Transaction:
         return [row[0] for row in await self.rows(sql, parameters)]
 
     async def exists(self, sql: str, parameters: Parameters = ()) -> bool:
-        """Check that a query returns a row."""
+        """Check whether a query returns a row."""
         return bool(await self.rows(sql, parameters))
 
 
@@ -290,7 +290,7 @@ class Database:
         return [row[0] for row in await self.rows(sql, parameters)]
 
     async def exists(self, sql: str, parameters: Parameters = ()) -> bool:
-        """Check that a query returns a row."""
+        """Check whether a query returns a row."""
         return bool(await self.rows(sql, parameters))
 
 
@@ -398,7 +398,7 @@ def _await_upgrade(path: Path, connection: Any) -> None:
 
 
 def is_unmade(path: Path) -> bool:
-    """Check that there is no database yet.
+    """Check whether there is no database yet.
 
     Raises: DatabaseUnusable if there was one: other files beside it belong to it (F-055).
     """
@@ -496,7 +496,7 @@ def _cannot(path: Path, what: str, problem: object) -> str:
 
 
 def is_broken(problem: Exception) -> bool:
-    """Check that a statement failed because a derived table is damaged, not because of the disk."""
+    """Check whether a statement failed because a derived table is damaged, not because of the disk."""
     return isinstance(problem, driver.Error) and not _says(problem, (*NO_ROOM, *LOCKED, *NOT_OURS))
 
 

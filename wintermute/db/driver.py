@@ -68,7 +68,7 @@ def connect(path: Path, *, read_only: bool, patience: float = 10.0, extensions: 
 
 
 def is_whole_alone(path: Path) -> bool:
-    """Check that the file is whole if its WAL is ignored, without writing anything."""
+    """Check whether the file is whole if its WAL is ignored, without writing anything."""
     uri = f"file:{quote(str(path))}?immutable=1"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
@@ -78,7 +78,7 @@ def is_whole_alone(path: Path) -> bool:
 
 
 def knows_vectors(connection: Any) -> bool:
-    """Check that sqlite-vec's functions are there."""
+    """Check whether sqlite-vec's functions are there."""
     try:
         connection.execute("SELECT vec_version()").fetchone()
     except OperationalError:
@@ -87,7 +87,7 @@ def knows_vectors(connection: Any) -> bool:
 
 
 def loads_vectors() -> bool:
-    """Check that sqlite-vec can be loaded here, before there is a database."""
+    """Check whether sqlite-vec can be loaded here, before there is a database."""
     with closing(sqlite3.connect(":memory:")) as connection:
         _load_vectors(connection)
         return knows_vectors(connection)

@@ -59,7 +59,7 @@ def drop_broken(connection: Any) -> None:
 
 
 def others_are_sound(connection: Any) -> bool:
-    """Check that every other table passes a quick check."""
+    """Check whether every other table passes a quick check."""
     try:
         listed = connection.execute(ORDINARY).fetchall()
         checks = [connection.execute(f"PRAGMA quick_check('{name}')") for (name,) in listed]

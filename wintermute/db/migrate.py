@@ -97,7 +97,7 @@ def prove_ours(path: Path, steps: list[Migration]) -> None:
 
 
 def is_foreign(connection: Any, steps: list[Migration]) -> bool:
-    """Check that a file is foreign, also if its header is still in its WAL."""
+    """Check whether a file is foreign, also if its header is still in its WAL."""
     made = connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     return bool(made) and application != schema_id(steps)

@@ -23,7 +23,7 @@ AT_ONCE = 1000
 """Rows that are read together."""
 LARGE = 16_000_000
 """Bytes of a file that is searched in some 50 ms, which is less than a process costs."""
-BEHIND = 5
+NICENESS = 5
 """Niceness of that process: answers go first."""
 LONGEST = 1 << 30
 """Bytes of one of its answers: keys of rows."""
@@ -31,7 +31,7 @@ CODE = "import sys; sys.path[:] = sys.argv[2:]; from wintermute.db.text_search i
 
 SCOPES = "(SELECT value FROM json_each(:scopes))"
 """SQL: the scopes to search."""
-TALKS = (
+CONVERSATIONS = (
     f"(SELECT id FROM conversations WHERE scope IN {SCOPES}"
     f" UNION SELECT conversation_id FROM branches WHERE scope IN {SCOPES})"
 )
@@ -42,8 +42,8 @@ OF_EVENTS = "IN (SELECT value FROM json_each(:events))"
 OF_CASTS = "IN (SELECT value FROM json_each(:casts))"
 GONE = "IN (SELECT value ->> 0 FROM json_each(:gone))"
 """SQL: the key of a row that is emptied."""
-OF_TALKS = f"+conversation_id IN {TALKS}"
-OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {TALKS})"
+OF_TALKS = f"+conversation_id IN {CONVERSATIONS}"
+OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {CONVERSATIONS})"
 ONLY_THEIRS = f"(SELECT id FROM branches WHERE scope IN {SCOPES})"
 """SQL: branches that only these scopes could read, as a chat may have become a room since."""
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 RowKeys = Sequence[Sequence[Any]]
 """Keys of rows: each as the columns of its key."""
-FoundRows = tuple[RowKeys, Sequence[Any] | None]
+MatchedRows = tuple[RowKeys, Sequence[Any] | None]
 """The matching rows, and the last row that was read."""
 
 
@@ -211,13 +211,13 @@ class TextSearch:
             {name: upto for name, (_, upto) in found.items() if upto},
         )
 
-    async def _found(self, asked: Sequence[Json]) -> Mapping[str, FoundRows]:
+    async def _found(self, asked: Sequence[Json]) -> Mapping[str, MatchedRows]:
         if self._child is not None and self._child.stdin and self._child.stdout:
             with suppress(ConnectionError):
                 self._child.stdin.write(json.dumps(asked).encode() + b"\n")
                 await self._child.stdin.drain()
                 if answer := await self._child.stdout.readline():
-                    found: Mapping[str, FoundRows] = json.loads(answer)
+                    found: Mapping[str, MatchedRows] = json.loads(answer)
                     return found
             log.warning("search process ended code=%s", self._child.returncode)
         return await asyncio.to_thread(_search, self._path, asked)
@@ -259,9 +259,9 @@ def _place(kept: Kept, since: Traces, scoped: bool, words: bool) -> list[Any]:
     return [kept.name, kept.width, *queries, upto]
 
 
-def _search(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
+def _search(path: Path, asked: Sequence[Json]) -> dict[str, MatchedRows]:
     """Return for each table the keys of the rows that match, and the last key."""
-    found: dict[str, FoundRows] = {}
+    found: dict[str, MatchedRows] = {}
     with closing(driver.connect(path, read_only=True, extensions=False)) as connection:
         for each in asked:
             wanted = Wanted(each["texts"])
@@ -283,7 +283,7 @@ def _rows(
     after: str,
     belonging: str,
     upto: Sequence[Any] | None,
-) -> FoundRows:
+) -> MatchedRows:
     found: list[list[Any]] = []
     while page := connection.execute(after if upto else first, upto or ()).fetchall():
         texts = [row[width] for row in page]
@@ -301,7 +301,7 @@ def _rows(
 
 def main() -> None:
     """Run the search process: each line of JSON is a request, answered by one line."""
-    os.nice(BEHIND)
+    os.nice(NICENESS)
     for line in sys.stdin:
         sys.stdout.write(json.dumps(_search(Path(sys.argv[1]), json.loads(line))) + "\n")
         sys.stdout.flush()

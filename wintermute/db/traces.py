@@ -96,9 +96,9 @@ KEYS = re.compile(r'\\*"(?:name|id)\\*"\s*:\s*\\*"[\w-]*\\*"|\\*"\w+\\*"\s*:')
 HIDES = re.compile(rf"[\\&]|{MARK.pattern}|(?!\s){UNSEEN.pattern}")
 BEGINNING = 4
 """Letters from which the beginning of a word is enough; any syllable of Korean, which has endings."""
-SURE = 3
+LEAST_RUN = 3
 """ASCII letters in a row that are enough to search for a word of another script."""
-FEW = 12
+ONE_BY_ONE = 12
 """Number of texts that are checked one by one if one of them may hide letters."""
 EDGE = b"\x00"
 """Separator between texts that are checked together."""
@@ -202,7 +202,7 @@ def _letters(text: str) -> Iterator[Span]:
 
 
 def _goes_on(mark: str) -> bool:
-    """Check that a character belongs to the letter before it: an accent, or part of a Korean syllable."""
+    """Check whether a character belongs to the letter before it: an accent, or part of a Korean syllable."""
     return unicodedata.combining(mark) > 0 or "\u1160" <= mark <= "\u11ff"
 
 
@@ -230,7 +230,7 @@ class Wanted:
         }
 
     def said_in(self, column: bytes) -> bool:
-        """Check that a text in UTF-8 contains one of them."""
+        """Check whether a text in UTF-8 contains one of them."""
         return bool(self.among([column]))
 
     def among(self, columns: Sequence[bytes]) -> list[int]:
@@ -243,7 +243,7 @@ class Wanted:
         ]
 
     def is_in(self, text: str) -> bool:
-        """Check that a text contains one of them."""
+        """Check whether a text contains one of them."""
         return self._has_line(text) or any(True for _ in self._found(text, bare))
 
     def spans(self, text: str) -> list[Span]:
@@ -312,7 +312,7 @@ class _PlainPrefilter:
         """Return the indices of texts that need a closer check."""
         whole = EDGE.join(columns)
         if _hides_letters(whole, self.escaped):
-            if len(columns) <= FEW:
+            if len(columns) <= ONE_BY_ONE:
                 return [n for n, column in enumerate(columns) if self._may_be_in(column)]
             middle = len(columns) // 2
             rest = self.near(columns[middle:])
@@ -428,7 +428,7 @@ class AllWords:
         return [n for n in near if self.are_in(columns[n].decode("utf-8", "replace"))]
 
     def are_in(self, text: str) -> bool:
-        """Check that a text has all of them, with any markup or escapes (F-034)."""
+        """Check whether a text has all of them, with any markup or escapes (F-034)."""
         missing = self.words
         for form in _word_forms(KEYS.sub(" ", text)):
             missing = [word for word in missing if not _has_word(form, word)]
@@ -452,7 +452,7 @@ def _seen(text: str) -> str:
 
 
 def _is_part(mark: str) -> bool:
-    """Check that a character is part of a word: a letter, a digit, or a mark above or below one."""
+    """Check whether a character is part of a word: a letter, a digit, or a mark above or below one."""
     return mark.isalnum() or unicodedata.category(mark)[0] == "M"
 
 
@@ -475,14 +475,14 @@ def _joins(mark: str) -> bool:
 def _runs(word: str) -> list[str]:
     """Return byte strings of which a text that has the word contains at least one."""
     plain = max(re.findall(r"[a-z0-9]+", word), key=len, default="")
-    if len(plain) >= SURE or plain == word:
+    if len(plain) >= LEAST_RUN or plain == word:
         return [plain]
     ways = (word, word.capitalize(), word.upper())
     return [way for each in ways for way in (each, json.dumps(each)[1:-1].lower())]
 
 
 def _hides_letters(text: bytes, escaped: re.Pattern[bytes]) -> bool:
-    """Check that a text may hide letters, or separate some, in a form that its bytes do not show."""
+    """Check whether a text may hide letters, or separate some, in a form that its bytes do not show."""
     return (
         (b"\\" in text and escaped.search(text) is not None)
         or (b"<" in text and TAGS.search(text) is not None)

@@ -44,7 +44,7 @@ SAYS = "\n## What "
 """Heading before an agent's words in a report of its work."""
 GIT = ".git"
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
-YOUNG = 60.0
+SETTLED_AFTER = 60.0
 """Seconds; writing a file takes far less."""
 AT_ONCE = 500
 """Files that are searched together: most need no closer look."""
@@ -138,7 +138,7 @@ def _plan(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
     files, wanted, lost = wiki.files, Wanted(unsaid.texts), unsaid.lost
     with files.reading():
         for at, _, _ in os.walk(wiki.root):
-            mend(Path(at), YOUNG)
+            mend(Path(at), SETTLED_AFTER)
         edits = _of_records(wiki, unsaid) | _of_jobs(wiki, lost.jobs)
         raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
         pages = _of_pages(wiki, wanted, unsaid.facts, lost)
@@ -372,7 +372,7 @@ def _sources(linked: Collection[str]) -> frozenset[str]:
 
 
 def _has_text(files: StoreFolder, folder: str, edits: dict[str, Edit]) -> bool:
-    """Check that a raw conversation has any text left after these edits."""
+    """Check whether a raw conversation has any text left after these edits."""
     with suppress(OSError):
         paths = [
             path.relative_to(files.root).as_posix() for path in (files.root / folder).iterdir()

@@ -48,7 +48,7 @@ class Worded:
         return sum(map(len, kinds)) + self.summaries + self.answers
 
     def has_all_of(self, listed: "Worded") -> bool:
-        """Check that everything listed before is still there; new facts do not matter."""
+        """Check whether everything listed before is still there; new facts do not matter."""
         known = {fact.id: fact.text for fact in self.facts}
         return (
             all(known.get(fact.id) == fact.text for fact in listed.facts)
@@ -89,7 +89,7 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
 
 
 def _is_here(message: Row, scope: str) -> bool:
-    """Check that it was said in this scope: a chat with one person may have become a room."""
+    """Check whether it was said in this scope: a chat with one person may have become a room."""
     if scope.startswith(PERSON):
         return bool(message["direct"]) and scope == f"{PERSON}{message['sender']}"
     return not message["direct"]

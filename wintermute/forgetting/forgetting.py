@@ -60,15 +60,15 @@ from wintermute.templates import shipped_prompts
 RECOGNISABLE = 12
 """Least characters of a text that is searched in conversations; shorter ones match too often."""
 
-OWN = 5
+DISTINCTIVE = 5
 """Letters of a word that is distinctive enough on its own."""
-OF_PAGE = "- "
+PAGE_LINE = "- "
 """Prefix of page lines among the searched texts; their Markdown is ignored, as a model wrote them."""
-LOOKED_UP = 60
+MOST_CANDIDATES = 60
 MOST_WORDS = 20
-"""Distinctive words that are searched; `LOOKED_UP` candidates are checked."""
+"""Distinctive words that are searched; `MOST_CANDIDATES` candidates are checked."""
 
-STILL_SAID = "The text that I forgot is still in {}. Please change it there yourself."
+STILL_CONTAINED = "The text that I forgot is still in {}. Please change it there yourself."
 SHORT = "It is too short for me to search other messages for it."
 MOST_NAMED = 10
 
@@ -88,7 +88,7 @@ REPEATED: Sequence[Kept] = [
 ]
 """Tables that may repeat one of our answers, other than messages to people."""
 
-WISHES = (DECISIONS,)
+DRAFTS = (DECISIONS,)
 """Tables with drafts of pages, in which short lines are searched too."""
 STEPS: Sequence[Sequence[Kept]] = (
     (RECORDED,),
@@ -109,7 +109,7 @@ BY_WORDS: Sequence[Kept] = (
 )
 """Tables that a search by words covers: our words and notes. People's messages go by event."""
 
-OURS = {"matrix", "skills"}
+SKIPPED_FOLDERS = {"matrix", "skills"}
 """Folders of the data folder that hold keys, or are checked separately."""
 
 Note = Callable[[Sequence[str]], Awaitable[None]]
@@ -345,9 +345,9 @@ async def _erase(
     lines = [*made, *cut, *ours, *worded]
     lost = await _lost_lines(stores, gone)
     own = await _only_there(stores, search, gone.events, gone.scopes, {*lost.texts})
-    texts = {*filter(_is_recognisable, lines), *known, *(OF_PAGE + o for o in own)}
+    texts = {*filter(_is_recognisable, lines), *known, *(PAGE_LINE + o for o in own)}
     searched = sorted(texts.union(gone.traces(), (fact.id for fact in gone.facts)))
-    known = [text for text in known if not text.startswith(OF_PAGE)]
+    known = [text for text in known if not text.startswith(PAGE_LINE)]
     # Stored first: the sources of these texts are erased soon, and a run after a crash needs them.
     await note(searched)
     said = list(filter(_is_recognisable, await stores.inbox.bodies(gone.events)))
@@ -394,9 +394,9 @@ async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[
     Words of other messages, other memories and our prompts do not count. The longest ones are returned.
     """
     texts = [*gone.texts, *(text for text in known if not text.startswith("fact_"))]
-    words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
+    words = {word for text in texts for word in main_words(text) if len(word) >= DISTINCTIVE}
     words -= await asyncio.to_thread(_prompt_words)
-    longest = sorted(words, key=lambda word: (-len(word), word))[:LOOKED_UP]
+    longest = sorted(words, key=lambda word: (-len(word), word))[:MOST_CANDIDATES]
     origins, ids = Origins(stores.facts), [fact.id for fact in gone.facts]
     held = await origins.words_in(stores.database, longest, gone.scopes, ids)
     rest = [word for word in longest if word not in held]
@@ -442,7 +442,7 @@ def _also(kept: Kept, lost: LostLines) -> list[str]:
     """Return the page lines to search in this table: none that people may have said as well."""
     texts = lost.texts if kept in (*REPEATED, *casts.PROMPTS, RECORDED) else ()
     more = lost.asked.values() if kept in VIEWED else ()
-    return [text for text in (*texts, *more) if kept in WISHES or _is_recognisable(text)]
+    return [text for text in (*texts, *more) if kept in DRAFTS or _is_recognisable(text)]
 
 
 async def _cut_pages(
@@ -455,7 +455,7 @@ async def _cut_pages(
         # The recorded pages are cut too, so that an undo still fits.
         async with stores.database.transaction() as tx:
             await stores.changes.reword(tx, "page", lost.cut)
-    searched = [text for text in searched if not text.startswith(OF_PAGE)]
+    searched = [text for text in searched if not text.startswith(PAGE_LINE)]
     at = hashlib.sha256("\n".join([*gone.events, *searched]).encode()).hexdigest()[:16]
     facts = [fact.text for fact in gone.facts]
     files = await raw_files(stores.database, gone.events)
@@ -557,7 +557,7 @@ def leftover(done: Sequence[Forgotten], zone: ZoneInfo) -> str:
     parts = [told_of(name) for name in named[:MOST_NAMED]]
     if len(named) > MOST_NAMED:
         parts.append(f"and {len(named) - MOST_NAMED} more")
-    sentences = [STILL_SAID.format(", ".join(parts))] if parts else []
+    sentences = [STILL_CONTAINED.format(", ".join(parts))] if parts else []
     sentences += [SHORT] if any(each.short for each in done) else []
     copies = {copy.path: copy for each in done for copy in each.copies}.values()
     return " ".join([*sentences, *(copy_told(copy, zone) for copy in copies)])
@@ -683,7 +683,7 @@ def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
             continue
         if first == SCOPES and not own.intersection(set(path.parents) - {folder}):
             continue
-        if first in OURS or first.startswith("wintermute.db") or path.name == MEMORIES:
+        if first in SKIPPED_FOLDERS or first.startswith("wintermute.db") or path.name == MEMORIES:
             continue
         if path.is_relative_to(stores.wiki.root):  # searched separately
             continue

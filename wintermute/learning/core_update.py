@@ -35,11 +35,11 @@ from wintermute.work.jobs import JobDone, JobPutOff
 NAME = "core"
 ROLE = "reconstruction"
 SUMMARY = "core.md"
-MENDED = timedelta(hours=1)
+RETRY_AFTER = timedelta(hours=1)
 """Pause before an unusable page is tried again."""
 NOTHING = "- (none)"
 SHOWN = 200
-WOULD_GO = "it would remove what a person wrote or said: {bullets}"
+WOULD_REMOVE = "it would remove what a person wrote or said: {bullets}"
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,9 @@ class CoreUpdate:
             page = await pages.found(job.scope)
         except MemoryFileUnusable as problem:
             log.warning("core not updated scope=%s reason=%s", job.scope, problem)
-            return JobPutOff(self.stores.facts.now() + MENDED, "core.md cannot be used as it is")
+            return JobPutOff(
+                self.stores.facts.now() + RETRY_AFTER, "core.md cannot be used as it is"
+            )
         sources = QuestionSources(
             tuple(fact.id for fact in facts), partial(self._is_unchanged, job, page, facts)
         )
@@ -106,7 +108,7 @@ class CoreUpdate:
     async def _is_unchanged(
         self, job: Job, page: CorePage, facts: Sequence[Fact], tx: Transaction
     ) -> bool:
-        """Check that no fact was forgotten, retired or reworded since it was read."""
+        """Check whether no fact was forgotten, retired or reworded since it was read."""
         there = await self.stores.facts.living(tx, job.scope, [fact.id for fact in facts])
         same = {fact.id: fact.text for fact in there} == {fact.id: fact.text for fact in facts}
         return (
@@ -116,7 +118,7 @@ class CoreUpdate:
         )
 
     async def _is_page(self, scope: str, page: CorePage) -> bool:
-        """Check that nobody edited the page, and nothing was cut from it."""
+        """Check whether nobody edited the page, and nothing was cut from it."""
         with suppress(MemoryFileUnusable):
             return await self.stores.core_pages.raw(scope) == page
         return False
@@ -176,6 +178,6 @@ class CoreUpdate:
         if not await sources.stand(tx):
             return
         quoted = "; ".join(f'"{shortened(bullet, SHOWN)}"' for bullet in gone)
-        reason = WOULD_GO.format(bullets=quoted)
+        reason = WOULD_REMOVE.format(bullets=quoted)
         await self.stores.decisions.outdate_text(tx, scope, "core", scope, but=text)
         await self.stores.decisions.propose(tx, scope, text_wish("core", scope, text, reason))

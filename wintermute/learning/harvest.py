@@ -622,7 +622,7 @@ class Harvest:
     async def _is_unchanged(
         self, conversation: str, cursor: Cursor, part: Chunk, tx: Transaction
     ) -> bool:
-        """Check that nobody else read the chunk, and nothing in it was edited or redacted."""
+        """Check whether nobody else read the chunk, and nothing in it was edited or redacted."""
         if await self._harvests.cursor(tx, conversation) != cursor:
             return False
         rows = await self._harvests.said(tx, conversation, cursor)

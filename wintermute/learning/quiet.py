@@ -15,7 +15,7 @@ from wintermute.stores import Stores
 
 NIGHT = timedelta(hours=5)
 SILENCE = timedelta(hours=6)
-KNOWN = timedelta(hours=1)
+ANSWER_VALID = timedelta(hours=1)
 """Age up to which a server's answer about its slots is reused."""
 
 
@@ -44,8 +44,8 @@ class Quiet:
     async def until(self, role: str) -> datetime | None:
         """Return the time to wait for; None: the role may be asked now."""
         now = self._clock.now()
-        asked_at, wanted = self._known.get(role, (now - KNOWN, False))
-        if not timedelta(0) <= now - asked_at < KNOWN:
+        asked_at, wanted = self._known.get(role, (now - ANSWER_VALID, False))
+        if not timedelta(0) <= now - asked_at < ANSWER_VALID:
             wanted = await self._models.wants_quiet(role)
             self._known[role] = now, wanted
         if not wanted:

@@ -339,7 +339,7 @@ class Reconstruction:
     async def _is_unchanged(
         self, tx: Transaction, batch: Sequence[Fact], related: Sequence[Fact]
     ) -> bool:
-        """Check that no fact changed since it was read, and that nobody else processed the batch."""
+        """Check whether no fact changed since it was read, and nobody else processed the batch."""
         scope, facts = batch[0].scope, self._stores.facts
         waiting = await facts.queued(scope, len(batch), taint=batch[0].taint, tx=tx)
         if [_id_and_text(fact) for fact in waiting] != [_id_and_text(fact) for fact in batch]:

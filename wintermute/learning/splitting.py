@@ -146,7 +146,7 @@ class SplitLater:
         return JobDone(partial(self._store, job=job, found=found))
 
     async def _is_unchanged(self, job: Job, names: Sequence[str], tx: Transaction) -> bool:
-        """Check that nothing of the text was retracted or forgotten since."""
+        """Check whether nothing of the text was retracted or forgotten since."""
         there = await self._stores.facts.living(tx, job.scope, names)
         return len(there) == len(names) and await self._stores.jobs.is_there(tx, job.id)
 

@@ -103,12 +103,12 @@ def bullets(text: str) -> list[str]:
 
 
 def stands_in(bullet: str, other: str) -> bool:
-    """Check that another line covers the bullet: main words, numbers and negations (M-039, M-052)."""
+    """Check whether another line covers the bullet: main words, numbers and negations (M-039, M-052)."""
     return Heirs([other]).keeps(bullet)
 
 
 def goes_with(bullet: str, facts: Sequence[str], *, ours: bool) -> bool:
-    """Check that a bullet must go when these facts are forgotten, because it repeats one of them.
+    """Check whether a bullet must go when these facts are forgotten, because it repeats one of them.
 
     A bullet that a model wrote also goes if one fact covers it; a person's own never does.
     """

@@ -77,7 +77,7 @@ class LineLife:
     ours: bool
 
     def is_in(self, version: int) -> bool:
-        """Check that a version has the line."""
+        """Check whether a version has the line."""
         return self.since <= version and (self.until is None or version < self.until)
 
 
@@ -407,7 +407,7 @@ class FlatFile:
             return text_of(fact.text for fact in await self._facts.live(scope))
 
     async def is_live(self, scope: str) -> bool:
-        """Check that edits in the file of a scope count, also before its first reading."""
+        """Check whether edits in the file of a scope count, also before its first reading."""
         live = await self._live(scope)
         if live is not None:
             return live

@@ -46,17 +46,17 @@ SAME = 0.5
 """Share of a word that must match in fragments, so that another form of it counts."""
 STRANGE = 0.34
 """Share of a word's fragments below which it counts as another name."""
-PIECE = 3
+FRAGMENT = 3
 """Letters of a fragment; one for an ideograph, two for a syllable."""
 SHORT = 4
 """Letters of a name so short that no other word may count as a form of it."""
 LONGEST_WORD = 40
 LONGEST_QUESTION = 500
-LIKELIEST = 3
+MOST_CANDIDATES = 3
 """Lines that are tried for a fact, alone and in pairs."""
 SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7af]")
 ALPHABET = re.compile("[a-z\u00c0-\u058f\u0900-\u0dff]")
-FIRST_SIGN = "\u2e80"
+FIRST_IDEOGRAPH = "\u2e80"
 UNCASED = UNSPACED | {"ko", "hi", "he", "ar"}
 INFLECTED = frozenset({"ru", "pl", "fi", "el"})
 CLAUSE = re.compile(
@@ -140,7 +140,7 @@ class Grounding:
         bare = folded(SUBJECT.sub(" ", fact))
         words = [*WORD.findall(bare), *NUMBER.findall(bare)]
         score = [sum(len(w) for w in words if covered(w, each) >= SAME) for each in self._folded]
-        best = sorted(range(len(score)), key=lambda n: (-score[n], -n))[:LIKELIEST]
+        best = sorted(range(len(score)), key=lambda n: (-score[n], -n))[:MOST_CANDIDATES]
         candidates = [self._by(fact, (n,)) for n in best]
         if not any(each.told for each in candidates):
             candidates += [self._by(fact, pair) for n in best for pair in self._pairs(n, words)]
@@ -155,7 +155,7 @@ class Grounding:
         for place, k in enumerate(same):
             if k != n:
                 shared = [
-                    w for w in words if len(w) > PIECE and covered(w, self._folded[k]) >= SAME
+                    w for w in words if len(w) > FRAGMENT and covered(w, self._folded[k]) >= SAME
                 ]
                 if abs(place - same.index(n)) == 1 or len(shared) > 1:
                     yield min(k, n), max(k, n)
@@ -168,7 +168,7 @@ class Grounding:
         if any(name in bare and name not in said for name in others):
             return Judged(fact, which, "about others")
         compared = _Compared(fact, numeric(bare, language), said, line, language)
-        parts = (part.strip() for part in CLAUSE.split(text) if len(part.strip()) > PIECE)
+        parts = (part.strip() for part in CLAUSE.split(text) if len(part.strip()) > FRAGMENT)
         reason, share = compared.contradiction(), compared.share()
         if not (reason or share) and language.name in UNKNOWN:
             reason = "not said"
@@ -237,7 +237,7 @@ class _Compared:
         return any(not {n - 12, n - evening} & known or n > 23 for n in numbers)
 
     def _is_denied(self) -> bool:
-        """Check that one of the two denies, or dislikes, what the other states."""
+        """Check whether one of the two denies, or dislikes, what the other states."""
         tables, mine = self._language.tables, self._mine
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
         clauses = self._clauses()
@@ -264,15 +264,15 @@ class _Compared:
         )
         for word in self._words:
             strange = word in WORD.findall(capitals) or (
-                KATAKANA.fullmatch(word) and len(word) > PIECE
+                KATAKANA.fullmatch(word) and len(word) > FRAGMENT
             )
-            is_own = word[:PIECE] in folded(self._line.name)
+            is_own = word[:FRAGMENT] in folded(self._line.name)
             if strange and not is_own and covered(word, self._known) < least:
                 return True
         return self._is_called_otherwise() or self._is_replaced()
 
     def _is_called_otherwise(self) -> bool:
-        """Check that the word beside a "called" was not said."""
+        """Check whether the word beside a "called" was not said."""
         language, text = self._language, self._rest
         if language.name not in UNCASED:
             return False
@@ -304,7 +304,7 @@ class _Compared:
         )
 
     def _gives_another_reason(self) -> bool:
-        """Check that most words of a reason in the fact were not said."""
+        """Check whether most words of a reason in the fact were not said."""
         tables, mine = self._language.tables, self._mine
         if len(self._clauses()) > 1:  # one of them may be the reason
             return False
@@ -320,19 +320,19 @@ class _Compared:
         return [part for part in parts if part.strip()]
 
     def _is_about_others(self) -> bool:
-        """Check that the fact names other relatives, or omits those that the line begins with."""
+        """Check whether the fact names other relatives, or omits those that the line begins with."""
         language = self._language
         theirs, ours = (language.which("kin", each) for each in (self._sentence, self._mine))
         if ours or not theirs:
             return bool(ours and theirs) and not ours & language.which("kin", self._said)
         begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._sentence)]
-        least = 1 if language.name in UNSPACED else PIECE
+        least = 1 if language.name in UNSPACED else FRAGMENT
         places = [self._sentence.find(w[:least]) for w in self._words if w not in self._new]
         return min(begins) < min((at for at in places if at >= 0), default=len(self._sentence))
 
 
 def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
-    """Check that a date lies in one of the spans; a single day only in a span of two weeks at most."""
+    """Check whether a date lies in one of the spans; a single day only in a span of two weeks at most."""
     years = [day[0]] if day[0] else {each.year for span in meant for each in span}
     return any(
         mine[0] <= end and begin <= mine[1] and (not day[2] or (end - begin).days < 15)
@@ -382,14 +382,14 @@ def covered(word: str, known: str) -> float:
     """Return the part of a word that consists of fragments found in a text."""
     word = word[:LONGEST_WORD]
     signs = 2 if SYLLABLE.match(word) else 1
-    least = min(signs if word[0] >= FIRST_SIGN else PIECE, len(word))
+    least = min(signs if word[0] >= FIRST_IDEOGRAPH else FRAGMENT, len(word))
     begins = " " if ALPHABET.match(word) else ""  # a word of three letters is in many others
     at = found = 0
     while at <= len(word) - least:
         sizes = range(len(word) - at, least - 1, -1)
         candidates = ((n, word[at : at + n]) for n in sizes)
         size = next(
-            (n for n, each in candidates if (each if n > PIECE else begins + each) in known), 0
+            (n for n, each in candidates if (each if n > FRAGMENT else begins + each) in known), 0
         )
         found, at = found + size, at + (size or 1)
     return found / len(word)

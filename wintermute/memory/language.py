@@ -18,7 +18,7 @@ WORD = re.compile(f"(?:[^\\W\\d_]|[{MARKS}])+")
 NUMBER = re.compile(r"\d+")
 THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:[ .,\u00a0\u202f]\d{3})+(?!\d)")
 KANA, KATAKANA = re.compile("[\u3040-\u309f]+"), re.compile("([\u30a0-\u30ff]+)")
-BY_SIGNS = {
+BY_SCRIPT = {
     "ja": "\u3040-\u30ff", "ko": "\uac00-\ud7af", "zh": "\u3400-\u9fff", "th": "\u0e00-\u0e7f",
     "hi": "\u0900-\u097f", "he": "\u0590-\u05ff", "ar": "\u0600-\u06ff", "el": "\u0370-\u03ff",
     "ru": "\u0400-\u04ff",
@@ -154,10 +154,10 @@ def folded(text: str) -> str:
 def language_of(text: str) -> Language:
     """Return the language of a text: by its script if that is unique, else by its words."""
     folds, text = folded(text), text.casefold()
-    for name, signs in BY_SIGNS.items():
+    for name, signs in BY_SCRIPT.items():
         if len(re.findall(f"[{signs}]", folds)) * 4 > len(folds.replace(" ", "")):
             return language_named(name)
-    spaced = [language_named(name) for name in known_languages() if name not in BY_SIGNS]
+    spaced = [language_named(name) for name in known_languages() if name not in BY_SCRIPT]
     return max(spaced, key=lambda each: each.looks(text, folds))
 
 

@@ -29,8 +29,8 @@ NEAREST = 10
 BESIDE = 10
 """Extra neighbours to read, as some are archived or differ in taint."""
 
-AWAY = "embeddings are unavailable now"
-UNMADE = "memories have no vectors yet, and a dry run makes none: a night may find more alike"
+UNAVAILABLE = "embeddings are unavailable now"
+NO_VECTORS = "memories have no vectors yet, and a dry run makes none: a night may find more alike"
 
 FactPair = tuple[str, str]
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Likeness:
             part: Sequence[Fact] = wanted[n : n + STEP]
             stars = [] if why else await self._by_meaning(scope, part, began)
             if not stars:
-                why = why or AWAY
+                why = why or UNAVAILABLE
                 part = [fact for fact in part if fact.id not in known]
                 stars = await self._by_words(scope, part, began)
                 worded += [fact.id for fact in part]
@@ -117,7 +117,7 @@ class Likeness:
             worded = []
         notes = [f"compared by words alone: {why}"] if worded else []
         if dry and missing and not why:
-            notes.append(f"{missing} {UNMADE}")
+            notes.append(f"{missing} {NO_VECTORS}")
         if found.more:
             notes.append(f"{found.more} new memories wait for the next night")
         return Compared(facts, tuple(new), pairs, "; ".join(notes), found.more, frozenset(worded))

@@ -26,7 +26,7 @@ PART = "meaning"
 ALONE = "found by words alone"
 BATCH = 128
 """Facts whose vectors are made in one step."""
-ASKED = 16
+MOST_CACHED = 16
 """Query vectors that are cached: the texts of a message are the same in all its turns."""
 CANDIDATES = 0.4
 """Cosine distance up to which texts of the embedded model may be on the same topic (M-033)."""
@@ -125,7 +125,7 @@ class Meaning:
             made = await self._embedder.embed_query(missing)
             for text, each in zip(missing, made, strict=True):
                 self._asked[text] = each
-            while len(self._asked) > ASKED:
+            while len(self._asked) > MOST_CACHED:
                 del self._asked[next(iter(self._asked))]
         said, before = self._asked.get(query.text), self._asked.get(query.before)
         if said is None or before is None or said.dimension != before.dimension:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, get_args
 
-from wintermute.changes.change_sets import Reason, UnaskedCause
+from wintermute.changes.change_sets import BackgroundCause, Reason
 from wintermute.db import Database, Transaction
 from wintermute.memory.fact import Fact, NewFact, fact_of, state_of
 from wintermute.memory.facts import Facts
@@ -19,11 +19,11 @@ FROM_ONE = (
     "EXISTS (SELECT 1 FROM json_each(facts.origins) o"
     " WHERE o.value IN (SELECT value FROM json_each(:events)))"
 )
-SAYING_MARKS = re.compile(
+MEANINGFUL_MARKS = re.compile(
     r"\A/|(?<=\d)[.,:/\u2013-](?=\d)|(?<=\d)[%\u2030\u00b0]|[+\u2212<>\u2264\u2265-](?=\d)"
 )
 """Marks that change the meaning: 2.5 is not 25, and /help is not help."""
-OTHERWISE = 3
+SMALLEST_PART = 3
 """A message of which a fact covers less than one part in this many is on other topics."""
 
 
@@ -35,7 +35,7 @@ class OriginText(NamedTuple):
 
 
 def is_said_in(text: str, others: Iterable[str]) -> bool:
-    """Check that these texts together cover a text: its words, numbers and negations (M-039)."""
+    """Check whether these texts together cover a text: its words, numbers and negations (M-039)."""
     return Heirs([*others]).keeps(text)
 
 
@@ -46,7 +46,7 @@ def gist(fact: Fact | NewFact) -> str:
 
 
 def is_reworded(former: str, last: str) -> bool:
-    """Check that an edit changed the meaning; changed blanks and marks do not count (M-089)."""
+    """Check whether an edit changed the meaning; changed blanks and marks do not count (M-089)."""
     return _letters(last) not in ("", _letters(former))
 
 
@@ -58,7 +58,7 @@ def _letters(text: str) -> str:
         for n, mark in enumerate(plain)
         if unicodedata.category(mark)[0] in "LMN"
         or unicodedata.category(mark) == "Sc"
-        or SAYING_MARKS.match(plain, n)
+        or MEANINGFUL_MARKS.match(plain, n)
     ]
     return "".join(said)
 
@@ -73,7 +73,7 @@ class Rewording:
     last: Line
 
     def unsays(self, text: str, others: Sequence[str]) -> bool:
-        """Check that a fact from this message came only from text that the edit removed (M-089).
+        """Check whether a fact from this message came only from text that the edit removed (M-089).
 
         It applies the harvest's check by words; embeddings are used when the last version is harvested. The fact
         goes if the edit changed the result of that check, or removed a word of it, and the `others` do not cover the
@@ -151,7 +151,7 @@ def unlearnt(
 
 
 def _is_believed(fact: Fact, gone_by_id: Mapping[str, Fact]) -> bool:
-    """Check that a fact was true until now, or was merged into one that was."""
+    """Check whether a fact was true until now, or was merged into one that was."""
     for _ in gone_by_id:
         successor = gone_by_id.get(fact.replaced_by or "")
         if fact.retired_at is None or successor is None:
@@ -165,7 +165,7 @@ async def taken_back(tx: Transaction, events: Collection[str]) -> list[Fact]:
     rows = await tx.rows(
         f"SELECT * FROM facts WHERE retired_at IS NOT NULL AND {FROM_ONE} AND retired_by NOT IN"
         " (SELECT value FROM json_each(:unasked)) ORDER BY seq",
-        {"events": json.dumps(sorted(events)), "unasked": json.dumps(get_args(UnaskedCause))},
+        {"events": json.dumps(sorted(events)), "unasked": json.dumps(get_args(BackgroundCause))},
     )
     return [fact_of(row) for row in rows]
 
@@ -191,7 +191,7 @@ def tellings(text: str, messages: Mapping[str, OriginText]) -> set[str]:
         event
         for event, each in messages.items()
         if is_said_in(text, [each.body, each.name])
-        and len(words & said[event]) * OTHERWISE >= len(said[event])
+        and len(words & said[event]) * SMALLEST_PART >= len(said[event])
     }
     if saying or is_said_in(text, [messages[best].body, messages[best].name]):
         return {best} | saying

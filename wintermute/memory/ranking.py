@@ -17,10 +17,10 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from wintermute.memory.sense import (
+    CJK_NEGATIONS,
     NEGATIONS,
     SHORT_NOT,
     SIGNS,
-    SIGNS_OF_NEGATION,
     TOKENS,
     main_words,
 )
@@ -134,7 +134,7 @@ def terms_of(query: Query) -> Terms:
 
 
 def are_apart(before: str | None, then: datetime, speaker: str | None, at: datetime) -> bool:
-    """Check that two consecutive facts are not two messages of one conversation.
+    """Check whether two consecutive facts are not two messages of one conversation.
 
     `before`, `speaker`: their speakers. A fact without a speaker, such as "Ann drinks tea", makes sense alone.
     """
@@ -359,6 +359,4 @@ def _named(speakers: Iterable[str | None], asked: Collection[str]) -> set[str]:
 
 def _is_negated(text: str) -> bool:
     folded = SHORT_NOT.sub(" not", text.casefold())
-    return not (
-        NEGATIONS.isdisjoint(TOKENS.findall(folded)) and SIGNS_OF_NEGATION.isdisjoint(folded)
-    )
+    return not (NEGATIONS.isdisjoint(TOKENS.findall(folded)) and CJK_NEGATIONS.isdisjoint(folded))

@@ -12,7 +12,7 @@ from wintermute.memory.facts import IN_LIST, LIVE
 
 MOST = 2_000
 """New facts of a scope that a night compares."""
-MOST_AGAIN = 100
+MOST_WAITING = 100
 """Facts compared before, with pairs still waiting for a question."""
 NEW, SEEN, WAITING, BY_WORDS = 0, 1, 2, 3
 """Values of `examined`. `WAITING`: the neighbours are known, but some pairs wait for a question.
@@ -44,7 +44,7 @@ class Unjudged:
 
 async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
     """Return the newest of the new facts, and the oldest with waiting pairs. `began`: start of the night."""
-    asked = {"scope": scope, "began": stamp(began), "most": MOST, "again": MOST_AGAIN}
+    asked = {"scope": scope, "began": stamp(began), "most": MOST, "again": MOST_WAITING}
     where = (
         f"FROM facts WHERE scope = :scope AND examined <> 1 AND examined = {{}} AND {COMPARABLE}"
     )
@@ -127,7 +127,7 @@ async def hand_down_use(tx: Transaction, new_id: str, ids: Collection[str]) -> N
 
 
 async def is_said_elsewhere(tx: Transaction, scope: str, key: str, but: Collection[str]) -> bool:
-    """Check that a live fact other than these has this key."""
+    """Check whether a live fact other than these has this key."""
     return await tx.exists(
         f"SELECT 1 FROM facts WHERE scope = ? AND key = ? AND {LIVE}"
         " AND id NOT IN (SELECT value FROM json_each(?))",

@@ -24,7 +24,7 @@ NEGATION_WORDS = (
 )
 FILLERS = frozenset(FILLER_WORDS.split())
 NEGATIONS = frozenset(NEGATION_WORDS.split())
-SIGNS_OF_NEGATION = frozenset("不没未无非無ない")
+CJK_NEGATIONS = frozenset("不没未无非無ない")
 OWNERS_S = re.compile(r"['\u2019]s\b")
 SHORT_NOT = re.compile(r"n['\u2019]t\b")
 
@@ -55,7 +55,7 @@ SHORT = 2
 
 
 def says_something(line: str) -> bool:
-    """Check that a line has a letter or a digit; decoration alone is no memory."""
+    """Check whether a line has a letter or a digit; decoration alone is no memory."""
     return any(mark.isalnum() for mark in line)
 
 
@@ -69,7 +69,7 @@ class _WordSet:
     beginnings: frozenset[str]
 
     def survives_in(self, other: "_WordSet") -> bool:
-        """Check that the other line has half of the main words, every number, and a "not" if there is one."""
+        """Check whether the other line has half of the main words, every number, and a "not" if there is one."""
         shared = len(self.words & other.words)
         return (
             0 < shared >= self.needed
@@ -82,12 +82,12 @@ class _WordSet:
         return (len(self.words) + 1) // 2
 
     def is_shared_by(self, other: "_WordSet", *, loosely: bool = False) -> bool:
-        """Check that another line has half of the main words, compared by their first letters."""
+        """Check whether another line has half of the main words, compared by their first letters."""
         shared = sum(other.has(word, loosely=loosely) for word in self.words)
         return 2 * shared >= len(self.words)
 
     def has(self, word: str, *, loosely: bool = False) -> bool:
-        """Check that a word is present, whole or by its beginning. `loosely`: another ending counts as the same."""
+        """Check whether a word is present, whole or by its beginning. `loosely`: another ending counts as the same."""
         if word in self.words:
             return True
         least = SAME_BEGINNING
@@ -124,12 +124,12 @@ def beginnings(text: str) -> set[str]:
 
 
 def is_negated(text: str) -> bool:
-    """Check that a text has a "not" in it."""
+    """Check whether a text has a "not" in it."""
     return _word_set(text).negated
 
 
 def succeeds(old: str, new: str) -> bool:
-    """Check that `new` still covers the subject of `old`."""
+    """Check whether `new` still covers the subject of `old`."""
     return _word_set(old).survives_in(_word_set(new))
 
 
@@ -157,11 +157,11 @@ class _Clause:
     word_set: _WordSet
 
     def is_over(self, old: _WordSet) -> bool:
-        """Check that the clause says that its content is past."""
+        """Check whether the clause says that its content is past."""
         return _ends(self.text) and (self.word_set.negated or not old.negated)
 
     def denies(self, old: _WordSet) -> bool:
-        """Check that its "not" belongs to the words of `old`, not to other words beside it."""
+        """Check whether its "not" belongs to the words of `old`, not to other words beside it."""
         if old.negated or not self.word_set.negated:
             return False
         words = TOKENS.findall(_folded(self.text))
@@ -186,7 +186,7 @@ class Heirs:
         self._all = _word_set_of({word for word_set in self._word_sets for word in word_set.words})
 
     def keeps(self, old: str, near: int | None = None) -> bool:
-        """Check that the texts lose nothing of `old` (M-039). `near`: index of the text most similar to it.
+        """Check whether the texts lose nothing of `old` (M-039). `near`: index of the text most similar to it.
 
         Every main word of `old` is somewhere in the texts, by its first letters. Its numbers are, whole, in the near
         text or in another one that has half of its words. Each clause that `old` states or denies is stated or
@@ -205,7 +205,7 @@ class Heirs:
         return mine.numbers <= numbers and all(map(self._affirms, checked))
 
     def _affirms(self, clause: _Clause) -> bool:
-        """Check that the most similar clause has a "not" exactly if this clause has one."""
+        """Check whether the most similar clause has a "not" exactly if this clause has one."""
         mine = clause.word_set
         found = [other.word_set for part in self._clauses for other in part]
         about = [words for words in found if mine.is_shared_by(words)]
@@ -216,7 +216,7 @@ class Heirs:
         return any(words.negated == mine.negated for words in nearest)
 
     def overtakes(self, old: str, n: int) -> bool:
-        """Check that a text says all of `old` and that it is over, or no longer so (M-074).
+        """Check whether a text says all of `old` and that it is over, or no longer so (M-074).
 
         A word that says so counts only in clauses that have the words of `old`.
         """
@@ -244,20 +244,20 @@ class Heirs:
 
 
 def _cover(clauses: Sequence[_Clause], old: str) -> bool:
-    """Check that these clauses have all words and numbers of an older text; names must have the same form."""
+    """Check whether these clauses have all words and numbers of an older text; names must have the same form."""
     mine, word_sets = _word_set(old), [clause.word_set for clause in clauses]
     forms = {word for word in TOKENS.findall(unicodedata.normalize("NFKC", old)) if word.islower()}
     return all(any(each.has(w, loosely=w in forms) for each in word_sets) for w in mine.words)
 
 
 def are_grounded(texts: Sequence[str], inputs: Sequence[str]) -> bool:
-    """Check that the inputs contain at least half of each text's main words."""
+    """Check whether the inputs contain at least half of each text's main words."""
     known = _word_set_of({word for each in inputs for word in main_words(each)})
     return all(_word_set(text).is_shared_by(known) for text in texts)
 
 
 def are_made_of(text: str, inputs: Sequence[str]) -> bool:
-    """Check that a text adds no number and almost no word to the inputs it was made from.
+    """Check whether a text adds no number and almost no word to the inputs it was made from.
 
     Other endings count as the same, and so do words that say that something is over. In scripts without blanks half
     of the words may be new, as for `are_grounded`.
@@ -321,7 +321,7 @@ def _ends(text: str) -> bool:
 def _word_set(text: str) -> _WordSet:
     folded = _folded(text)
     negated = not NEGATIONS.isdisjoint(TOKENS.findall(folded))
-    negated = negated or not SIGNS_OF_NEGATION.isdisjoint(folded)
+    negated = negated or not CJK_NEGATIONS.isdisjoint(folded)
     return _word_set_of(_words(folded), negated=negated)
 
 

@@ -48,7 +48,7 @@ def _forms() -> tuple[re.Pattern[str], ...]:
 
 
 def differ_in_a_value(one: str, other: str) -> bool:
-    """Check that two texts differ only in one value that is known to be harmless."""
+    """Check whether two texts differ only in one value that is known to be harmless."""
     return bool({*_frames(one)} & {*_frames(other)}) and not is_negated(one)
 
 
@@ -61,7 +61,7 @@ def _frames(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def hands_over(one: str, other: str) -> bool:
-    """Check that a text says that something changes, and that both share more than their first word."""
+    """Check whether a text says that something changes, and that both share more than their first word."""
     if not any(map(_says_change, (one, other))):
         return False
     begins = {found[0].casefold() for text in (one, other) if (found := FIRST_WORD.search(text))}

@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 
 SPACE = "SELECT id, model, dimension, same, related, floor FROM embedding_spaces"
 
-SIGNS = "vec_quantize_binary(vec_int8({}))"
+SIGN_BITS = "vec_quantize_binary(vec_int8({}))"
 FACTS_VEC = "CREATE INDEX facts_vec ON fact_vectors (space, scope, seq, bits)"
 NEAREST = f"""
 WITH first AS MATERIALIZED (
     SELECT id FROM fact_vectors INDEXED BY facts_vec
     WHERE space = :space AND scope = :scope AND bits IS NOT NULL
-    ORDER BY vec_distance_hamming(vec_bit(bits), {SIGNS.format(":vector")})
+    ORDER BY vec_distance_hamming(vec_bit(bits), {SIGN_BITS.format(":vector")})
     LIMIT (SELECT min({MOST_RESCORED}, 100 + 10 * :k, max({LEAST_RESCORED}, count(*) / 10)) FROM (
         SELECT 1 FROM fact_vectors INDEXED BY facts_vec
         WHERE space = :space AND scope = :scope LIMIT {10 * MOST_RESCORED}))
@@ -57,7 +57,7 @@ NOT_LIVE = (
 )
 WRONG = (
     "(v.vector IS NULL) <> (v.bits IS NULL) OR v.vector IS NOT NULL AND"
-    f" iif(length(v.vector) <> :size, 1, v.bits IS NOT {SIGNS.format('v.vector')})"
+    f" iif(length(v.vector) <> :size, 1, v.bits IS NOT {SIGN_BITS.format('v.vector')})"
 )
 
 Place = Literal["local", "qdrant"]
@@ -146,7 +146,7 @@ class VectorIndex(Protocol):
         ...
 
     async def complete(self, tx: Transaction, space: Space) -> bool:
-        """Check that every live fact had its vectors once; then vectors of other models are deleted."""
+        """Check whether every live fact had its vectors once; then vectors of other models are deleted."""
         ...
 
     async def owed(self, space: Space) -> dict[str, int]:
@@ -238,7 +238,7 @@ class LocalVectors:
         await tx.execute_many(
             "INSERT INTO fact_vectors (seq, space, chunk, scope, digest, vector, bits)"
             " SELECT f.seq, :space, :chunk, f.scope, :digest, :vector,"
-            f" iif(:vector IS NULL, NULL, {SIGNS.format(':vector')})"
+            f" iif(:vector IS NULL, NULL, {SIGN_BITS.format(':vector')})"
             f" FROM facts f WHERE f.seq = :seq AND f.scope = :scope AND {LIVE}",
             rows,
         )

@@ -13,7 +13,7 @@ from datetime import datetime
 from wintermute.memory.sense import SIGNS, TOKENS
 
 MOST_LETTERS = 6
-MOST_SIGNS = 40
+MOST_CHARACTERS = 40
 """Characters of a word with a digit in it: an amount, a number or a name is kept whole."""
 SHORTEST_STEM = 3
 MOST_TERMS = 24
@@ -27,7 +27,7 @@ ENDING = re.compile(
 )
 # English "May" is a month if it is capitalised and not the first word.
 MAY = re.compile(r"(?<=[\w,] )May\b")
-MONTH_OF_SIGNS = re.compile(r"(?<!\d)(1[0-2]|[1-9]) ?月")
+CJK_MONTH = re.compile(r"(?<!\d)(1[0-2]|[1-9]) ?月")
 MONTH_NAMES = (
     "january januar janvier enero gennaio janeiro januari",
     "february februar fevrier febrero febbraio fevereiro februari",
@@ -132,7 +132,7 @@ def forms(text: str) -> dict[str, set[str]]:
 
 
 def says_something(text: str) -> bool:
-    """Check that a text has a word other than grammar and question words (M-096)."""
+    """Check whether a text has a word other than grammar and question words (M-096)."""
     read = text[:READ]
     return any(_words(read, _stop_words({_plain(part) for part in _parts(read)})))
 
@@ -162,7 +162,7 @@ def _words(text: str, stops: Collection[str] = ()) -> Iterator[str]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    named = MONTH_OF_SIGNS.sub(r" month\1 ", MAY.sub("month5", text))
+    named = CJK_MONTH.sub(r" month\1 ", MAY.sub("month5", text))
     for token in TOKENS.findall(unicodedata.normalize("NFKC", named).casefold()):
         yield from PARTS.findall(token)
 
@@ -188,7 +188,7 @@ def _plain(word: str) -> str:
 
 def _stem(word: str) -> str:
     if any(mark.isdigit() for mark in word):
-        return word[:MOST_SIGNS]
+        return word[:MOST_CHARACTERS]
     return MONTHS.get(word) or ENDING.sub("", word)[:MOST_LETTERS]
 
 
