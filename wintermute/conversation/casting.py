@@ -505,15 +505,15 @@ class Casting:
         """Return the task messages (T-052) and the memory changes (M-078) since the last message."""
         if row.kind != "message":
             return ""
-        unasked = self._settings.unasked
-        tidied = await unasked.told_with(tx, row, scope) if unasked else ""
+        background = self._settings.unasked
+        changes = await background.told_with(tx, row, scope) if background else ""
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
         since = max(began, last.received_at if last else began)
         due = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
         asked_at = await self._casts.last_begun(tx, last.event_id) if last and due else None
         if asked_at is not None and asked_at > since:  # that cast brought the results before it
             due = await self._occurrences.delivered_in(tx, row.conversation_id, asked_at, MOST)
-        return "".join(due_event(each, self._zone) for each in due) + tidied
+        return "".join(due_event(each, self._zone) for each in due) + changes
 
     async def _context_rows(
         self, tx: Transaction, row: Waiting, began: datetime

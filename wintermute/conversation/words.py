@@ -10,7 +10,7 @@ from wintermute.text import display_name
 
 MODEL = "waiting for the model"
 MOST_WORDS = 60
-"""The most characters shown of an attempt's error."""
+"""The most characters shown of an attempt's error, or of the message that is answered."""
 LIMITS = {
     "max_turns": "I stopped: this took more steps than `loop.max_turns` allows.",
     "max_seconds": "I stopped: this took longer than `loop.max_seconds` allows.",
