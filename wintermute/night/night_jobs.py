@@ -65,12 +65,12 @@ def _at(day: date, begins: time, zone: ZoneInfo) -> datetime:
 
 
 async def finish_left(
-    stores: Stores, tidying: Tidying, but: str = "", progress: Progress = unwatched
+    stores: Stores, pipeline: Tidying, but: str = "", progress: Progress = unwatched
 ) -> list[Night]:
     """Finish all interrupted nights `but` one. The caller holds `alone`."""
     await stores.placing.finish()
     running = await stores.nights.running(stores.database)
-    return [await tidying.tidy(left, progress) for left in running if left.id != but]
+    return [await pipeline.tidy(left, progress) for left in running if left.id != but]
 
 
 class NightWatch:
@@ -79,14 +79,14 @@ class NightWatch:
     def __init__(
         self,
         stores: Stores,
-        tidying: Tidying,
-        morning: Morning,
+        pipeline: Tidying,
+        report: Morning,
         dreaming: Dreaming,
         clock: CheckedClock,
     ) -> None:
         self._stores = stores
-        self._tidying = tidying
-        self._morning = morning
+        self._pipeline = pipeline
+        self._report = report
         self._enabled = dreaming.enabled
         self._start_time = time(dreaming.hour, dreaming.minute)
         self._clock = clock
@@ -150,16 +150,16 @@ class NightWatch:
                 await stack.enter_async_context(alone(self._stores.data_dir))
             except StoreBusy as busy:
                 return JobPutOff(self._clock.now() + BUSY, str(busy))
-            await finish_left(self._stores, self._tidying, job.progress.get("night", ""))
+            await finish_left(self._stores, self._pipeline, job.progress.get("night", ""))
             if why is None or not (self._enabled or why == "asked" or "night" in job.progress):
                 return JobDone()  # nights were turned off after it was enqueued
             night = await self._begin(job, why)
             if night is not None and night.state == "running":  # otherwise another process ended it
-                night = await self._tidying.tidy(night)
+                night = await self._pipeline.tidy(night)
         if night is None or "conversation" not in job.args:
             return JobDone()
         return JobDone(
-            partial(self._morning.report_to, night=night, conversation_id=job.args["conversation"])
+            partial(self._report.report_to, night=night, conversation_id=job.args["conversation"])
         )
 
     async def _begin(self, job: Job, why: Occasion) -> Night | None:

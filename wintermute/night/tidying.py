@@ -207,7 +207,7 @@ class Tidying:
         own: DataFolder,
         groups: Sequence[Sequence[NightPhase]],
         closing: Sequence[NightPhase],
-        deeds: Deeds,
+        executors: Deeds,
         budget: int | None,
     ) -> None:
         """`groups`: phases that share a loss limit. `closing`: phases that run once a night. `budget`: tokens
@@ -216,11 +216,11 @@ class Tidying:
         self._models = own.models
         self._groups = groups
         self._closing = closing
-        self.deeds = deeds
+        self.deeds = executors
         self._budget = budget
-        wanted, given = own.config.dreaming, (own.stores.database, own.stores.facts)
-        least, same = wanted.contradiction_similarity, wanted.dedup_similarity
-        self._likeness = partial(Likeness, *given, own.stores.meaning, least, same)
+        settings, args = own.config.dreaming, (own.stores.database, own.stores.facts)
+        least, same = settings.contradiction_similarity, settings.dedup_similarity
+        self._likeness = partial(Likeness, *args, own.stores.meaning, least, same)
 
     @property
     def _all_phases(self) -> list[NightPhase]:
@@ -319,9 +319,9 @@ class Tidying:
                 run.progress(scope, phase.name)
                 tally = await self._mark_running(run, scope, phase.name, earlier.get(phase.name))
                 ran.append((phase, *await self._run_phase(run, tally, phase, likeness)))
-        guards = await self._limit(run, scope, [phase.name for phase in group])
+        reasons = await self._limit(run, scope, [phase.name for phase in group])
         for phase, tally, results in ran:
-            tally = replace(tally, note=_joined(tally.note, guards.get(phase.name, "")))
+            tally = replace(tally, note=_joined(tally.note, reasons.get(phase.name, "")))
             tally = await self._apply(run, tally, phase)
             log.info("night phase name=%s status=%s", tally.name, tally.status)
             run.tallies.append(tally)
@@ -405,7 +405,7 @@ class Tidying:
             lost_lately = await self._stores.decisions.lost(tx, scope)
         if not (excess := guarded(sum(item.loses for item in losing), count, lost_lately)):
             return {}
-        log.warning("night guarded scope=%s reason=%s", scope, excess)
+        log.warning("night exceeds its loss limit scope=%s reason=%s", scope, excess)
         if run.dry:
             run.items[:] = [replace(i, state="open") if i in losing else i for i in run.items]
         else:
