@@ -109,12 +109,12 @@ def verify(ctx: click.Context, as_json: bool, only_show: bool) -> None:
         click.echo(NOT_RUNNING, err=True)
     say(ctx, WAITING)
 
-    async def at_work(store: VerificationStore) -> Row | None:
+    async def of_running_daemon(store: VerificationStore) -> Row | None:
         """Return the verification of the daemon that runs now; the secrets of others are lost."""
         since = started(config.data_dir)
         return await store.comparison(since) if since else None
 
-    compared = _looked_for(config, at_work)
+    compared = _looked_for(config, of_running_daemon)
     if compared is None:
         raise WintermuteError(NOTHING_CAME)
     say(ctx, "{user_id}, session {device_id}:\n  {shown}".format(**compared))

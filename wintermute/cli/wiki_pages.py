@@ -59,7 +59,7 @@ class _Target:
     redact: Redaction
 
     @classmethod
-    def of(cls, ctx: click.Context, store: Path | None, *, need: Need) -> "_Target":
+    def for_command(cls, ctx: click.Context, store: Path | None, *, need: Need) -> "_Target":
         """Find the store of a command. `need`: its configuration. Raises: ConfigurationError; StoreMissing."""
         settings = settings_of(ctx, store)
         if not WikiStore(settings.store).exists:
@@ -140,7 +140,7 @@ def consolidate(
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
-    target = _Target.of(ctx, store, need="whole" if agent == BUILTIN else "sound")
+    target = _Target.for_command(ctx, store, need="whole" if agent == BUILTIN else "sound")
     zone = local_now(ctx).tzinfo
 
     async def work() -> WikiJob | Preview | None:
@@ -243,7 +243,7 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
 
     Example: wintermute wiki undo 20260504-101500
     """
-    target = _Target.of(ctx, store, need="none")
+    target = _Target.for_command(ctx, store, need="none")
     now = local_now(ctx)
     if job and job.startswith("set_"):
         if not target.is_recorded:
