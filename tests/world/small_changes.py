@@ -106,14 +106,12 @@ def _conditions(node: ast.AST, name: str, parent: ast.AST) -> Iterator[ast.AST]:
         yield ast.Pass()
     if isinstance(node, ast.Break | ast.Continue):
         yield from _swapped(node)
-    if (
-        isinstance(node, ast.expr)
-        and name in ("ifs", "test")
-        and not isinstance(parent, ast.Assert)
-    ):
-        yield from (ast.UnaryOp(ast.Not(), node), ast.Constant(value=False))
+    if name == "ifs" or (name == "test" and not isinstance(parent, ast.Assert)):
+        yield ast.Constant(value=False)
         if not isinstance(parent, ast.While):
             yield ast.Constant(value=True)
+        if isinstance(node, ast.expr) and not isinstance(node, ast.Compare | ast.UnaryOp):
+            yield ast.UnaryOp(ast.Not(), node)  # those are turned round anyway
 
 
 def _swapped(node: ast.AST) -> list[ast.AST]:
