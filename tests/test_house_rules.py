@@ -44,7 +44,7 @@ REGISTRY = re.compile(r"py[p]i\.org|python[h]osted|npm[j]s|deb[i]an\.org|crates[
 CLOCKS = {"wintermute/clock.py", "wintermute/signals.py", "tests/world/clock.py"}
 """Modules that ask the machine's own clock: the Clock, the supervisor's protocol, the tests' patience."""
 MEASURES = re.compile(
-    r"tests/(bench|torture|two_hours|world/(evening|lives|relay|transcript|watch)\b)"
+    r"tests/(bench|mutants|torture|two_hours|world/(evening|lives|relay|transcript|watch)\b)"
 )
 TIMES = re.compile(r"time\.(monotonic|perf_counter|clock_gettime)(_ns)?")
 LOOP = r"(\w*loop|asyncio\.get_running_loop\(\))\.time"
