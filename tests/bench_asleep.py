@@ -254,8 +254,7 @@ async def _beside(night: bool) -> list[float]:
             times = []
             for _ in range(BATCH):
                 began = time.perf_counter()
-                await sleep.house.incoming(sentence(draw))
-                await sleep.house.settled()
+                await sleep.house.say(sentence(draw))
                 times.append(1000 * (time.perf_counter() - began))
                 await asyncio.sleep(0.1)
             if tidying:

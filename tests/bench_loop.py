@@ -92,8 +92,7 @@ async def _answered(house: House, n: int) -> tuple[float, float]:
     assert isinstance(models, Timed)
     models.seconds = 0.0
     began = time.perf_counter()
-    await house.incoming(f"Remember the garden, please, {n}")
-    await house.settled()
+    await house.say(f"Remember the garden, please, {n}")
     taken = time.perf_counter() - began
     return 1000 * (taken - models.seconds), 1000 * models.seconds
 
@@ -164,8 +163,7 @@ async def grow(casts: int, model: str) -> None:
 
 async def _many(house: House, casts: int) -> None:
     for n in range(casts):
-        await house.incoming(f"Remember the garden, please, {n}")
-        await house.settled()
+        await house.say(f"Remember the garden, please, {n}")
         house.speaker.noted.clear()  # what the stand-in for a room noted
         house.speaker.drafts.clear()
 

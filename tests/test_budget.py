@@ -26,7 +26,6 @@ from tests.world.asking import (
     saying,
 )
 from tests.world.clock import FakeClock
-from tests.world.forks import tell_in_turn
 from tests.world.house import HeldClock, open_house
 from tests.world.listener import Listening
 from tests.world.model import (
@@ -444,7 +443,7 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
         open_house(tmp_path, model.url, clock=clock, budget=limits, **window) as house,
         house.working(),
     ):
-        await tell_in_turn(house, "a")
+        await house.say_at_once("a")
         await house.incoming("b")
         await house.said(2)
         await house.incoming("c")

@@ -161,15 +161,13 @@ async def test_a_page_that_cannot_be_used_is_out_of_the_prompt_with_one_warning(
     core = tmp_path / "core.md"
     core.write_text(PAGE)
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await house.incoming("one")
-        await house.settled()
+        await house.say("one")
         core.write_bytes(content)
         for text in ("two", "three"):
-            await house.incoming(text)
-            await house.settled()
+            await house.say(text)
         (named,) = unusable_files(house.stores.places)
         assert told in named.text
-    systems = {seen.messages[0]["content"] for seen in model.requests}
+    systems = {seen.system for seen in model.requests}
     assert [text.endswith(f"# Core Memory\n{PAGE.strip()}") for text in systems] == [True]
     assert caplog.text.count("core memory not read") == 1
 
@@ -225,8 +223,7 @@ async def test_the_chat_shows_the_page_of_its_scope(tmp_path: Path, model: Model
     (tmp_path / "core.md").write_text(PAGE.replace("calm", "*calm*"))
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         await house.incoming("/memory core")
-        await house.incoming("/memory core", room="!club:test", scope="room:!club:test")
-        await house.settled()
+        await house.say("/memory core", room="!club:test", scope="room:!club:test")
         (said,) = await house.spoken()
         assert said == "**SOUL**\n- \\*calm\\*\n\n**TOOLS**\n\n**RULE**\n\n**USER**"
         (said,) = await house.spoken("!club:test")

@@ -21,8 +21,7 @@ def terminal(terminal: Terminal) -> Terminal:
 
 
 async def tell(house: House, text: str) -> None:
-    await house.incoming(text, room=ROOM, sender=OWNER)
-    await house.settled()
+    await house.say(text, room=ROOM, sender=OWNER)
 
 
 def parts(shown: Json, where: str) -> dict[str, str]:

@@ -67,10 +67,10 @@ EXAMPLES = HELP["/remind"].split(" | ")[1:]
 async def test_help_begins_with_things_to_say_and_explains_one_command(tmp_path: Path) -> None:
     """U-012: its examples are understood; to verify is for Matrix alone."""
     async with open_house(tmp_path, None) as house, house.working():
-        whole = await answer(house, "/help")
+        whole = await house.ask("/help")
         assert all(whole.index(said) < whole.index("`/new`") for said in TO_SAY)
         for line in ("/help remind", "/HELP `/Remind`"):
-            told = await answer(house, line)
+            told = await house.ask(line)
             assert told.startswith(f"`/remind`: {NAMES['/remind']}")
             assert all(f"- `{example}`" in told for example in EXAMPLES)
             assert "/undo" not in told
@@ -79,7 +79,7 @@ async def test_help_begins_with_things_to_say_and_explains_one_command(tmp_path:
         for name, text in HELP.items():
             assert [line for line in text.split(" | ")[1:] if line.split()[0] != name] == []
         for line in EXAMPLES:
-            await answer(house, line)
+            await house.ask(line)
         assert len(await house.rows("SELECT * FROM tasks")) == 2
 
 
@@ -99,7 +99,7 @@ async def test_a_command_that_nearly_exists_gets_the_nearest_one(
 ) -> None:
     """U-016."""
     async with open_house(tmp_path, None) as house, house.working():
-        said = await answer(house, line)
+        said = await house.ask(line)
     assert (f"Did you mean `{near}`?" in said) == bool(near)
     assert "\n" not in said
 
@@ -109,9 +109,9 @@ async def test_a_list_without_lines_says_how_to_fill_it(tmp_path: Path, kind: st
     """U-013."""
     commands = {"memories": "/memory", "nights": "/night"}
     async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, commands.get(kind, f"/{kind}")) == EMPTY_LISTS[kind]
+        assert await house.ask(commands.get(kind, f"/{kind}")) == EMPTY_LISTS[kind]
         if kind == "memories":
-            assert await answer(house, "/memory gins") == EMPTY_LISTS[kind]
+            assert await house.ask("/memory gins") == EMPTY_LISTS[kind]
 
 
 @pytest.mark.parametrize("line", ["/frobnicate", "/", "/ help", "/stopit", "/new\u2028", "//"])
@@ -137,13 +137,13 @@ async def test_status_shows_details_to_the_owner_only(tmp_path: Path, model: Mod
         await house.incoming("/status all")
         await house.incoming("/status all", origin="other")
         mine, theirs = await house.said(2)
-        assert await answer(house, "/status") == next(
+        assert await house.ask("/status") == next(
             line for line in mine.splitlines() if "canary" in line
         )
         await house.incoming("/status", origin="other")
         assert (await house.said(4))[3] == "- **model**: fail"
         await house.health.note("model", "ok")
-        assert await answer(house, "/status") == WELL.format("`/status all`")
+        assert await house.ask("/status") == WELL.format("`/status all`")
     assert "canary" in mine
     assert "**model** (fail): canary" in mine
     assert "canary" not in theirs
@@ -186,29 +186,22 @@ async def plan(house: House, content: str, priority: int = 5, scope: str = MINE)
     return task.id
 
 
-async def answer(house: House, line: str) -> str:
-    """What a command says."""
-    before = len(await house.spoken())
-    await house.incoming(line)
-    return (await house.said(before + 1))[-1]
-
-
 async def test_memory_shows_what_is_remembered_in_this_room_only(tmp_path: Path) -> None:
     """L-081, M-010: all of it, or what has all the words; Markdown in it stays text."""
     async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, "/memory") == EMPTY_LISTS["memories"]
+        assert await house.ask("/memory") == EMPTY_LISTS["memories"]
         await remember(house, "Likes tea", "Has *two* dogs", "Walks two miles")
         await remember(house, "Likes two gins", scope=OTHERS)
-        lines = (await answer(house, "/memory")).splitlines()
+        lines = (await house.ask("/memory")).splitlines()
         assert lines == ["- Walks two miles", "- Has \\*two\\* dogs", "- Likes tea"]
-        assert (await answer(house, "/memory TWO walk")).startswith("- Walks two miles\n")
-        assert await answer(house, "/memory gins") == "I remember nothing with these words."
+        assert (await house.ask("/memory TWO walk")).startswith("- Walks two miles\n")
+        assert await house.ask("/memory gins") == "I remember nothing with these words."
 
 
 async def test_memory_of_very_much_ends_with_how_much_more_there_is(tmp_path: Path) -> None:
     async with open_house(tmp_path, None) as house, house.working():
         await remember(house, *(f"fact number {n}" for n in range(53)))
-        said = await answer(house, "/memory")
+        said = await house.ask("/memory")
     assert said.startswith("- fact number 52\n")
     assert said.endswith("\n\nand 3 more")
 
@@ -217,22 +210,22 @@ async def test_memory_knows_what_was_edited_by_hand_a_moment_ago(tmp_path: Path)
     """M-015."""
     async with open_house(tmp_path, None) as house, house.working():
         (tmp_path / "MEMORIES.txt").write_text("Has a cat\n")
-        assert "Has a cat" in await answer(house, "/memory")
+        assert "Has a cat" in await house.ask("/memory")
         (tmp_path / "MEMORIES.txt").write_text("")
-        assert "Has a cat" in await answer(house, "/undo")
-        assert "Has a cat" in await answer(house, "/memory")
+        assert "Has a cat" in await house.ask("/undo")
+        assert "Has a cat" in await house.ask("/memory")
 
 
 async def test_tasks_are_a_list_for_people(tmp_path: Path) -> None:
     """T-011, T-013, T-014: by priority, paused ones last; of this room and of all rooms."""
     async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, "/tasks") == EMPTY_LISTS["tasks"]
+        assert await house.ask("/tasks") == EMPTY_LISTS["tasks"]
         _, soon = await plan(house, "Sow *beans*", 7), await plan(house, "Pay", 1)
         await plan(house, "Be kind", scope="global")
         await plan(house, "Bob's own", scope=OTHERS)
         async with house.database.transaction() as tx:
             await house.stores.tasks.pause(tx, Target(soon, MINE, Reason("tool", MINE)))
-        said = (await answer(house, "/tasks")).replace("\\", "")
+        said = (await house.ask("/tasks")).replace("\\", "")
     assert said.splitlines() == [
         "**Any time**",
         "- `3` Be kind",
@@ -248,16 +241,16 @@ async def test_undo_takes_back_the_newest_change_of_this_room(
 ) -> None:
     """L-081, M-065: one by one, without a model; what happened elsewhere is not touched."""
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        assert await answer(house, "/undo") == "There is nothing to undo here."
+        assert await house.ask("/undo") == "There is nothing to undo here."
         await remember(house, "Likes tea")
         arguments = {"action": "add", "content": "Buy tea"}
         model.script(Calls((Use("task", arguments),)), Text("done"))
-        assert await answer(house, "I need tea") == "done"
+        assert await house.ask("I need tea") == "done"
         await remember(house, "Likes gin", scope=OTHERS)
-        assert (await answer(house, "/undo")).endswith(": Buy tea")
+        assert (await house.ask("/undo")).endswith(": Buy tea")
         assert await house.stores.tasks.listed(MINE) == ()
-        assert (await answer(house, "/undo")).endswith(": Likes tea")  # M-091: lately, its own
+        assert (await house.ask("/undo")).endswith(": Likes tea")  # M-091: lately, its own
         assert await house.stores.facts.live(MINE) == []
-        assert await answer(house, "/undo") == "There is nothing to undo here."
+        assert await house.ask("/undo") == "There is nothing to undo here."
         assert len(await house.stores.facts.live(OTHERS)) == 1
     assert len(model.requests) == 2

@@ -34,9 +34,7 @@ async def test_a_call_waits_for_the_answer_of_its_child(tmp_path: Path, model: M
         assert (await house.said(2))[1] == "did count"
         child = next(seen for seen in model.requests if objective(seen))
         assert child.messages[1:] == [{"role": "user", "content": "Start."}]
-        assert child.messages[0]["content"].endswith(
-            "# Task Context\nApples are red.\n\n---\n\n# Objective\ncount"
-        )
+        assert child.system.endswith("# Task Context\nApples are red.\n\n---\n\n# Objective\ncount")
         assert "secret" not in json.dumps(child.body["messages"])
         assert tools(child) == {"done"}
         assert await states(house) == {"count": "done"}
@@ -392,7 +390,7 @@ async def test_each_mode_has_its_own_instructions(
         await house.incoming("go")
         assert await house.said(1) == ["did x"]
         child = next(seen for seen in model.requests if objective(seen))
-        system = child.messages[0]["content"]
+        system = child.system
         assert all(text in child.prompt for text in there)
         assert not any(text in child.prompt for text in missing)
         assert system.endswith("# Task Context\nc\n\n---\n\n# Objective\nx")

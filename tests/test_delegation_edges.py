@@ -57,8 +57,7 @@ async def test_a_group_does_not_see_what_was_handed_out_before_it_was_one(
         await until(one_is_done)
         ids = {r["name"]: r["id"] for r in await house.rows("SELECT id, name FROM sub_sessions")}
         before = len(await house.spoken())
-        await in_the_group(house, "/sessions")
-        await house.said(before + 1)
+        await house.ask("/sessions", scope=GROUP, direct=False)
         behave(model, [spawn("b", depends_on=[ids["old"]]), spawn("c", depends_on=[ids["a"]])])
 
         def choose(seen: Seen) -> Step | None:
@@ -316,7 +315,7 @@ async def test_hostile_results_stay_data(tmp_path: Path, model: ModelServer) -> 
 
     def child(asked: str, seen: Seen) -> Step | None:
         if "two " in asked:
-            contexts.append(str(seen.messages[0]["content"]))
+            contexts.append(seen.system)
             return Hang()
         return done(HOSTILE)
 

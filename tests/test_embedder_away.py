@@ -12,7 +12,7 @@ import pytest
 from tests.tiers import tiered
 from tests.world.clock import WITHIN, FakeClock, HeldClock, promptly
 from tests.world.embedder import child
-from tests.world.house import ANN, PROMPTS, House, open_house, tell_each, texts_of
+from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.missing import NO_QDRANT
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.ranked import SCOPE, context_block, remember_fact
@@ -111,7 +111,7 @@ async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
             await house.incoming("which tea do I like?")
             await model.request_arrived(1)
         await house.settled()
-        assert f"- {TEA}\n" in context_block(texts_of(model.requests[0])[-1])
+        assert f"- {TEA}\n" in context_block(model.requests[0].texts[-1])
         state, detail = await note(house)
         if way not in ("hangs", "never ready"):  # these may be at work for half a minute
             assert state == "warn"
@@ -156,11 +156,11 @@ async def test_an_embedder_that_is_killed_between_two_messages_is_not_missed(
     await lay_memories(tmp_path, model)
     embedder = child("well", tmp_path)
     async with house_with(tmp_path, model, embedder) as (house, _):
-        await tell_each(house, "which tea?")
+        await house.say("which tea?")
         killed = embedder.pid
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
-        await tell_each(house, "and which chess?")
+        await house.say("and which chess?")
         assert embedder.pid not in (None, killed)
         assert (await note(house))[0] == "ok"
     assert CHESS in str(model.requests[1].messages)
@@ -173,9 +173,9 @@ async def test_another_model_is_noticed_and_all_is_embedded_anew(
     await lay_memories(tmp_path, model)
     other = child("hangs", tmp_path, OtherModel)
     async with house_with(tmp_path, model, other) as (house, _):
-        await tell_each(house, "which tea?")
+        await house.say("which tea?")
         assert await note(house) == ("warn", f"{ALONE}: the vectors are not of another model yet")
-    assert f"- {TEA}\n" in context_block(texts_of(model.requests[0])[-1])
+    assert f"- {TEA}\n" in context_block(model.requests[0].texts[-1])
     async with house_with(tmp_path, model, child("well", tmp_path, OtherModel)) as (house, clock):
         await clock.move(120)
         await all_made(house)
@@ -212,7 +212,7 @@ async def test_while_qdrant_is_away_words_find_and_it_gets_all_when_it_is_back(
         await all_made(house)
     async with served(refuse) as url, at(url) as (house, clock):
         await remember_fact(house, CHESS)
-        await tell_each(house, "which tea?", "and chess?")
+        await house.say("which tea?", "and chess?")
         state, detail = await note(house)
         assert (state, url in detail) == ("warn", True)
         assert await meaning_of(house).owed() == {SCOPE: 1}

@@ -12,7 +12,6 @@ from tests.world.clock import FakeClock
 from tests.world.delegating import objective
 from tests.world.files import WORD, files_with
 from tests.world.forgetting import SCOPE, deliver, forget_live, import_lines
-from tests.world.forks import tell_in_turn
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.promised import MORNING, after, promise
@@ -366,7 +365,7 @@ async def test_recorded_questions_of_what_is_forgotten_go_by_their_cast(
     model.script(Calls((Use("append_memory", {"entry": "- I am zik"}),)), Text("noted: zik"))
     async with open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
         async with house.working():
-            await tell_in_turn(house, "I am zik")
+            await house.say_at_once("I am zik")
             await house.said(1)
             await deliver(house)
         facts = await house.stores.facts.live(f"person:{ANN}")
@@ -393,8 +392,8 @@ async def test_recorded_questions_do_not_keep_a_forgotten_summary(
         tmp_path, model.url, prompts=PROMPTS, record=True, context=Context(keep_recent=1)
     ) as house:
         async with house.working():
-            await tell_in_turn(
-                house, "The parrot is called Zimtkanarie", "what a day", "/compact", "so"
+            await house.say_at_once(
+                "The parrot is called Zimtkanarie", "what a day", "/compact", "so"
             )
             await house.said(4)
             await deliver(house)

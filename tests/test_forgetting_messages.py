@@ -11,7 +11,7 @@ from tests.world.core_pages import at_work, batch, keep, quarter, waits, wish
 from tests.world.delegating import until
 from tests.world.files import files_with
 from tests.world.forgetting import SCOPE, deliver, forgotten, import_lines, learn, wrote
-from tests.world.harvested import Picker, harvested, is_harvest, say, talking
+from tests.world.harvested import Picker, harvested, is_harvest, talking
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.redacted import take_back
@@ -102,14 +102,14 @@ async def test_who_forgets_two_things_in_a_hurry_forgets_both(
     async with talking(tmp_path, model, clock) as house:
         await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
         await import_lines(house, [json.dumps({"text": "Ann's boat is called Saltwind"})])
-        await say(house, ["/forget bird"])
+        await house.say("/forget bird")
         await deliver(house)
-        await say(house, ["/forget yes", *(f"n{n}" for n in range(6)), "/forget boat"])
+        await house.say("/forget yes", *(f"n{n}" for n in range(6)), "/forget boat")
         await deliver(house)
         picker.picks("Ann likes tea")
         await clock.move(16 * 60)
         await harvested(house)
-        await say(house, ["/forget yes"])
+        await house.say("/forget yes")
         assert (await house.spoken())[-1].startswith("I forget it for good")
 
 
@@ -135,13 +135,13 @@ async def test_what_was_learnt_since_it_was_asked_goes_with_its_message(
     picker.picks(f"Ann's boss is a {WORD}")
     async with talking(tmp_path, model, clock) as house:
         await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
-        await say(house, [f"My boss is a {WORD}", *(f"n{n}" for n in range(5)), f"/forget {WORD}"])
+        await house.say(f"My boss is a {WORD}", *(f"n{n}" for n in range(5)), f"/forget {WORD}")
         assert "- 1 message of yours" in (await house.spoken())[-1]
         await clock.move(16 * 60)
         await harvested(house)
         assert len(await house.stores.facts.live(SCOPE)) == 2
         await deliver(house)
-        await say(house, ["/forget yes", "/forget yes"])
+        await house.say("/forget yes", "/forget yes")
         first, second = (await house.spoken())[-2:]
         assert first == FORGETTING
         assert second.startswith((FORGETTING, "There is nothing to confirm: I forgot"))
@@ -157,12 +157,12 @@ async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
     picker, clock = Picker(model), HeldClock()
     picker.picks(f"Ann's boss is a {WORD}")
     async with talking(tmp_path, model, clock) as house:
-        await say(house, ["hello", f"My boss is a {WORD}", f"/forget {WORD}"])
+        await house.say("hello", f"My boss is a {WORD}", f"/forget {WORD}")
         assert "- 1 message of yours" in (await house.spoken())[-1]
         await deliver(house)
-        await say(house, ["/forget yes"])
+        await house.say("/forget yes")
         await forgotten(house)
-        await say(house, [f"n{n}" for n in range(20)])
+        await house.say(*(f"n{n}" for n in range(20)))
         await harvested(house)
         assert await house.stores.facts.live(SCOPE) == []
         assert await house.database.scrub()
@@ -195,11 +195,11 @@ async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_i
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.", "Ann owns a boat.")
     async with talking(tmp_path, model, clock) as house:
-        both, *_ = await say(house, ["I keep bees and own a boat", *map(str, range(19))])
+        both, *_ = await house.say("I keep bees and own a boat", *map(str, range(19)))
         await harvested(house)
         await deliver(house)
         bees, _ = await house.stores.facts.live(SCOPE)
-        await say(house, [f"/forget {bees.id}"])
+        await house.say(f"/forget {bees.id}")
         await deliver(house)
         await forgotten(house)
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == ["Ann owns a boat."]
@@ -233,12 +233,12 @@ async def test_what_cannot_be_erased_yet_is_looked_for_ever_less_often(
     ):
         await learn(house, model, SAID, f"The bird is a {WORD}")
         [fact] = await house.stores.facts.live(SCOPE)
-        await say(house, ["/memory", f"/forget {fact.id}"])  # both answers are not sent yet
+        await house.say("/memory", f"/forget {fact.id}")  # both answers are not sent yet
         for seconds in (2, 4, 8, 16, 32, 64, 128, 256, 300, 300):
             assert await pause(house) == seconds
             await clock.move(seconds)
         assert await pause(house) == 300
-        await say(house, [f"/forget {fact.id}"])
+        await house.say(f"/forget {fact.id}")
         assert await pause(house) == 2
         await deliver(house)
         await clock.move(2)
@@ -258,7 +258,7 @@ async def test_what_is_owed_for_several_memories_goes_on_without_the_one_that_is
         await quarter(house)
         await waits(house, 2)
         await deliver(house)
-        await say(house, [f"/forget {alone}", f"/forget {gone}"])
+        await house.say(f"/forget {alone}", f"/forget {gone}")
         await deliver(house)
         await forgotten(house)
         rows = await house.rows("SELECT args, state FROM jobs WHERE name = 'core'")
@@ -297,11 +297,11 @@ async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
             return core.exists() and text in core.read_text()
 
         told = f"Hugo is my {WORD}, the bird I always wanted"
-        gone, *_ = await say(house, [told, f"I must say: {nurse}", *(f"n{n}" for n in range(18))])
+        gone, *_ = await house.say(told, f"I must say: {nurse}", *(f"n{n}" for n in range(18)))
         await harvested(house)
         await clock.move(16 * 60)
         await until(lambda: has(merged))
-        await say(house, ["What do I keep?", "/memory", "Thanks for that"])
+        await house.say("What do I keep?", "/memory", "Thanks for that")
         await deliver(house)
         (fact,) = await house.stores.facts.live(SCOPE)
         assert WORD in fact.text
@@ -316,7 +316,7 @@ async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
         assert said[:2] == ["", f"I must say: {nurse}"]
         assert said[-3:] == ["What do I keep?", "/memory", "Thanks for that"]
         assert (await house.spoken())[-1] == "echo: Thanks for that"
-        await say(house, ["And now?"])
+        await house.say("And now?")
         assert WORD not in json.dumps(model.requests[-1].body).lower()
 
 
@@ -342,7 +342,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
         assert WORD in (tmp_path / "core.md").read_text()
         [fact] = [f for f in await house.stores.facts.live(SCOPE) if WORD in f.text]
         await deliver(house)
-        await say(house, [f"/forget {fact.id}"])
+        await house.say(f"/forget {fact.id}")
         await forgotten(house)
 
         async def is_there_again() -> bool:
@@ -352,7 +352,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
 
         await until(is_there_again)
         assert (tmp_path / "core.md").read_text() == json.loads(first.text)["core_markdown"]
-        asked = str(model.requests[-1].messages[0]["content"])
+        asked = model.requests[-1].system
         assert "- Ann is a nurse at the hospital\n" in asked
         assert WORD not in asked
         assert await house.database.scrub()

@@ -17,7 +17,6 @@ from tests.world.forgetting import (
     furnish,
     learn,
 )
-from tests.world.harvested import say
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
@@ -127,7 +126,7 @@ async def test_a_deleted_message_goes_from_raw_copies(tmp_path: Path, model: Mod
     """W-058, M-030."""
     root = furnish(tmp_path / "wiki")
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        [event] = await say(house, [FACT])
+        [event] = await house.say(FACT)
         await take_back(house, event)
         await forgotten(house)
     assert not [name for name, text in texts_below(root).items() if WORD in text.lower()]

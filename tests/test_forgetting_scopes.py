@@ -7,7 +7,7 @@ import pytest
 
 from tests.world.clock import HeldClock
 from tests.world.forgetting import IN_CLUB, SCOPE, deliver, forget_all, forgotten, learn, said_by
-from tests.world.harvested import Picker, harvested, say, talking
+from tests.world.harvested import Picker, harvested, talking
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import ModelServer, Text
 from tests.world.redacted import take_back
@@ -105,7 +105,7 @@ async def test_of_what_a_memory_came_from_the_rest_keeps_its_text(
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann likes tea.")
     async with talking(tmp_path, model, clock) as house:
-        await say(house, [told, other, *(f"n{n}" for n in range(18))])
+        await house.say(told, other, *(f"n{n}" for n in range(18)))
         await harvested(house)
         await deliver(house)
         (fact,) = await house.stores.facts.live(SCOPE)
@@ -139,7 +139,7 @@ async def test_what_was_told_otherwise_than_it_is_kept_is_found(
     picker, clock = Picker(model), HeldClock()
     picker.picks(entry)
     async with talking(tmp_path, model, clock) as house:
-        await say(house, [*told, *(f"more {n}" for n in range(17))])
+        await house.say(*told, *(f"more {n}" for n in range(17)))
         await harvested(house)
         await deliver(house)
         await forget_all(house)
@@ -152,8 +152,7 @@ async def test_who_asked_is_told_what_still_says_it_and_what_to_do(
     """M-030: task, skill, file and copy by their names, once, and not a word of what is gone."""
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         await learn(house, model, "Remember the bird", FACT)
-        await house.incoming(f"/remind tomorrow 09:00 {FACT}")
-        await house.settled()
+        await house.say(f"/remind tomorrow 09:00 {FACT}")
         why = Reason("tool", SCOPE)
         await house.stores.skills.write(why, "birds", "How to feed", f"{FACT}: feed it")
         (tmp_path / "notes.txt").write_text(FACT)
@@ -167,8 +166,7 @@ async def test_who_asked_is_told_what_still_says_it_and_what_to_do(
             " `notes.txt` (edit it). `wintermute.db.before-0001`, from before an upgrade, may hold it"
         )
         assert WORD not in told
-        await house.incoming(f"/tasks cancel {task.number}")
-        await house.settled()
+        await house.say(f"/tasks cancel {task.number}")
         await deliver(house)
         before = await house.spoken()
         other = await house.incoming("Something else")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.harvested import Picker, harvested, harvested_facts, say, status_line, talking
+from tests.world.harvested import Picker, harvested, harvested_facts, status_line, talking
 from tests.world.house import ROOM
 from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer, Text
@@ -48,7 +48,7 @@ async def test_what_the_assistant_says_is_not_learnt_of_the_person(
     often = MemoryHarvest(message_threshold=9, min_messages=9)
     talk = ["I am always thirsty", "guess where I live", "Yes, exactly!", "and now?", "yes", "hm"]
     async with talking(tmp_path, model, clock, harvest=often) as house:
-        said = await say(house, [*talk, "yes, and a canoe", "I drink 2 litres of lemonade", "bye"])
+        said = await house.say(*talk, "yes, and a canoe", "I drink 2 litres of lemonade", "bye")
         await harvested(house)
         found = {fact["text"]: json.loads(fact["origins"]) for fact in await harvested_facts(house)}
         assert found == {

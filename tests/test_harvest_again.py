@@ -13,7 +13,7 @@ from tests.world.clock import NOON, HeldClock
 from tests.world.copier import before, copying
 from tests.world.delegating import until
 from tests.world.forgetting import SCOPE, deliver, forgotten
-from tests.world.harvested import Picker, harvested, harvested_facts, say, talking
+from tests.world.harvested import Picker, harvested, harvested_facts, talking
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
@@ -26,7 +26,7 @@ BEES = ("I have bees", "my bees are nice")
 
 async def told(house: House, first: Sequence[str], n: int = 20) -> list[str]:
     """So many messages, of which these are the first, were said, read and answered."""
-    said = await say(house, [*first, *(f"n{i}" for i in range(n - len(first)))])
+    said = await house.say(*first, *(f"n{i}" for i in range(n - len(first))))
     await harvested(house)
     await deliver(house)
     return said
@@ -42,7 +42,7 @@ async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothi
     picker.picks("Ann keeps bees.")
     async with talking(tmp_path, model, clock) as house:
         gone, left, *_ = await told(house, BEES)
-        await say(house, ["one more"])
+        await house.say("one more")
         await deliver(house)
         (upto,) = await house.rows("SELECT upto FROM harvests")
         picker.picks("Ann's bees are nice.")
@@ -54,7 +54,7 @@ async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothi
         assert await house.rows("SELECT upto FROM harvests") == [upto]
         change = await house.rows("SELECT cause FROM change_sets ORDER BY seq DESC LIMIT 1")
         assert change == [{"cause": "harvest"}]
-        await say(house, [f"more {n}" for n in range(19)])
+        await house.say(*(f"more {n}" for n in range(19)))
         await harvested(house, 3)
     one, two, three = picker.transcripts
     assert "echo: my bees are nice" in one
@@ -74,10 +74,10 @@ async def test_what_a_person_took_back_is_not_derived_again(
     opened = open_house(tmp_path, model.url, prompts=PROMPTS, clock=clock, harvest=MemoryHarvest())
     async with opened as house, house.working():
         gone, left, *_ = await told(house, both)
-        await say(house, ["look"])
+        await house.say("look")
         assert "boat" in (tmp_path / "MEMORIES.txt").read_text()
         (tmp_path / "MEMORIES.txt").write_text("Ann keeps bees.\n")
-        await say(house, ["look again"])
+        await house.say("look again")
         await deliver(house)
         assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann keeps bees."]
         picker.picks("Ann keeps bees.", "Ann OWNS a boat", "Ann's boat has a name.")
@@ -102,7 +102,7 @@ async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to
     picker.picks("Ann keeps bees.")
     async with talking(tmp_path, model, clock) as house:
         gone, left, *_ = await told(house, BEES)
-        await say(house, ["/memory"])
+        await house.say("/memory")
         picker.picks("Ann keeps bees.")
         await take_back(house, gone)
         house.runner.ring("forget")
@@ -134,7 +134,7 @@ async def test_without_harvest_nothing_is_derived_again(tmp_path: Path, model: M
     async with talking(tmp_path, model, clock) as house:
         await clock.move(timedelta(hours=1).total_seconds())
         house.runner.ring("harvest")
-        await say(house, ["And now?"])
+        await house.say("And now?")
         assert await harvested_facts(house) == []
     assert len(picker.transcripts) == 1
 
@@ -183,7 +183,7 @@ async def test_a_blank_message_says_nothing_that_could_keep_a_memory(
     async with talking(tmp_path, model, clock) as house:
         gone, _, *_ = await told(house, said)
         boat = next(f for f in await house.stores.facts.live(SCOPE) if "boat" in f.text)
-        await say(house, [f"/forget {boat.id}"])
+        await house.say(f"/forget {boat.id}")
         await deliver(house)
         await forgotten(house)
         await take_back(house, gone)

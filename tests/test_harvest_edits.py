@@ -17,7 +17,6 @@ from tests.world.harvested import (
     is_echo,
     is_harvest,
     learnt_by,
-    say,
     talking,
     transcript,
 )
@@ -147,8 +146,8 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
     noted = {"my dentist is in Lyon, note it": Calls((keep, plan))}
     model.keyed(lambda seen: noted.pop(seen.last_user, None) or picker.choose(seen))
     async with talking(tmp_path, model, clock, night=nights) as house:
-        said = await say(house, ["I live in Lyon", "I keep bees", "my dentist is in Lyon, note it"])
-        *_, cat = await say(house, [*map(str, range(16)), "I have a cat"])
+        said = await house.say("I live in Lyon", "I keep bees", "my dentist is in Lyon, note it")
+        *_, cat = await house.say(*map(str, range(16)), "I have a cat")
         picker.picks("Ann lives in Lyon", "Ann keeps bees", "Ann has a cat")
         await harvested(house)
         why, ids = (await house.stores.changes.history(("fact",)))[0], await harvested_facts(house)
@@ -163,8 +162,8 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
         await edit(house, said[2], "my dentist is in Rome, note it")
         picker.picks("Ann lives in Rome")
         picker.picks("Ann has a dog")
-        await say(house, ["I have a dog"], edits=cat)  # the newest: it is answered (L-054)
-        await say(house, [str(n) for n in range(20)])
+        await house.say("I have a dog", edits=cat)  # the newest: it is answered (L-054)
+        await house.say(*(str(n) for n in range(20)))
         await harvested(house, 2)
         kept = ["Ann has a dog", "Ann's dentist is in Lyon"]
         assert sorted(await texts(house)) == sorted([*kept, "Ann keeps bees", "Ann lives in Rome"])
@@ -191,7 +190,7 @@ async def test_an_edited_message_becomes_pages_again(tmp_path: Path, model: Mode
     """M-089: the next job of pages is shown its last wording, once, without the answer to the former."""
     Picker(model)
     async with talking(tmp_path, model, clock := HeldClock()) as house:
-        (first, *_) = await say(house, ["I live in Lyon", "hello"])
+        (first, *_) = await house.say("I live in Lyon", "hello")
         kept = Consolidations(house.stores, clock)
         name = (await house.rows("SELECT conversation_id FROM inbox"))[0]["conversation_id"]
         assert len((await kept.unread(name)).rows) == 2

@@ -253,8 +253,7 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
             events.append(await house.incoming(text))
             await house.settled()
         await house.incoming("elsewhere", room="!two:test")
-        await house.incoming("hello", room="!bob:test", sender="@bob:test", origin="other")
-        await house.settled()
+        await house.say("hello", room="!bob:test", sender="@bob:test", origin="other")
         await deliver(house)
         if way == "a message":
             await take_back(house, events[1])

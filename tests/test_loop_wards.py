@@ -246,8 +246,7 @@ async def test_an_answer_to_a_stopped_cast_says_nothing_twice(
     async with open_house(tmp_path, model.url, wards=wards) as house, house.working():
         await house.incoming("go")
         await model.request_arrived(2)
-        await house.incoming("/stop")
-        await house.settled()
+        await house.say("/stop")
         assert await house.spoken() == ["Stopped."]
         cast = await house.one("SELECT result FROM casts")
     assert cast["result"] == "so far"

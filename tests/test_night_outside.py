@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.world.consolidated import POND, Scribe
-from tests.world.harvested import say
 from tests.world.house import PROMPTS
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.nights import FromOutside, calls_night, says
@@ -94,7 +93,7 @@ async def test_a_page_of_a_chat_with_text_from_outside_is_marked_as_that(
     async with nights as night, night.house.working():
         Shelf.make(night.house.stores.wiki.root)
         model.script(Calls((Use("page"),)), Text("12 tulips, it says"))
-        await say(night.house, ["I planted 12 tulips"])
+        await night.house.say("I planted 12 tulips")
         await night.night("pages")
         assert pages.shown
         [item] = await night.items()

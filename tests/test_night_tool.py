@@ -89,10 +89,8 @@ async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
         model.keyed(calls_night("Undo", "undo", "20260505#1"))
         origins: tuple[Origin, ...] = ("other", "timer")
         for origin in origins:
-            before = len(await house.spoken())
             async with house.working():
-                await house.incoming("Undo it all", origin=origin)
-                told = (await house.said(before + 1))[before]
+                told = await house.ask("Undo it all", origin=origin)
             assert ("Only the owner can answer or undo a night here" in told) == (origin == "other")
             assert ("nobody speaks here now" in told) == (origin == "timer")
         assert await live_texts(house) == ["Likes tea"]

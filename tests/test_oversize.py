@@ -97,8 +97,7 @@ async def test_several_parts_are_told_of_in_order_and_not_again_for_a_day(
 
         async def after(text: str) -> list[str]:
             before = len(told(model))
-            await house.incoming(text)
-            await house.settled()
+            await house.say(text)
             return [words.split("\n")[1] for words in told(model)[before:]]
 
         first = await after("one")
@@ -123,8 +122,7 @@ async def test_a_part_that_was_shortened_may_be_told_of_anew(
     ):
         await remember(house, "Ann " + "x" * 100)
         for text in ("one", "two", "three"):
-            await house.incoming(text)
-            await house.settled()
+            await house.say(text)
             if text == "one":
                 (tmp_path / "MEMORIES.txt").write_text("Ann likes tea.\n")
             if text == "two":
@@ -144,11 +142,9 @@ async def test_only_what_can_be_shortened_here_is_told_of(
         async with house.database.transaction() as tx:
             await house.stores.tasks.add(tx, WHY, "a task for everybody", scope="global")
         await house.incoming("hello", room="!b:test", sender="@bob:test", origin="other")
-        await house.incoming("hello", room="!c:test", scope="room:!c:test", direct=False)
-        await house.settled()
+        await house.say("hello", room="!c:test", scope="room:!c:test", direct=False)
         assert told(model) == []
-        await house.incoming("hello")
-        await house.settled()
+        await house.say("hello")
         assert len(told(model)) == 2
 
 
@@ -162,10 +158,8 @@ async def test_an_event_that_cannot_be_answered_holds_up_nobody(
         open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
         house.working(),
     ):
-        await house.incoming("first")
-        await house.settled()
-        await house.incoming("second")
-        await house.settled()
+        await house.say("first")
+        await house.say("second")
         assert await house.spoken() == ["echo: first", "echo: second"]
     assert len(told(model)) == 1
 
@@ -308,13 +302,11 @@ async def test_a_room_that_no_answer_fits_hears_it_once(tmp_path: Path, model: M
         """Give the trouble that is told, each time after one of these."""
         before = len(await house.spoken())
         for text in said:
-            await house.incoming(text)
-            await house.settled()
+            await house.say(text)
         return [text.partition("alone")[0] for text in (await house.spoken())[before:]]
 
     async def state(house: House) -> str:
-        await house.incoming("/status all")
-        await house.settled()
+        await house.say("/status all")
         (line,) = [line for line in (await house.spoken())[-1].splitlines() if "prompt" in line]
         return line
 

@@ -70,9 +70,7 @@ def test_of_something_long_the_beginning_and_the_end_are_shown() -> None:
 
 async def last_asked(house: House, model: ModelServer, text: str, **more: Any) -> str:
     """What the model saw of a message, once it is answered."""
-    before = len(await house.spoken())
-    await house.incoming(text, **more)
-    await house.said(before + 1)
+    await house.ask(text, **more)
     return model.requests[-1].last_user
 
 

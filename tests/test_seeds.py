@@ -110,8 +110,7 @@ async def test_stop_during_the_greeting_stops_what_was_asked(
     async with open_house(tmp_path, model.url, language="en") as house, house.working():
         await house.incoming("do the thing")
         await asyncio.wait_for(model.request_arrived(1), 10)
-        await house.incoming("/stop")
-        await house.settled()
+        await house.say("/stop")
         assert await house.spoken() == ["Stopped."]
     assert len(model.requests) == 1
 

@@ -201,8 +201,7 @@ async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_late
     for questions in (2, 1):
         async with open_house(tmp_path, model.url) as house, house.working():
             for _ in range(questions):
-                await house.incoming("how many?")
-                await house.settled()
+                await house.say("how many?")
                 last = "SELECT body FROM outbox WHERE kind = 'reply' ORDER BY seq DESC LIMIT 1"
                 assert (await house.one(last))["body"].strip() == "Seven"
                 shown.append(await drafted(house))
@@ -221,8 +220,7 @@ async def test_a_model_that_thinks_aloud_no_more_is_shown_growing_again(
     async with open_house(tmp_path, model.url) as house, house.working():
         for _ in range(8):
             house.speaker.drafts.clear()
-            await house.incoming("how many?")
-            await house.settled()
+            await house.say("how many?")
             pieces.append(len(list(filter(None, house.speaker.drafts))))
     assert [count > 1 for count in pieces[1:]] == [False] * 5 + [True] * 2
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.world.house import ANN, ROOM, HeldClock, House, open_house
-from tests.world.promised import BY_BEN, GROUP, IN_GROUP, ask, do, now, promise
+from tests.world.promised import BY_BEN, GROUP, IN_GROUP, do, now, promise
 from tests.world.promised import promise as task_of
 from wintermute.commands.tasks import HELD, VERBS
 from wintermute.tasks.schedules import NOTHING, PlanRequest
@@ -49,13 +49,13 @@ def reach(clock: HeldClock, when: str) -> None:
 
 async def shown(house: House, **where: Any) -> list[str]:
     """The lines of `/tasks` without the numbers of tasks."""
-    said = await ask(house, "/tasks", **where)
+    said = await house.ask("/tasks", **where)
     return [re.sub("^- `[0-9]+`", "-", line) for line in said.splitlines() if line]
 
 
 async def act(house: House, verb: str, task: Task, **where: Any) -> str:
     """What a line about a task is answered with, with `ID` for every id."""
-    said = await ask(house, f"/tasks {verb} {task.id}", **where)
+    said = await house.ask(f"/tasks {verb} {task.id}", **where)
     return re.sub(r"task_\w{8}", "ID", said)
 
 
@@ -226,7 +226,7 @@ async def test_a_delivered_reminder_is_answered(house: House, clock: HeldClock) 
     assert await act(house, "cancel", task) == "ID is deleted already; nothing was changed"
     assert await act(house, "done", task) == "ID is deleted; nothing was changed"
     assert (await now(house, task)).status == "deleted"
-    assert await ask(house, "/undo") == "- the task is back: Call Anna"
+    assert await house.ask("/undo") == "- the task is back: Call Anna"
 
 
 async def test_what_comes_again_is_done_until_then(house: House, clock: HeldClock) -> None:
@@ -238,7 +238,7 @@ async def test_what_comes_again_is_done_until_then(house: House, clock: HeldCloc
     await said_at(house, clock, "2026-05-05T20:00")
     assert (await house.spoken()).count("⏰ water") == 1
     await act(house, "cancel", task)
-    await ask(house, "/undo")
+    await house.ask("/undo")
     await said_at(house, clock, "2026-05-06T08:00")
     assert (await house.spoken()).count("⏰ water") == 2
 
@@ -308,7 +308,7 @@ HELPED = (
 @pytest.mark.parametrize(("line", "why"), HELPED)
 async def test_anything_else_gets_the_verbs(house: House, line: str, why: str) -> None:
     """U-016: after what is wrong or missing."""
-    said = await ask(house, f"/tasks {line}")
+    said = await house.ask(f"/tasks {line}")
     assert why in said.splitlines()[0]
     assert said.endswith(f"\n\n{VERBS}")
     assert [f"`/tasks {verb} TASK`" in said for verb in ALL_VERBS] == [True] * len(ALL_VERBS)
@@ -320,12 +320,12 @@ async def test_what_is_put_off_before_it_is_due_comes_once(
     """T-063, T-035: then alone, also after a restart; of a series one occurrence moves."""
     async with open_house(tmp_path, None, clock=clock) as house, house.working():
         for text in ("at 16:28 soup", "at 15:00 tea", "every day at 15:30 water"):
-            await ask(house, f"/remind {text}")
+            await house.ask(f"/remind {text}")
         said = "It is not due yet and comes today at 15:30: water"
-        assert await ask(house, "/tasks done water") == said
-        assert await ask(house, "/tasks snooze soup") == "Again at 14:10: soup"
+        assert await house.ask("/tasks done water") == said
+        assert await house.ask("/tasks snooze soup") == "Again at 14:10: soup"
         for text, at in (("tea", "15:00"), ("water", "15:30")):
-            assert await ask(house, f"/tasks tomorrow {text}") == f"Again tomorrow at {at}: {text}"
+            assert await house.ask(f"/tasks tomorrow {text}") == f"Again tomorrow at {at}: {text}"
         assert (await shown(house))[:2] == ["**Today**", "- 14:10 soup"]
     async with open_house(tmp_path, None, clock=clock) as house, house.working():
         for when in ("04T14:10", "04T15:30", "04T16:28", "05T15:00", "05T15:30", "06T15:30"):
@@ -337,24 +337,24 @@ async def test_what_is_put_off_before_it_is_due_comes_once(
 async def test_a_task_is_named_by_words_of_it(house: House) -> None:
     """U-010: or by its number, which is never a word; what several tasks say is asked back."""
     for text in ("Call mum", "Call Ben", "mum's cake"):
-        await ask(house, f"/remind tomorrow at 9 {text}")
+        await house.ask(f"/remind tomorrow at 9 {text}")
     assert (
-        await ask(house, "/tasks cancel call MUM") == "Cancelled: Call mum (`/undo` brings it back)"
+        await house.ask("/tasks cancel call MUM") == "Cancelled: Call mum (`/undo` brings it back)"
     )
-    assert await ask(house, "/tasks done call") == "Done: Call Ben"
-    assert (await ask(house, "/undo")).endswith(": Call Ben")
-    assert await ask(house, "/tasks done dog") == "No task here says dog. `/tasks` lists them."
-    assert await ask(house, "/tasks cancel all") == "No task here says all. `/tasks` lists them."
-    await ask(house, "/remind tomorrow at 9 Call Ann")
-    which = (await ask(house, "/tasks pause call")).splitlines()
+    assert await house.ask("/tasks done call") == "Done: Call Ben"
+    assert (await house.ask("/undo")).endswith(": Call Ben")
+    assert await house.ask("/tasks done dog") == "No task here says dog. `/tasks` lists them."
+    assert await house.ask("/tasks cancel all") == "No task here says all. `/tasks` lists them."
+    await house.ask("/remind tomorrow at 9 Call Ann")
+    which = (await house.ask("/tasks pause call")).splitlines()
     assert which[1:] == ["- `2` Call Ben", "- `4` Call Ann"]
-    assert await ask(house, "/tasks pause `4`") == "Paused until `/tasks resume 4`: Call Ann"
-    assert await ask(house, "/tasks snooze 4") == "It is paused; nothing was changed"
+    assert await house.ask("/tasks pause `4`") == "Paused until `/tasks resume 4`: Call Ann"
+    assert await house.ask("/tasks snooze 4") == "It is paused; nothing was changed"
     await promise(house, "2 eggs, ours", NOTHING, ROOM_SCOPE, GROUP)
-    assert await ask(house, "/tasks done ٤") == "No task here says ٤. `/tasks` lists them."
+    assert await house.ask("/tasks done ٤") == "No task here says ٤. `/tasks` lists them."
     for wrong, where in ((1, {}), (5, {}), (6, {}), (2, IN_GROUP)):
-        assert "has the number" in await ask(house, f"/tasks cancel {wrong}", **where)
-    assert await ask(house, "/tasks done 2 eggs", **IN_GROUP) == "Done: 2 eggs, ours"
+        assert "has the number" in await house.ask(f"/tasks cancel {wrong}", **where)
+    assert await house.ask("/tasks done 2 eggs", **IN_GROUP) == "Done: 2 eggs, ours"
 
 
 async def test_every_change_is_on_record_with_its_message(house: House) -> None:
@@ -372,16 +372,16 @@ async def test_an_id_is_taken_as_people_copy_it(house: House, form: str) -> None
     """T-009: with what stands around it; a slip gets a hint."""
     task = await task_of(house, "tea", NOTHING, room=ROOM)
     for wanted in (form.format(task.id), form.format(task.id.upper())):
-        assert await ask(house, f"/tasks pause {wanted}") == "Paused until `/tasks resume 1`: tea"
-        assert await ask(house, f"/tasks resume {wanted}") == "Active again: tea"
+        assert await house.ask(f"/tasks pause {wanted}") == "Paused until `/tasks resume 1`: tea"
+        assert await house.ask(f"/tasks resume {wanted}") == "Active again: tea"
     slip = task.id[:-1] + ("0" if task.id[-1] != "0" else "1")
-    assert f"did you mean {task.id}?" in await ask(house, f"/tasks DONE {form.format(slip)}")
+    assert f"did you mean {task.id}?" in await house.ask(f"/tasks DONE {form.format(slip)}")
 
 
 async def test_undo_says_what_a_task_is_again(house: House) -> None:
     """T-063: "as it was before" tells nobody whether it is still to be done."""
     task = await task_of(house, "tea", NOTHING, room=ROOM)
     for verb, before in (("pause", "active"), ("done", "active"), ("cancel", None)):
-        await ask(house, f"/tasks {verb} {task.id}")
+        await house.ask(f"/tasks {verb} {task.id}")
         said = f"the task is {before} again: tea" if before else "the task is back: tea"
-        assert await ask(house, "/undo") == f"- {said}"
+        assert await house.ask("/undo") == f"- {said}"

@@ -138,11 +138,9 @@ async def test_a_batch_waits_for_the_end_of_its_own_talk_and_for_nobody_elses(
         talk.answers = [reconstruction(ROME)]
         await talk.told(ROME)
         await talk.clock.move(QUIET - 60)
-        await talk.house.incoming("What a fine day", room=ASIDE)
-        await talk.house.settled()
+        await talk.house.say("What a fine day", room=ASIDE)
         await talk.clock.move(QUIET - 60)
-        await talk.house.incoming("hello", room=ELSEWHERE, scope="person:@bob:test")
-        await talk.house.settled()
+        await talk.house.say("hello", room=ELSEWHERE, scope="person:@bob:test")
         talk.house.runner.ring(KIND)
         await talk.house.settled()
         assert (await talk.states(), talk.asked) == ([], [])
@@ -210,7 +208,7 @@ async def test_a_question_shows_both_as_data_that_closes_no_block(tmp_path: Path
         await talk.known("Ann lives in Rome")
         await talk.told(*new)
         await talk.worked(UNUSABLE)
-        said = str(talk.asked[0].messages[0]["content"])
+        said = talk.asked[0].system
     related, _, contents = said.partition("<related_memories>\n")[2].partition("<new_contents>\n")
     assert related == "- Ann lives in Rome\n</related_memories>\n"
     assert contents.rstrip() == (
@@ -229,7 +227,7 @@ async def test_only_what_is_new_is_proposed_for_the_core(tmp_path: Path) -> None
         await talk.worked(reconstruction(SINCE))
         await talk.proposed(2)
     asked = talk.model.aside[-1]
-    said = str(asked.messages[0]["content"])
+    said = asked.system
     candidates = said.partition("<candidate_new_memories>\n")[2].partition("\n</")[0]
     assert candidates == f"- {SINCE}"
     assert KEEP not in said
@@ -268,8 +266,7 @@ async def test_what_may_come_from_outside_stays_apart(tmp_path: Path) -> None:
             Calls((Use("read_file", {"path": str(notes / "page.html")}),)),
             Calls((Use("append_memory", {"entry": page}),)),
         )
-        await talk.house.incoming("look and keep", room=ASIDE)
-        await talk.house.settled()
+        await talk.house.say("look and keep", room=ASIDE)
         await talk.worked(reconstruction(page))
         facts = await talk.house.rows("SELECT text, taint FROM facts WHERE retired_at IS NULL")
         assert {fact["text"]: fact["taint"] for fact in facts} == {LYON: 0, page: 1}
@@ -294,7 +291,7 @@ async def test_a_list_and_a_small_model_only_add(
             await talk.proposed(n)
         assert await talk.remembered() == [LYON, ROME]
         assert talk.asked == []
-        assert f"\n- {ROME}\n</candidate" in str(talk.model.aside[-1].messages[0]["content"])
+        assert f"\n- {ROME}\n</candidate" in talk.model.aside[-1].system
 
 
 async def _none(house: House, query: str, *values: object) -> bool:
@@ -460,7 +457,7 @@ async def test_all_contents_are_one_question_to_the_embedder_and_all_that_comes_
         assert asked == [[*new], [merged, new[1], *new, home]]
         assert counts.pop("core") == "daemon"
         assert counts == {"batches": 1, "kept": 1, "replaced": 2, "failed": 0}
-        assert f"- {home}\n" in model.requests[-1].messages[0]["content"]
+        assert f"- {home}\n" in model.requests[-1].system
         assert await texts_of(terminal) == sorted([merged, new[1]])
         embeddings.requests.clear()
         await said_beside(terminal, "memory", "reconstruct")

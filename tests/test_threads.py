@@ -66,8 +66,7 @@ def seen(model: ModelServer) -> list[str]:
 
 async def settle(house: House, text: str, **more: Any) -> None:
     """Say something, until nothing is left to be answered."""
-    await house.incoming(text, **more)
-    await house.settled()
+    await house.say(text, **more)
 
 
 def test_where_an_event_belongs() -> None:

@@ -168,7 +168,7 @@ async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> N
     picked = {"contents": ["The user keeps bees."]}
 
     def choose(seen: Seen) -> Step | None:
-        harvest = "<transcript>" in str(seen.messages[0]["content"])
+        harvest = "<transcript>" in seen.system
         return Text(json.dumps(picked)) if harvest else None
 
     early = MemoryHarvest(message_threshold=2, min_messages=2)
@@ -209,7 +209,7 @@ async def test_a_change_of_the_core_is_taken_back_and_a_hand_edit_since_stays(
         def choose(seen: Seen) -> Step | None:
             if not is_for_core(seen.body):
                 return keeps(seen)
-            wanted = SINCE in str(seen.messages[0]["content"])
+            wanted = SINCE in seen.system
             text = page.read_text() + learnt if wanted else None
             return Text(json.dumps({"should_update": wanted, "core_markdown": text}))
 
@@ -269,7 +269,7 @@ def keeps_on(page: Path, talk: Chat, lines: tuple[str, ...]) -> None:
     def choose(seen: Seen) -> Step | None:
         if not is_for_core(seen.body):
             return keeps(seen)
-        new = [line for line in lines if f"- {line}\n" in str(seen.messages[0]["content"])]
+        new = [line for line in lines if f"- {line}\n" in seen.system]
         text = f"{page.read_text()}- {new[0]}\n" if new else None
         return Text(json.dumps({"should_update": bool(new), "core_markdown": text}))
 

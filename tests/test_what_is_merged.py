@@ -17,7 +17,7 @@ from wintermute.learning.reconstruction import KIND
 
 def asked_for(seen: Seen) -> list[str]:
     """The new contents of a question."""
-    new = str(seen.messages[0]["content"]).partition("\n<new_contents>\n")[2]
+    new = seen.system.partition("\n<new_contents>\n")[2]
     return [line[2:] for line in new.splitlines() if line.startswith("- ")]
 
 
@@ -128,4 +128,4 @@ async def test_what_ends_on_a_day_is_not_merged_and_keeps_its_end(terminal: Term
         rows = await talk.house.rows("SELECT text FROM facts WHERE valid_to IS NOT NULL")
         assert {row["text"] for row in rows} == {*ends}
     [request] = talk.asked
-    assert "<related_memories>\n- (none)\n" in str(request.messages[0]["content"])
+    assert "<related_memories>\n- (none)\n" in request.system

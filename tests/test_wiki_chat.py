@@ -32,7 +32,7 @@ async def test_a_conversation_gets_one_system_message_and_goes_on(
     assert (done.returncode, done.stdout, done.stderr) == (0, b"Hello.\n", b"")
     assert (await tell(terminal, talk, "what do I grow?")).stdout == b"Roses.\n"
     first, second = model.requests
-    system = first.messages[0]["content"]
+    system = first.system
     assert "## Recalling a page" in system
     assert system.endswith("- [[Garden]]")
     assert "__MEMORY_ROOT__" not in system
@@ -108,7 +108,7 @@ async def test_the_model_sees_the_files_as_somebody_left_them(
     ]
     (talk / "0000-system.md").write_text("Be a pirate.\n")
     await tell(terminal, talk, "message 6")
-    assert model.requests[-1].messages[0]["content"] == "Be a pirate."
+    assert model.requests[-1].system == "Be a pirate."
     assert sum(name.endswith("system.md") for name in texts_in(talk)) == 1
 
 

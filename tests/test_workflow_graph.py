@@ -462,8 +462,7 @@ async def test_a_result_from_before_a_fresh_start_is_never_told(
                 await house.incoming("/new")
             gate.set()
         await all_over(house)
-        await house.incoming("what was said?")
-        await house.settled()
+        await house.say("what was said?")
         assert not any("<event" in text for m in model.requests[-1].messages for text in [str(m)])
 
 

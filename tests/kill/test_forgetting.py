@@ -10,7 +10,6 @@ from tests.tiers import EVERY
 from tests.world.bot import Bot, Json
 from tests.world.files import files_with
 from tests.world.forgetting import OPEN_JOBS, SCRUBBED
-from tests.world.harvested import shown_block
 from tests.world.killing import Work
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.person import Person
@@ -46,8 +45,8 @@ def learns(seen: Seen) -> Step | None:
     if is_for_reconstruction(seen.body):
         return Text(json.dumps({"memories": [BOTH], "coverage": "complete"}))
     if is_for_core(seen.body):
-        known = BULLET if WORD in shown_block(seen, "candidate_new_memories") else SINGS
-        page = f"{shown_block(seen, 'current_core_markdown')}\n- {known}\n"
+        known = BULLET if WORD in seen.block("candidate_new_memories") else SINGS
+        page = f"{seen.block('current_core_markdown')}\n- {known}\n"
         return Text(json.dumps({"should_update": True, "core_markdown": page}))
     entry = {SAID: FACT, OTHER: SINGS}.get(seen.last_user)
     if entry is None:

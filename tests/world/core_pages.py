@@ -20,7 +20,7 @@ PAGE = "# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n- Never call Ann before 10:00.\n\n#
 
 
 def is_core(seen: Seen) -> bool:
-    return "\n<current_core_markdown>\n" in str(seen.messages[0]["content"])
+    return "\n<current_core_markdown>\n" in seen.system
 
 
 def wish(page: str | None) -> Text:
@@ -29,7 +29,7 @@ def wish(page: str | None) -> Text:
 
 
 def core_questions(model: ModelServer) -> list[str]:
-    return [str(seen.messages[0]["content"]) for seen in model.requests if is_core(seen)]
+    return [seen.system for seen in model.requests if is_core(seen)]
 
 
 def keeps(seen: Seen) -> Step | None:
@@ -69,8 +69,7 @@ async def keep(
 ) -> list[str]:
     """Somebody says what the assistant keeps; the ids of that."""
     entries = [{"entry": text, "source": source} for text in texts]
-    await house.incoming(KEEP + json.dumps(entries), room=room, scope=scope)
-    await house.settled()
+    await house.say(KEEP + json.dumps(entries), room=room, scope=scope)
     rows = await house.rows("SELECT id, text FROM facts WHERE scope = ?", scope or SCOPE)
     ids = {row["text"]: row["id"] for row in rows}
     return [ids[text] for text in texts]

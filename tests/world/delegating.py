@@ -13,12 +13,12 @@ Child = Callable[[str, Seen], Step | None]
 
 def objective(seen: Seen) -> str:
     """What a sub-session is asked for; empty in the room's own requests."""
-    return str(seen.messages[0]["content"]).partition("# Objective\n")[2]
+    return seen.system.partition("# Objective\n")[2]
 
 
 def context(seen: Seen) -> str:
     """What a sub-session is told to know."""
-    head = str(seen.messages[0]["content"])
+    head = seen.system
     return head.partition("# Task Context\n")[2].partition("\n\n---")[0]
 
 

@@ -153,9 +153,7 @@ async def forget_all(house: House, room: str = ROOM, **more: Any) -> str:
     """Somebody has the memory of a chat forgotten; what that is answered with."""
     scope = more.get("scope") or f"person:{more.get('sender', ANN)}"
     (fact,) = await house.stores.facts.live(scope)
-    before = len(await house.spoken(room))
-    await house.incoming(f"/forget {fact.id}", room=room, **more)
-    answer = (await house.said(before + 1, room))[before]
+    answer = await house.ask(f"/forget {fact.id}", room=room, **more)
     while await house.deliver(room):
         pass
     await forgotten(house)

@@ -1,7 +1,6 @@
 """Messages that are edited after they were answered, and the branches that come of it."""
 
 from tests.world.house import ANN, ROOM, SEQUENCE, House
-from tests.world.model import Seen
 from wintermute.messages import Incoming, Json
 
 DONE_BEFORE = "For its earlier wording you had already done: "
@@ -26,17 +25,6 @@ async def edit(house: House, event_id: str, text: str) -> str:
         await house.inbox.store(tx, conversation, new, "waiting")
     house.rooms.wake(conversation)
     return new.event_id
-
-
-async def tell_in_turn(house: House, *texts: str) -> str:
-    for text in texts:
-        event = await house.incoming(text)
-    await house.settled()
-    return event
-
-
-def shown_messages(seen: Seen) -> list[str]:
-    return [m["content"] or "" for m in seen.messages[1:]]
 
 
 async def branches(house: House) -> list[Json]:

@@ -1,7 +1,7 @@
 """A conversation from which a scripted model picks memories."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ EARLY = {"enabled": True, "message_threshold": 3, "min_messages": 3}
 
 
 def is_harvest(seen: Seen) -> bool:
-    return "\n<transcript>\n" in str(seen.messages[0]["content"])
+    return "\n<transcript>\n" in seen.system
 
 
 def transcript(seen: Seen) -> str:
-    return str(seen.messages[0]["content"]).partition("\n<transcript>\n")[2]
+    return seen.system.partition("\n<transcript>\n")[2]
 
 
 class Picker:
@@ -61,15 +61,6 @@ async def talking(
     opened = open_house(folder, model.url, prompts=PROMPTS, clock=clock, memory=RANKED, **settings)
     async with opened as house, house.working():
         yield house
-
-
-async def say(house: House, texts: Sequence[str], **about: Any) -> list[str]:
-    """Say these, each answered before the next."""
-    said = []
-    for text in texts:
-        said.append(await house.incoming(text, **about))
-        await house.settled()
-    return said
 
 
 async def harvested(house: House, times: int = 1) -> None:
@@ -112,9 +103,7 @@ async def harvested_by(daemon: Bot, n: int = 1) -> None:
 
 async def status_line(house: House, name: str, **about: str) -> str:
     """What `/status` says of one thing; "" where it says nothing."""
-    before = len(await house.spoken())
-    await house.incoming("/status all", **about)  # type: ignore[arg-type]  # texts, of which origin is one
-    told = (await house.said(before + 1))[-1].splitlines()
+    told = (await house.ask("/status all", **about)).splitlines()
     return next((each for each in told if each.startswith(f"- **{name}**")), "")
 
 
@@ -130,12 +119,6 @@ async def unlocked(house: House, text: str) -> None:
         await house.inbox.unlock(tx, locked.seq, event, "waiting")
     house.rooms.wake(locked.conversation_id)
     await house.settled()
-
-
-def shown_block(seen: Seen, block: str) -> str:
-    """What a block of a question holds."""
-    text = str(seen.messages[0]["content"])
-    return text.split(f"\n<{block}>\n")[1].split(f"\n</{block}>")[0]
 
 
 async def talk_at_the_door(ann: MatrixUser, chat: str, *texts: str) -> None:

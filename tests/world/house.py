@@ -23,7 +23,7 @@ from tests.world.clock import SYSTEM as MACHINE
 from tests.world.clock import WITHIN as WITHIN
 from tests.world.clock import FakeClock
 from tests.world.clock import HeldClock as HeldClock
-from tests.world.model import ModelServer, Seen
+from tests.world.model import ModelServer
 from tests.world.pages import FilePages
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
@@ -206,6 +206,26 @@ class House:
             await self.inbox.store(tx, conversation, incoming, state)
         self.rooms.wake(conversation)
         return incoming.event_id
+
+    async def say(self, *texts: str, **about: Any) -> list[str]:
+        """Say these, each answered before the next; the ids of their events."""
+        said = []
+        for text in texts:
+            said.append(await self.incoming(text, **about))
+            await self.settled()
+        return said
+
+    async def say_at_once(self, *texts: str, **about: Any) -> list[str]:
+        """Say these one right after the other, and wait until all is answered; the ids of their events."""
+        said = [await self.incoming(text, **about) for text in texts]
+        await self.settled()
+        return said
+
+    async def ask(self, line: str, *, room: str = ROOM, **about: Any) -> str:
+        """Say a line; the first thing that is said in its room after that."""
+        before = len(await self.spoken(room))
+        await self.incoming(line, room=room, **about)
+        return (await self.said(before + 1, room))[before]
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -439,16 +459,6 @@ async def open_laid_out(folder: Path, model: str | None = None) -> AsyncIterator
         folder, model, prompts=prompts, clock=FakeClock(), context=layout
     ) as house:
         yield house
-
-
-def texts_of(seen: Seen) -> list[str]:
-    return [str(message["content"] or "") for message in seen.messages]
-
-
-async def tell_each(house: House, *messages: str) -> None:
-    for text in messages:
-        await house.incoming(text)
-        await house.settled()
 
 
 def grows(model: ModelServer) -> None:

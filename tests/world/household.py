@@ -131,10 +131,9 @@ class Household:
             text = text.removeprefix("club: ")
             about = {"room": CLUB.removeprefix("room:"), "scope": CLUB}
         origin: Origin = "other" if person.n else "owner"
-        await house.incoming(
+        await house.say(
             text, sender=person.sender, name=self._language.name, origin=origin, **about
         )
-        await house.settled()
         await house.deliver(about["room"])
 
     async def _night(self, house: House) -> None:

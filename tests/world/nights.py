@@ -268,12 +268,9 @@ async def live_texts(house: House, scope: str = OWNER) -> list[str]:
 
 async def says(house: House, line: str, *, room: str = ROOM, sender: str = ANN) -> str:
     """What is answered to a line; mornings and nights have said what they say before."""
-    before = len(await house.spoken(room))
+    origin = "owner" if sender == ANN else "other"
     async with house.working():
-        await house.incoming(
-            line, room=room, sender=sender, origin="owner" if sender == ANN else "other"
-        )
-        return (await house.said(before + 1, room))[before]
+        return await house.ask(line, room=room, sender=sender, origin=origin)
 
 
 def calls_night(said: str, action: str, item: str = "") -> Callable[[Seen], Step | None]:

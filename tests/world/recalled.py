@@ -62,5 +62,4 @@ async def wiki_house(
 
 async def tell_pages(house: House, *texts: str) -> None:
     for text in texts:
-        await house.incoming(text)
-        await house.settled()
+        await house.say(text)

@@ -64,8 +64,7 @@ class Chat:
     ) -> None:
         """Ann asks to remember these."""
         self.source = source
-        await self.house.incoming(KEEP + AND.join(entries), room=room)
-        await self.house.settled()
+        await self.house.say(KEEP + AND.join(entries), room=room)
 
     async def worked(self, *answers: Step) -> None:
         """Fifteen quiet minutes pass, and the model answers so; until nothing is at work."""
@@ -95,9 +94,7 @@ class Chat:
 
     async def says(self, line: str, room: str = ASIDE) -> str:
         """The answer to a command."""
-        before = len(await self.house.spoken(room))
-        await self.house.incoming(line, room=room)
-        said = (await self.house.said(before + 1, room))[before]
+        said = await self.house.ask(line, room=room)
         while await self.house.deliver(room):
             pass
         return said

@@ -48,7 +48,7 @@ def block(seen: Seen, name: str) -> str:
 
 def asked(seen: Seen) -> str:
     """A question, without what was answered to it."""
-    return str(seen.messages[0]["content"])
+    return seen.system
 
 
 def nothing(_texts: list[str]) -> str:

@@ -98,8 +98,7 @@ def house_at(terminal: Terminal, model: ModelServer, *gates: Gate, **more: Any) 
 async def tell_at(house: House, *messages: str) -> None:
     """Say these one after the other."""
     for message in messages:
-        await house.incoming(message, room=ROOM, sender=YOU)
-        await house.settled()
+        await house.say(message, room=ROOM, sender=YOU)
 
 
 def exported(terminal: Terminal, *words: str) -> list[Json]:
