@@ -34,10 +34,10 @@ from tests.bench_score import share_found
 from tests.bench_search import lines, sentence
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver
-from tests.world.house import House
+from tests.world.house import SCOPE, House
 from tests.world.model import ModelServer, Seen, Slow, Step, Text
 from tests.world.request_rules import is_for_json
-from tests.world.sleeping import FTS, SCOPE, Sleep, asked, block, sleeping
+from tests.world.sleeping import FTS, Sleep, asked, block, sleeping
 from tests.world.user import MatrixUser
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Dreaming, MemoryHarvest

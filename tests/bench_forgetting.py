@@ -17,13 +17,12 @@ import unicodedata
 from itertools import product
 from pathlib import Path
 
-from tests.world.house import ANN, House, open_house
+from tests.world.house import SCOPE, House, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from wintermute.forgetting.forgetting import forget
 from wintermute.memory.fact import NewFact
 
-SCOPE = f"person:{ANN}"
 TURNS, FACTS, ROUNDS, IDLE = 50_000, 10_000, 5, 60
 SECRETS = ("Ann's dentist in Köln is called Öznur Ünlü", "Зубной врач Анны — Мария Петрова")
 """The second has no letter of ASCII: more of each row is looked at."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tests.bench_search import lines, sentence
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
@@ -39,7 +39,6 @@ from wintermute.memory.exchange import Import
 from wintermute.messages import Reply
 from wintermute.templates import Template
 
-SCOPE = f"person:{ANN}"
 BATCH = 20
 JOINED = 10
 """Old facts that the model joins as well."""

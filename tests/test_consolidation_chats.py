@@ -17,7 +17,7 @@ from tests.world.consolidated import (
 )
 from tests.world.forgetting import forgotten
 from tests.world.harvested import CLUB, talking, unlocked
-from tests.world.house import ANN, ROOM, House
+from tests.world.house import ANN, ROOM, SCOPE, House
 from tests.world.model import Calls, Fail, ModelServer, Slow, Step, Text, Use
 from tests.world.redacted import take_back
 from tests.world.shelf import INDEX, Shelf, page
@@ -25,7 +25,6 @@ from wintermute.errors import WintermuteError
 from wintermute.wiki.page_jobs import WikiJob
 
 pytestmark = pytest.mark.breaks("edited wiki", perhaps=True)
-SCOPE = f"person:{ANN}"
 BEN = "@ben:test"
 GROUP: dict[str, Any] = {"room": "!club:test", "scope": CLUB, "direct": False}
 BENS: dict[str, Any] = {"room": "!ben:test", "sender": BEN, "name": "Ben", "origin": "other"}

@@ -8,7 +8,6 @@ import pytest
 
 from tests.world.core_pages import (
     PAGE,
-    SCOPE,
     at_work,
     batch,
     core_questions,
@@ -20,6 +19,7 @@ from tests.world.core_pages import (
     wish,
 )
 from tests.world.delegating import until
+from tests.world.house import SCOPE
 from tests.world.model import Calls, Fail, ModelServer, Slow, Step, Text, Use
 from tests.world.request_rules import canary
 from wintermute.learning.core_update import NAME

@@ -11,7 +11,7 @@ import pytest
 
 from tests.world.bot import said
 from tests.world.house import ANN, PROMPTS, ROOM, WITHIN, HeldClock, House, open_house
-from tests.world.memory import Memory, memory_in
+from tests.world.memory import Memory
 from tests.world.model import ModelServer, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.changes.change_sets import Reason
@@ -97,12 +97,6 @@ def identity(path: Path) -> tuple[int, ...]:
     """What is another once a file was written or replaced, and the same when it was only read."""
     found = path.lstat()
     return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns
-
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
-    async with memory_in(tmp_path) as memory:
-        yield memory
 
 
 @pytest.mark.parametrize("harm", [*HARMS, _link])

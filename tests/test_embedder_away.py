@@ -12,10 +12,10 @@ import pytest
 from tests.tiers import tiered
 from tests.world.clock import WITHIN, FakeClock, HeldClock, promptly
 from tests.world.embedder import child
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import ANN, PROMPTS, SCOPE, House, open_house
 from tests.world.missing import NO_QDRANT
 from tests.world.model import Calls, ModelServer, Text, Use
-from tests.world.ranked import SCOPE, context_block, remember_fact
+from tests.world.ranked import context_block, remember_fact
 from tests.world.schema import lay_schema
 from tests.world.sockets import refuse, served
 from tests.world.vectors import needs_sqlite_vec

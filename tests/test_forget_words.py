@@ -12,17 +12,9 @@ import pytest
 from tests.world.clock import FakeClock, HeldClock
 from tests.world.files import files_with, texts_below
 from tests.world.folding import FEW
-from tests.world.forgetting import (
-    IN_CLUB,
-    SCOPE,
-    edit_of,
-    forgotten,
-    furnish,
-    import_lines,
-    said_by,
-)
+from tests.world.forgetting import IN_CLUB, edit_of, forgotten, furnish, import_lines, said_by
 from tests.world.harvested import RANKED
-from tests.world.house import PROMPTS, ROOM, House, open_house
+from tests.world.house import PROMPTS, ROOM, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.remembering import worded
 from wintermute.commands.forgetting import (

@@ -11,8 +11,8 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.delegating import objective
 from tests.world.files import WORD, files_with
-from tests.world.forgetting import SCOPE, deliver, forget_live, import_lines
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.forgetting import deliver, forget_live, import_lines
+from tests.world.house import ANN, PROMPTS, ROOM, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.promised import MORNING, after, promise
 from wintermute.changes.change_sets import Reason

@@ -10,9 +10,9 @@ from tests.world.clock import HeldClock
 from tests.world.core_pages import at_work, batch, keep, quarter, waits, wish
 from tests.world.delegating import until
 from tests.world.files import files_with
-from tests.world.forgetting import SCOPE, deliver, forgotten, import_lines, learn, wrote
+from tests.world.forgetting import deliver, forgotten, import_lines, learn, wrote
 from tests.world.harvested import Picker, harvested, is_harvest, talking
-from tests.world.house import PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.redacted import take_back
 from tests.world.request_rules import is_for_core, is_for_reconstruction

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.forgetting import IN_CLUB, SCOPE, deliver, forget_all, forgotten, learn, said_by
+from tests.world.forgetting import IN_CLUB, deliver, forget_all, forgotten, learn, said_by
 from tests.world.harvested import Picker, harvested, talking
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.house import ANN, PROMPTS, ROOM, SCOPE, House, open_house
 from tests.world.model import ModelServer, Text
 from tests.world.redacted import take_back
 from wintermute.changes.change_sets import Reason

@@ -10,16 +10,8 @@ import pytest
 
 from tests.world.clock import HeldClock
 from tests.world.delegating import until
-from tests.world.harvested import (
-    BEN,
-    CLUB,
-    SCOPE,
-    Picker,
-    harvested,
-    harvested_facts,
-    talking,
-)
-from tests.world.house import ROOM
+from tests.world.harvested import BEN, CLUB, Picker, harvested, harvested_facts, talking
+from tests.world.house import ROOM, SCOPE
 from tests.world.model import Calls, Fail, ModelServer, Step, Text, Use
 from tests.world.request_rules import canary
 from wintermute.changes.change_sets import Reason

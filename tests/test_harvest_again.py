@@ -12,9 +12,9 @@ import pytest
 from tests.world.clock import NOON, HeldClock
 from tests.world.copier import before, copying
 from tests.world.delegating import until
-from tests.world.forgetting import SCOPE, deliver, forgotten
+from tests.world.forgetting import deliver, forgotten
 from tests.world.harvested import Picker, harvested, harvested_facts, talking
-from tests.world.house import PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from wintermute.config.schema import MemoryHarvest

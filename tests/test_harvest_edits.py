@@ -9,7 +9,6 @@ import pytest
 from tests.world.clock import HeldClock
 from tests.world.harvested import (
     EARLY,
-    SCOPE,
     Picker,
     harvested,
     harvested_by,
@@ -20,7 +19,7 @@ from tests.world.harvested import (
     talking,
     transcript,
 )
-from tests.world.house import ANN, House
+from tests.world.house import ANN, SCOPE, House
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.tidied import Programmed

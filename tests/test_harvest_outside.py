@@ -9,16 +9,8 @@ import pytest
 
 from tests.world.clock import HeldClock, cheap
 from tests.world.delegating import until
-from tests.world.harvested import (
-    CLUB,
-    SCOPE,
-    Picker,
-    harvested,
-    harvested_facts,
-    talking,
-    unlocked,
-)
-from tests.world.house import ANN, ROOM
+from tests.world.harvested import CLUB, Picker, harvested, harvested_facts, talking, unlocked
+from tests.world.house import ANN, ROOM, SCOPE
 from tests.world.model import Calls, ModelServer, Use
 from tests.world.redacted import take_back
 from wintermute.learning.harvest import own_words

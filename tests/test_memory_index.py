@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.tiers import tiered
-from tests.world.house import PROMPTS, open_house
+from tests.world.house import PROMPTS, SCOPE, open_house
 from tests.world.memory import ANN, index_is_sound, memory_in, words_are_sound
 from tests.world.model import ModelServer
-from tests.world.ranked import FTS5, SCOPE, open_ranked, remember_fact
+from tests.world.ranked import FTS5, open_ranked, remember_fact
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import Terminal
 from wintermute.db import driver

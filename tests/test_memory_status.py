@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import open_house
+from tests.world.house import SCOPE, open_house
 from tests.world.memory import words_are_sound
 from tests.world.model import ModelServer
-from tests.world.ranked import FTS5, SCOPE, open_ranked, remember_fact
+from tests.world.ranked import FTS5, open_ranked, remember_fact
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Embeddings

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import ANN
+from tests.world.house import ANN, SCOPE
 from tests.world.memory import words_are_sound
 from tests.world.schema import open_migrated
 from tests.world.terminal import PASSWORD, Terminal, keep_by
@@ -27,7 +27,6 @@ from wintermute.memory.ranking import Query
 from wintermute.owner import Owner
 from wintermute.stores import Stores
 
-SCOPE = f"person:{ANN}"
 WHY = Reason("command", SCOPE)
 WAYS = ("flat_file", "fts5", "local_vector", "qdrant")
 

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.world.house import ZONE
+from tests.world.house import SCOPE, ZONE
 from tests.world.model import Fail, ModelServer, Text
-from tests.world.sleeping import APRIL, FIRST, MARCH, MAY, SCOPE, SECOND, Sleep, sleeping
+from tests.world.sleeping import APRIL, FIRST, MARCH, MAY, SECOND, Sleep, sleeping
 from wintermute.changes.change_sets import Cause
 from wintermute.changes.decisions import Decision
 from wintermute.memory.fact import Fact, Source

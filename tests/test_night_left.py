@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.house import ANN, House
+from tests.world.house import ANN, SCOPE, House
 from tests.world.model import ModelServer
 from tests.world.nights import SmallNight, begin, look, opened, says, slept
-from tests.world.sleeping import FTS, SCOPE, sleeping
+from tests.world.sleeping import FTS, sleeping
 from tests.world.tidied import Tidied, asked_scopes, numbered_room, pairs, price
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.config.schema import BudgetSettings as Ceilings

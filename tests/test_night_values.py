@@ -5,10 +5,11 @@ from typing import Literal
 
 import pytest
 
+from tests.world.house import SCOPE
 from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer
 from tests.world.nights import says
-from tests.world.sleeping import APRIL, MARCH, MAY, SCOPE, SECOND, Sleep, sleeping
+from tests.world.sleeping import APRIL, MARCH, MAY, SECOND, Sleep, sleeping
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.llm.embedded import EmbeddedEmbedder, is_there

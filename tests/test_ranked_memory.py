@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import grows
+from tests.world.house import SCOPE, grows
 from tests.world.model import Calls, ModelServer, Text, Use
-from tests.world.ranked import FTS5, SCOPE, context_block, open_ranked, remember_fact
+from tests.world.ranked import FTS5, context_block, open_ranked, remember_fact
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Memory
 from wintermute.memory.flat_file import GENERATED

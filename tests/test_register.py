@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from tests.world.house import ANN, PROMPTS, open_house
+from tests.world.house import PROMPTS, SCOPE, open_house
 from tests.world.model import ModelServer
 from tests.world.pages import FilePages
 from wintermute.changes.change_sets import Change, ItemKind, Reason
@@ -23,7 +23,6 @@ from wintermute.stores import Stores
 from wintermute.tools.definition import definition
 from wintermute.work.jobs import JobKind, JobPolicy
 
-SCOPE = f"person:{ANN}"
 SAID = "The spare key lies under the third flowerpot"
 WHY = Reason("command", SCOPE)
 FILES: Mapping[ItemKind, tuple[str, str]] = {

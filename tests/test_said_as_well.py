@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.forgetting import SCOPE, forget_live, forgotten, import_lines, wrote
+from tests.world.forgetting import forget_live, forgotten, import_lines, wrote
 from tests.world.harvested import Picker, harvested, harvested_facts, talking
-from tests.world.house import open_house
+from tests.world.house import SCOPE, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 

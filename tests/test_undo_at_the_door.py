@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import PROMPTS, open_house
+from tests.world.house import PROMPTS, SCOPE, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.reconstructed import (
     LYON,
     ROME,
-    SCOPE,
     SINCE,
     VEGETARIAN,
     Chat,

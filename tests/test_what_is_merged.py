@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.world.forgetting import deliver, forgotten
-from tests.world.house import ROOM
+from tests.world.house import ROOM, SCOPE
 from tests.world.model import ContextTooLarge, Seen, Step
-from tests.world.reconstructed import QUIET, SCOPE, Chat, chat, reconstruction, soon
+from tests.world.reconstructed import QUIET, Chat, chat, reconstruction, soon
 from tests.world.redacted import take_back
 from tests.world.request_rules import is_for_reconstruction
 from tests.world.terminal import Terminal, beside, keep_by

@@ -14,9 +14,9 @@ from tests.world.clock import WITHIN, HeldClock
 from tests.world.core_pages import at_work, core_questions, is_core, keep, keeps, quarter, wish
 from tests.world.delegating import until
 from tests.world.files import files_with
-from tests.world.forgetting import SCOPE, forgotten
+from tests.world.forgetting import forgotten
 from tests.world.harvested import BEN, Picker, harvested, harvested_facts, talking
-from tests.world.house import House
+from tests.world.house import SCOPE, House
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.reconstructed import LYON, reconstruction
 from tests.world.redacted import take_back

@@ -8,13 +8,12 @@ from typing import Any
 
 from tests.world.clock import HeldClock
 from tests.world.delegating import until
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.house import PROMPTS, ROOM, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from wintermute.learning.core_update import NAME
 from wintermute.learning.reconstruction import KIND, SILENCE
 from wintermute.memory.fact import Source
 
-SCOPE = f"person:{ANN}"
 KEEP = "keep: "
 PAGE = "# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n- Never call Ann before 10:00.\n\n# USER\n"
 

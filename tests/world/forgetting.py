@@ -9,7 +9,7 @@ from typing import Any
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN
 from tests.world.files import WORD, files_with
-from tests.world.house import ANN, ROOM, House
+from tests.world.house import ANN, ROOM, SCOPE, House
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.person import Person
 from wintermute.changes.change_sets import Reason
@@ -18,7 +18,6 @@ from wintermute.memory.exchange import Import, Imported
 from wintermute.memory.fact import key
 from wintermute.messages import Incoming
 
-SCOPE = f"person:{ANN}"
 FACT = f"The bird is a {WORD}"
 MATTER = "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---\n\n"
 RAW = "episodic-raw/20260504/birds"

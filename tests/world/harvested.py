@@ -15,7 +15,6 @@ from tests.world.user import MatrixUser, Message
 from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.messages import Incoming
 
-SCOPE = f"person:{ANN}"
 BEN = "@ben:test"
 CLUB = "room:!club:test"
 RANKED = Memory(backend="fts5")

@@ -5,12 +5,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.world.clock import FakeClock
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Memory
 
-SCOPE = f"person:{ANN}"
 FTS5 = Memory(backend="fts5")
 
 

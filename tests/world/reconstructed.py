@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.world.clock import WITHIN, HeldClock
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.request_rules import is_for_reconstruction
 from wintermute.config.schema import Memory
@@ -18,7 +18,6 @@ from wintermute.memory.fact import Source
 LYON, ROME = "Ann lives in Lyon.", "Ann lives in Rome since May 2026."
 BOTH = "Ann lived in Lyon until April 2026, in Rome since May 2026."
 FTS = Memory(backend="fts5")
-SCOPE = f"person:{ANN}"
 KEEP, AND = "remember: ", " | "
 QUIET = SILENCE.total_seconds()
 ASIDE, ELSEWHERE = "!aside:test", "!elsewhere:test"
