@@ -33,7 +33,7 @@ def shelf(terminal: Terminal) -> Shelf:
     return Shelf.make(terminal.data / "wiki")
 
 
-def rows(terminal: Terminal, sql: str) -> list[Json]:
+def rows_of(terminal: Terminal, sql: str) -> list[Json]:
     with sqlite3.connect(terminal.data / "wintermute.db") as connection:
         connection.row_factory = sqlite3.Row
         return [dict(row) for row in connection.execute(sql)]
@@ -104,24 +104,26 @@ async def test_what_was_done_is_one_change_set_of_the_owner(
     before = shelf.pages()
     await consolidate(terminal, shelf.conversation())
     job = shelf.job()
-    [done] = rows(terminal, "SELECT * FROM change_sets")
+    [done] = rows_of(terminal, "SELECT * FROM change_sets")
     assert (done["id"], done["cause"], done["summary"]) == (
         job["change_set"],
         "consolidation",
         job["name"],
     )
     assert done["scope"] == "person:@you:example.org"
-    changes = rows(terminal, "SELECT kind, item, before, after, evidence FROM changes ORDER BY n")
+    changes = rows_of(
+        terminal, "SELECT kind, item, before, after, evidence FROM changes ORDER BY n"
+    )
     assert [(each["kind"], each["item"]) for each in changes] == [("page", GARDEN), ("page", POND)]
     assert json.loads(changes[0]["before"]) == {"text": PAGES[GARDEN]}
     assert changes[1]["before"] is None
     assert json.loads(changes[0]["evidence"]) == [job["raw_copy"]]
-    [row] = rows(terminal, "SELECT job, settled, change_set_id FROM consolidations")
+    [row] = rows_of(terminal, "SELECT job, settled, change_set_id FROM consolidations")
     assert row == {"job": job["name"], "settled": 1, "change_set_id": job["change_set"]}
     undone = json.loads((await beside(terminal, "wiki", "undo", "--json")).stdout)
     assert (undone["undoes"], undone["back"], undone["gone"]) == (job["name"], [GARDEN], [POND])
     assert shelf.pages() == before
-    [_, back] = rows(terminal, "SELECT cause, undoes FROM change_sets ORDER BY seq")
+    [_, back] = rows_of(terminal, "SELECT cause, undoes FROM change_sets ORDER BY seq")
     assert back == {"cause": "undo", "undoes": job["change_set"]}
     again = await beside(terminal, "wiki", "undo")
     assert (again.returncode, again.stderr) == (1, b"wintermute: nothing is left to take back\n")
@@ -170,7 +172,7 @@ async def test_a_conversation_without_anything_to_keep_changes_nothing(
     assert (done.returncode, shelf.job()["status"]) == (0, "applied")
     assert "no page was changed" in done.stdout.decode()
     assert shelf.pages() == before
-    assert rows(terminal, "SELECT 1 FROM change_sets") == []
+    assert rows_of(terminal, "SELECT 1 FROM change_sets") == []
 
 
 def entry(**more: object) -> Json:
@@ -253,8 +255,8 @@ async def refused(
     assert done.stderr.decode().startswith(f"wintermute: sleep/{job['name']}: rejected: ")
     assert len(done.stderr.splitlines()) == 1
     assert (job["exit_code"], job["changed_files"]) == (1, [])
-    assert rows(terminal, "SELECT 1 FROM change_sets") == []
-    assert rows(terminal, "SELECT 1 FROM consolidations") == []
+    assert rows_of(terminal, "SELECT 1 FROM change_sets") == []
+    assert rows_of(terminal, "SELECT 1 FROM consolidations") == []
     n = len(model.requests)
     ready(terminal, model)
     again = await consolidate(terminal, talk)
@@ -353,7 +355,7 @@ async def test_a_model_that_obeys_a_conversation_cannot_take_a_persons_words_awa
         process = await asyncio.create_subprocess_shell(take)
         assert await process.wait() == 0
         assert "All is erased" in shelf.read(ROSES)
-    [wish] = rows(
+    [wish] = rows_of(
         terminal, "SELECT scope, kind, before, after AS text, reason, state FROM decisions"
     )
     assert (wish["kind"], wish["before"]) == ("page changed", json.dumps([ROSES]))
@@ -426,8 +428,8 @@ async def test_a_dry_run_prints_the_diff_and_leaves_no_trace(
     assert "+By the [[Garden]], with 12 tulips.\n" in done.stdout.decode()
     after = {path: path.read_bytes() for path in shelf.root.rglob("*") if path.is_file()}
     assert after == before
-    assert rows(terminal, "SELECT 1 FROM consolidations") == []
-    assert len(rows(terminal, "SELECT 1 FROM model_calls")) == len(model.requests)
+    assert rows_of(terminal, "SELECT 1 FROM consolidations") == []
+    assert len(rows_of(terminal, "SELECT 1 FROM model_calls")) == len(model.requests)
 
 
 async def test_a_long_conversation_is_read_in_pieces(
@@ -584,7 +586,7 @@ async def test_another_store_than_the_configured_one_is_not_on_record(
     done = await consolidate(terminal, other.conversation(), "--store", str(other.root))
     assert done.returncode == 0, done
     assert other.job()["status"] == "applied"
-    assert rows(terminal, "SELECT 1 FROM change_sets") == []
+    assert rows_of(terminal, "SELECT 1 FROM change_sets") == []
     undone = await beside(terminal, "wiki", "undo", "--store", str(other.root))
     assert (undone.returncode, other.pages()) == (0, before)
 

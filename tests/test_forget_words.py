@@ -81,7 +81,7 @@ def knows(word: str) -> Any:
     return choose
 
 
-async def asked(house: House, said: str, room: str = ROOM, **about: Any) -> str:
+async def answer_of(house: House, said: str, room: str = ROOM, **about: Any) -> str:
     """Say something in a room and return the answer."""
     await house.say(said, room=room, **about)
     while await house.deliver(room):
@@ -108,7 +108,7 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
         await house.say(f"My bird is a {word} called Hugo", "Tell me more", "and more", "/compact")
         await house.say("/new", f"The {word} sings", "What a fine day", f"/memory {word}")
         await house.say(f"/remind tomorrow 09:00 feed the {word}")
-        question = await asked(house, f"/forget {word}")
+        question = await answer_of(house, f"/forget {word}")
         for kind in (
             "- 1 memory: ",
             "- 3 messages of yours: ",
@@ -121,10 +121,10 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
         assert "Your messages stay in the room until you delete them there." in question
         assert "only you can change them: the task 1 (`/tasks cancel 1`)" in question
         model.keyed(lambda _: None)
-        await asked(house, "/forget yes")
+        await answer_of(house, "/forget yes")
         assert FORGETTING in await house.spoken()
         await forgotten(house)
-        rest = await asked(house, f"/forget {word}")
+        rest = await answer_of(house, f"/forget {word}")
         assert "- " not in rest
         assert "only you can change them: the task 1 (`/tasks cancel 1`)" in rest
         for task in await house.stores.tasks.listed(SCOPE, "all"):
@@ -150,17 +150,17 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         model.script(Text(f"Perhaps a {WORD}?"))
         await house.say("Which bird shall I buy?")
-        assert "- 1 answer of mine with these words" in await asked(house, f"/forget {WORD}")
-        await asked(house, "/forget yes")
+        assert "- 1 answer of mine with these words" in await answer_of(house, f"/forget {WORD}")
+        await answer_of(house, "/forget yes")
         await forgotten(house)
-        assert await asked(house, f"/forget {WORD}") == NOTHING_LIKE_IT
+        assert await answer_of(house, f"/forget {WORD}") == NOTHING_LIKE_IT
         await import_lines(
             house, [json.dumps({"text": "tea", "id": "fact_b", "scope": "person:@b:test"})]
         )
-        assert await asked(house, "/forget fact_b") == "I know no memory `fact_b` here."
-        assert await asked(house, "/forget yes") == NOT_ASKED
+        assert await answer_of(house, "/forget fact_b") == "I know no memory `fact_b` here."
+        assert await answer_of(house, "/forget yes") == NOT_ASKED
         for nothing in ("/forget", "/forget  ", "/forget 🐶!"):
-            assert await asked(house, nothing) == FORGET_WHAT
+            assert await answer_of(house, nothing) == FORGET_WHAT
         await house.say("And now?")
         assert WORD not in str(model.requests[-1].messages)
 
@@ -171,8 +171,8 @@ async def test_a_message_counts_in_each_of_its_wordings(tmp_path: Path, model: M
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         first, _ = await house.say("I have a dog", "hello")
         assert not await worded(house, edit_of(first, f"I have a {WORD}", house))
-        assert "- 1 message of yours" in await asked(house, f"/forget {WORD}")
-        assert (await asked(house, "/Forget  YES")).startswith("I forget it for good")
+        assert "- 1 message of yours" in await answer_of(house, f"/forget {WORD}")
+        assert (await answer_of(house, "/Forget  YES")).startswith("I forget it for good")
         await forgotten(house)
         assert [row["text"] for row in await house.rows("SELECT text FROM edits")] == [""]
         assert "I have a dog" in await said_by(house, "@ann:test")
@@ -188,21 +188,21 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
         await house.say(f"We keep a {WORD}", **IN_CLUB, **BEN)
         await house.say(f"The {WORD} is loud", **IN_CLUB)
         await house.say(f"A {WORD}, said nobody to you", kind="context", **IN_CLUB, **BEN)
-        theirs = await asked(house, f"/forget {WORD}", **IN_CLUB, **BEN)
+        theirs = await answer_of(house, f"/forget {WORD}", **IN_CLUB, **BEN)
         assert "- 2 messages of yours" in theirs
         assert "1 message of others in this room with these words would stay" in theirs
         assert "private" not in theirs
-        assert await asked(house, "/forget yes", **IN_CLUB, **BEN) == FORGETTING_HERE
+        assert await answer_of(house, "/forget yes", **IN_CLUB, **BEN) == FORGETTING_HERE
         await forgotten(house)
-        mine = await asked(house, f"/forget {WORD}", **IN_CLUB)
+        mine = await answer_of(house, f"/forget {WORD}", **IN_CLUB)
         assert "- 1 message of yours" in mine
         assert "of others" not in mine
         assert await said_by(house, "@ben:test") == ["", "", "", "/forget yes"]
         assert f"A {WORD}, in private" in await house.spoken("!club:test")
-        await asked(house, "/forget yes", **IN_CLUB)
+        await answer_of(house, "/forget yes", **IN_CLUB)
         await forgotten(house)
         await house.say(f"Ben, no {WORD} any more", **IN_CLUB, **BEN)
-        others = await asked(house, f"/forget {WORD}", **IN_CLUB)
+        others = await answer_of(house, f"/forget {WORD}", **IN_CLUB)
         assert "1 message of others in this room with these words would stay" in others
         assert "of yours" not in others
         assert f"Mine is a {WORD}, in private" in await said_by(house, "@ann:test")
@@ -218,19 +218,19 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
         await import_lines(
             house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)]
         )
-        question = await asked(house, f"/forget {WORD}")
+        question = await answer_of(house, f"/forget {WORD}")
         assert "- 60 memories: " in question
         [one] = re.findall(r" `/forget (fact_\w+)` erases only the first memory\.", question)
         assert f"(`{one}`); " in question
         assert "`/forget yes 60`" in question
         assert len(question.splitlines()) < 8
         for wrong in ("/forget yes", "/forget yes 61"):
-            assert await asked(house, wrong) == NOT_ASKED
-            await asked(house, f"/forget {WORD}")
-        assert (await asked(house, "/forget yes 60")).startswith("I forget it for good")
+            assert await answer_of(house, wrong) == NOT_ASKED
+            await answer_of(house, f"/forget {WORD}")
+        assert (await answer_of(house, "/forget yes 60")).startswith("I forget it for good")
         await forgotten(house)
         assert await house.stores.facts.live(SCOPE) == []
-        assert "I forgot what you confirmed today at" in await asked(house, "/forget yes 60")
+        assert "I forgot what you confirmed today at" in await answer_of(house, "/forget yes 60")
         assert await house.database.scrub()
         assert files_with(tmp_path) == []
 
@@ -243,16 +243,16 @@ async def test_a_yes_counts_only_for_a_list_that_was_seen_before_it_was_sent(
     async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
         await house.say(f"Mine is a {WORD}", f"/forget {WORD}", "/forget yes")
         assert (await house.spoken())[-1] == TOO_EARLY.format(WORD)  # of a list that still waits
-        await asked(house, f"/forget {WORD}")
+        await answer_of(house, f"/forget {WORD}")
         clock.ahead = timedelta(seconds=-1)
-        assert await asked(house, "/forget yes") == TOO_EARLY.format(WORD)
+        assert await answer_of(house, "/forget yes") == TOO_EARLY.format(WORD)
         clock.ahead = timedelta(0)
         for line in (f"/forget {WORD}", "/memory"):
-            await asked(house, line)
-        assert await asked(house, "/forget yes") == INTERRUPTED.format(WORD)
-        assert await asked(house, "/forget yes") == NOT_ASKED
-        await asked(house, f"/forget {WORD}")
-        assert await asked(house, "/forget yes") == FORGETTING
+            await answer_of(house, line)
+        assert await answer_of(house, "/forget yes") == INTERRUPTED.format(WORD)
+        assert await answer_of(house, "/forget yes") == NOT_ASKED
+        await answer_of(house, f"/forget {WORD}")
+        assert await answer_of(house, "/forget yes") == FORGETTING
         await forgotten(house)
 
 

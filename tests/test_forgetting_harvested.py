@@ -22,7 +22,7 @@ BOTH = "The zimtkanarie is Hugo."
 HUGO = "Hugo sings."
 
 
-async def gone(house: House, clock: HeldClock, *events: str) -> None:
+async def take_back_at_last(house: House, clock: HeldClock, *events: str) -> None:
     """Ann deletes these, and all that is owed for it is done."""
     await deliver(house)
     await clock.move(1)
@@ -30,7 +30,7 @@ async def gone(house: House, clock: HeldClock, *events: str) -> None:
     await forgotten(house)
 
 
-async def texts(house: House) -> list[str]:
+async def harvested_texts(house: House) -> list[str]:
     return sorted(fact["text"] for fact in await harvested_facts(house))
 
 
@@ -45,11 +45,11 @@ async def test_what_is_derived_again_from_the_rest_is_there_once_and_the_deleted
     async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
         bird, *_ = await house.say(BIRD, NAME)
         await harvested(house)
-        assert await texts(house) == sorted([BOTH, HUGO])
-        await gone(house, clock, bird)
+        assert await harvested_texts(house) == sorted([BOTH, HUGO])
+        await take_back_at_last(house, clock, bird)
         await clock.move(QUARTER)
         await harvested(house, 2)
-        assert await texts(house) == ["Hugo sings at night.", HUGO]
+        assert await harvested_texts(house) == ["Hugo sings at night.", HUGO]
         rows = await house.rows("SELECT text, count(*) AS n FROM facts GROUP BY text")
         assert {row["n"] for row in rows} == {1}
     one, two = picker.transcripts
@@ -71,8 +71,8 @@ async def test_what_only_an_edited_message_says_as_well_goes_too(
         await house.say(f"{BIRD}, yes")
         await harvested(house, 2)
         (row,) = await house.rows("SELECT event_id FROM inbox WHERE body = ?", f"{BIRD}, yes")
-        await gone(house, clock, bird, row["event_id"])
-        assert await texts(house) == []
+        await take_back_at_last(house, clock, bird, row["event_id"])
+        assert await harvested_texts(house) == []
 
 
 @pytest.mark.breaks("redaction", "forgetting", "edit", perhaps=True)
@@ -89,12 +89,12 @@ async def test_what_a_noted_edit_said_goes_when_the_edit_alone_is_deleted(
         assert not await worded(house, edit_of(first, BIRD, house))
         await house.say("bye")
         await harvested(house)
-        assert await texts(house) == ["Ann has a zimtkanarie."]
-        await gone(house, clock, "$edit")
-        assert await texts(house) == []
+        assert await harvested_texts(house) == ["Ann has a zimtkanarie."]
+        await take_back_at_last(house, clock, "$edit")
+        assert await harvested_texts(house) == []
         await clock.move(QUARTER)
         await harvested(house, 2)
-        assert await texts(house) == ["Ann has a dog."]
+        assert await harvested_texts(house) == ["Ann has a dog."]
     assert BIRD in picker.transcripts[0]
     assert "I have a dog" in picker.transcripts[1]
 
@@ -109,6 +109,6 @@ async def test_no_recording_has_a_deleted_message_however_short(
         short, _ = await house.say("zimtkanari", "hello")
         await harvested(house)
         assert picker.transcripts[0].count("zimtkanari") > 1
-        await gone(house, clock, short)
+        await take_back_at_last(house, clock, short)
         assert await house.database.scrub()
         assert files_with(tmp_path, "zimtkanari") == []

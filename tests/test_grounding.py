@@ -87,13 +87,13 @@ def test_only_a_yes_to_one_question_makes_it_the_persons_own_words() -> None:
     assert [name for name, pair in NO_YES.items() if confirmed(*pair)] == []
 
 
-def lines(*said: tuple[str, str]) -> Grounding:
+def grounding_of(*said: tuple[str, str]) -> Grounding:
     return Grounding([Line(text, date(2026, 5, 6), name, name) for name, text in said])
 
 
 def test_a_fact_is_of_the_lines_of_one_person() -> None:
     """M-085, M-086: of one line or of two, and nothing is put together of what two people say."""
-    talk = lines(
+    talk = grounding_of(
         ("Ann", "my poodle is called Rex"),
         ("Ben", "mine is 5 years old"),
         ("Ann", "my flat is in Rome"),

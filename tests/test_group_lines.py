@@ -21,7 +21,7 @@ async def purge(house: House) -> None:
     await Expiry(house.stores, house.checked).purge()
 
 
-async def lines(house: House) -> list[str]:
+async def stored_lines(house: House) -> list[str]:
     """What is kept of the lines, in order; of one that has expired nothing but its ids."""
     rows = await house.rows("SELECT * FROM inbox WHERE kind = 'context' ORDER BY seq")
     assert all(row["event_id"] and row["sender"] == EVE for row in rows)
@@ -43,11 +43,11 @@ async def test_lines_that_are_background_of_nothing_any_more_go_after_seven_days
             await group_line(house, f"{n}")
         clock.advance(WEEK - SOON)
         await purge(house)
-        assert "" not in await lines(house)
+        assert "" not in await stored_lines(house)
         clock.advance(2 * SOON)
         await group_line(house, "new")
         await purge(house)
-        assert await lines(house) == [""] * 12 + [f"{n}" for n in range(11, 30)] + ["new"]
+        assert await stored_lines(house) == [""] * 12 + [f"{n}" for n in range(11, 30)] + ["new"]
         await house.incoming("ann asks again", scope=GROUP_SCOPE)
         await house.said(2)
         seen = model.requests[-1]
@@ -56,7 +56,7 @@ async def test_lines_that_are_background_of_nothing_any_more_go_after_seven_days
         await house.incoming("said twice", event_id=first, kind="context", scope=GROUP_SCOPE)
         clock.advance(WEEK + SOON)
         await purge(house)
-        assert set(await lines(house)) == {""}
+        assert set(await stored_lines(house)) == {""}
 
 
 async def test_a_new_beginning_leaves_the_lines_before_it_to_nothing(
@@ -76,7 +76,7 @@ async def test_a_new_beginning_leaves_the_lines_before_it_to_nothing(
         await group_line(house, "after")
         clock.advance(WEEK + SOON)
         await purge(house)
-        assert await lines(house) == ["other room", "", "after"]
+        assert await stored_lines(house) == ["other room", "", "after"]
 
 
 async def test_many_lines_go_bit_by_bit(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_many_lines_go_bit_by_bit(tmp_path: Path) -> None:
             before = house.checked.now() - LINES_KEPT
             assert await house.inbox.expire_context(tx, conversation, before, 10_000) == 500
         await purge(house)
-        assert await lines(house) == [""] * 1281 + [f"{n}" for n in range(1281, 1301)]
+        assert await stored_lines(house) == [""] * 1281 + [f"{n}" for n in range(1281, 1301)]
 
 
 @pytest.mark.breaks("redaction")

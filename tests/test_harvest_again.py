@@ -24,7 +24,7 @@ from wintermute.memory.origins import KeptWording, unlearnt
 BEES = ("I have bees", "my bees are nice")
 
 
-async def told(house: House, first: Sequence[str], n: int = 20) -> list[str]:
+async def tell_and_harvest(house: House, first: Sequence[str], n: int = 20) -> list[str]:
     """So many messages, of which these are the first, were said, read and answered."""
     said = await house.say(*first, *(f"n{i}" for i in range(n - len(first))))
     await harvested(house)
@@ -41,7 +41,7 @@ async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothi
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.")
     async with talking(tmp_path, model, clock) as house:
-        gone, left, *_ = await told(house, BEES)
+        gone, left, *_ = await tell_and_harvest(house, BEES)
         await house.say("one more")
         await deliver(house)
         (upto,) = await house.rows("SELECT upto FROM harvests")
@@ -73,7 +73,7 @@ async def test_what_a_person_took_back_is_not_derived_again(
     both = ("My bees and the boat that I own", "The boat I own is called like my bees")
     opened = open_house(tmp_path, model.url, prompts=PROMPTS, clock=clock, harvest=MemoryHarvest())
     async with opened as house, house.working():
-        gone, left, *_ = await told(house, both)
+        gone, left, *_ = await tell_and_harvest(house, both)
         await house.say("look")
         assert "boat" in (tmp_path / "MEMORIES.txt").read_text()
         (tmp_path / "MEMORIES.txt").write_text("Ann keeps bees.\n")
@@ -101,7 +101,7 @@ async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.")
     async with talking(tmp_path, model, clock) as house:
-        gone, left, *_ = await told(house, BEES)
+        gone, left, *_ = await tell_and_harvest(house, BEES)
         await house.say("/memory")
         picker.picks("Ann keeps bees.")
         await take_back(house, gone)
@@ -127,7 +127,7 @@ async def test_without_harvest_nothing_is_derived_again(tmp_path: Path, model: M
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.")
     async with talking(tmp_path, model, clock) as house:
-        gone, *_ = await told(house, BEES)
+        gone, *_ = await tell_and_harvest(house, BEES)
     async with talking(tmp_path, model, clock, harvest=MemoryHarvest(enabled=False)) as house:
         await take_back(house, gone)
         await forgotten(house)
@@ -154,7 +154,7 @@ async def test_it_is_derived_again_whenever_the_forgetting_was_killed(
             open_house(live, model.url, prompts=PROMPTS, clock=clock, harvest=MemoryHarvest())
         )
         async with house.working():
-            gone, left, *_ = await told(house, BEES)
+            gone, left, *_ = await tell_and_harvest(house, BEES)
         await take_back(house, gone)
     with copying(live, tmp_path / "killed") as copier:
         async with talking(live, model, clock) as house:
@@ -181,7 +181,7 @@ async def test_a_blank_message_says_nothing_that_could_keep_a_memory(
     picker.picks("Ann keeps bees.", "Ann owns a boat.")
     said = ("I have bees, Ann keeps them", "My boat is one that Ann owns, she keeps it")
     async with talking(tmp_path, model, clock) as house:
-        gone, _, *_ = await told(house, said)
+        gone, _, *_ = await tell_and_harvest(house, said)
         boat = next(f for f in await house.stores.facts.live(SCOPE) if "boat" in f.text)
         await house.say(f"/forget {boat.id}")
         await deliver(house)

@@ -45,7 +45,7 @@ async def is_sound(stores: Stores) -> bool:
         return await words_are_sound(tx)
 
 
-def edit(file: Path, line: str) -> str:
+def edit_file(file: Path, line: str) -> str:
     """Write a line below and take the first one out, by hand; what was taken out."""
     first, *others = file.read_text().splitlines()
     file.write_text("\n".join([*others, line]) + "\n")
@@ -83,7 +83,7 @@ async def switched(folder: Path, order: Sequence[str]) -> None:
             assert hit.fact.text == f"stored {n} by {way}"
             assert await is_sound(stores)
         clock.advance(60)
-        gone = edit(file, f"by hand {n}")
+        gone = edit_file(file, f"by hand {n}")
         if way == "flat_file":
             expected = expected - {gone} | {f"by hand {n}"}
 

@@ -36,7 +36,7 @@ def prompts(tmp_path: Path) -> Path:
     return folder
 
 
-def told(model: ModelServer) -> list[str]:
+def oversize_events(model: ModelServer) -> list[str]:
     """The component_oversize events that the model was shown, in order."""
     return [seen.last_user for seen in model.requests if "component_oversize" in seen.last_user]
 
@@ -68,10 +68,10 @@ async def test_a_part_is_told_of_one_character_above_its_limit(
             await house.incoming("hello", room=room)
             await house.said(1, room)
             await house.settled()
-            assert len(told(model)) == (1 if limit < size else 0)
+            assert len(oversize_events(model)) == (1 if limit < size else 0)
             rows = await house.rows("SELECT room_id FROM inbox WHERE kind = 'event'")
-            assert [row["room_id"] for row in rows] == ["!b:test"] * len(told(model))
-    (text,) = told(model)
+            assert [row["room_id"] for row in rows] == ["!b:test"] * len(oversize_events(model))
+    (text,) = oversize_events(model)
     assert component in text
     assert str(size) in text
     assert str(size - 1) in text
@@ -96,9 +96,9 @@ async def test_several_parts_are_told_of_in_order_and_not_again_for_a_day(
         await _fill(house, 3)
 
         async def after(text: str) -> list[str]:
-            before = len(told(model))
+            before = len(oversize_events(model))
             await house.say(text)
-            return [words.split("\n")[1] for words in told(model)[before:]]
+            return [words.split("\n")[1] for words in oversize_events(model)[before:]]
 
         first = await after("one")
         assert len(first) == 3
@@ -127,7 +127,7 @@ async def test_a_part_that_was_shortened_may_be_told_of_anew(
                 (tmp_path / "MEMORIES.txt").write_text("Ann likes tea.\n")
             if text == "two":
                 (tmp_path / "MEMORIES.txt").write_text("Ann " + "y" * 100)
-    assert len(told(model)) == 2
+    assert len(oversize_events(model)) == 2
 
 
 async def test_only_what_can_be_shortened_here_is_told_of(
@@ -143,9 +143,9 @@ async def test_only_what_can_be_shortened_here_is_told_of(
             await house.stores.tasks.add(tx, WHY, "a task for everybody", scope="global")
         await house.incoming("hello", room="!b:test", sender="@bob:test", origin="other")
         await house.say("hello", room="!c:test", scope="room:!c:test", direct=False)
-        assert told(model) == []
+        assert oversize_events(model) == []
         await house.say("hello")
-        assert len(told(model)) == 2
+        assert len(oversize_events(model)) == 2
 
 
 async def test_an_event_that_cannot_be_answered_holds_up_nobody(
@@ -161,7 +161,7 @@ async def test_an_event_that_cannot_be_answered_holds_up_nobody(
         await house.say("first")
         await house.say("second")
         assert await house.spoken() == ["echo: first", "echo: second"]
-    assert len(told(model)) == 1
+    assert len(oversize_events(model)) == 1
 
 
 async def test_the_model_condenses_the_memories_it_was_asked_to(

@@ -294,7 +294,7 @@ async def test_what_somebody_else_deletes_is_out_of_view_and_of_pages_it_is_aske
         assert files_with(tmp_path) == []
 
 
-async def told(
+async def tell_and_consolidate(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> tuple[Person, Bot, str, list[str]]:
     """Ann said it to a bot that made the page of it; the message with the canary, and our answer."""
@@ -322,7 +322,7 @@ async def test_a_message_that_is_deleted_at_the_client_leaves_the_page(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """M-082: from the client's redaction to the last file, the next request, and no wiki undo."""
-    ann, daemon, chat, events = await told(person, bot, room, model)
+    ann, daemon, chat, events = await tell_and_consolidate(person, bot, room, model)
     for event_id in events:
         await ann.redact(chat, event_id)
     await is_gone(ann, daemon, chat, model)
@@ -336,7 +336,7 @@ async def test_a_forgetting_of_lines_that_was_killed_ends_as_one_that_was_not(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """M-082, M-030: with pages and some records cut, and before it is known no more."""
-    ann, daemon, chat, events = await told(person, bot, room, model)
+    ann, daemon, chat, events = await tell_and_consolidate(person, bot, room, model)
     assert await daemon.stop() == 0
     daemon.set_clocks(3600.0, 3600.0)
     for event_id in events:

@@ -528,7 +528,7 @@ def _dependent(seen: Seen) -> Step | None:
     return Calls((spawn("look", name=PASSWORD_WORD),)) if PASSWORD_WORD in seen.last_user else None
 
 
-def said(body: str, name: str = "Eve") -> Waiting:
+def line_of_eve(body: str, name: str = "Eve") -> Waiting:
     """A line that Eve said in a group."""
     where = (1, "$1", "c", ROOM, EVE, name, "other", "context", body, False, "ignored")
     return Waiting(*where, None, NOON, NOON)  # type: ignore[arg-type]  # the literals
@@ -541,22 +541,31 @@ LINES = ["one", "two\n\nof two", "one", "one\nmore", "<room_context>", "[a] (@b:
 @pytest.mark.parametrize("name", ["Eve", "", "E (v) e"])
 def test_a_line_is_taken_out_of_what_was_said_before(line: str, name: str) -> None:
     """F-027: once, whole, and nothing that only looks like it."""
-    asked = replace(said("one", "Ann"), sender=ANN)
-    lines = [said(each, name) for each in LINES]
+    asked = replace(line_of_eve("one", "Ann"), sender=ANN)
+    lines = [line_of_eve(each, name) for each in LINES]
     whole = intent(asked, lines, "[written]")
     at = LINES.index(line)
     left = intent(asked, lines[:at] + lines[at + 1 :], "[written]")
-    assert without(whole, said(line, name)) == left
-    assert without(whole, said("on", name)) is None
-    assert (without(left, said(line, name)) is None) == (line != "one")  # which was said twice
-    assert without(intent(asked, ()), said("one")) is None
+    assert without(whole, line_of_eve(line, name)) == left
+    assert without(whole, line_of_eve("on", name)) is None
+    assert (without(left, line_of_eve(line, name)) is None) == (
+        line != "one"
+    )  # which was said twice
+    assert without(intent(asked, ()), line_of_eve("one")) is None
 
 
 def test_a_line_that_is_not_kept_takes_all_of_its_sender_along() -> None:
     """F-027, F-030: it is not known any more what it was."""
-    asked = replace(said("one", "Ann"), sender=ANN)
+    asked = replace(line_of_eve("one", "Ann"), sender=ANN)
     others = [
-        replace(said(f"to {EVE}: (she)\n{EVE}: hi", "Ben"), sender=who) for who in (ANN, "@b")
+        replace(line_of_eve(f"to {EVE}: (she)\n{EVE}: hi", "Ben"), sender=who)
+        for who in (ANN, "@b")
     ]
-    mixed = [said("one"), others[0], said("two\nof two", ""), said("three"), others[1]]
-    assert without(intent(asked, mixed), said("", "")) == intent(asked, others)
+    mixed = [
+        line_of_eve("one"),
+        others[0],
+        line_of_eve("two\nof two", ""),
+        line_of_eve("three"),
+        others[1],
+    ]
+    assert without(intent(asked, mixed), line_of_eve("", "")) == intent(asked, others)

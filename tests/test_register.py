@@ -32,7 +32,7 @@ FILES: Mapping[ItemKind, tuple[str, str]] = {
 }
 
 
-async def tell(stores: Stores, kind: ItemKind) -> None:
+async def store_item(stores: Stores, kind: ItemKind) -> None:
     """Something of this kind says it from now on."""
     if kind in FILES:
         item, text = FILES[kind]
@@ -57,7 +57,7 @@ async def test_each_kind_of_item_has_a_history_and_an_undo(tmp_path: Path, kind:
     """M-065: an undo can be undone, and has words."""
     async with open_house(tmp_path, None, pages=FilePages(tmp_path / "wiki")) as house:
         stores = house.stores
-        await tell(stores, kind)
+        await store_item(stores, kind)
         [made] = await stores.changes.history((kind,), SCOPE)
         [change] = made.changes
         assert SAID in json.dumps(change.after)
@@ -75,7 +75,7 @@ async def test_each_kind_of_item_is_forgotten(tmp_path: Path, kind: ItemKind) ->
     """M-030, M-066: no change says it any more; an item that still does is named."""
     async with open_house(tmp_path, None, pages=FilePages(tmp_path / "wiki")) as house:
         stores = house.stores
-        await tell(stores, kind)
+        await store_item(stores, kind)
         [made] = await stores.changes.history((kind,), SCOPE)
         async with stores.database.transaction() as tx:
             fact, _ = await stores.facts.add(tx, WHY, SAID, EXPLICIT, scope=SCOPE)

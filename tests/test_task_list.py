@@ -47,7 +47,7 @@ def reach(clock: HeldClock, when: str) -> None:
     clock.advance((datetime.fromisoformat(f"{when}+02:00") - clock.now()).total_seconds())
 
 
-async def shown(house: House, **where: Any) -> list[str]:
+async def task_lines(house: House, **where: Any) -> list[str]:
     """The lines of `/tasks` without the numbers of tasks."""
     said = await house.ask("/tasks", **where)
     return [re.sub("^- `[0-9]+`", "-", line) for line in said.splitlines() if line]
@@ -87,7 +87,7 @@ async def test_tasks_stand_below_headings_by_when_they_are_due(house: House) -> 
     )
     await do(house, "delete", await promise(house, "gone", NOTHING))
     await do(house, "complete", await promise(house, "ended", NOTHING), "done")
-    assert await shown(house) == [
+    assert await task_lines(house) == [
         "**Today**",
         "- 15:00 tea",
         "- 18:30 Call \\*Anna\\*",
@@ -110,7 +110,7 @@ async def test_a_list_of_very_many_ends_with_how_many_more_there_are(house: Hous
     for n in range(52):
         await promise(house, f"thing {n}", NOTHING)
     await promise(house, "tea" + " very" * 399, once("2026-05-04T15:00"))
-    lines = await shown(house)
+    lines = await task_lines(house)
     assert (lines[0], lines[1][:11], lines[2]) == ("**Today**", "- 15:00 tea", "**Any time**")
     assert len(lines[1]) < 200
     assert (lines[-2], lines[-1]) == ("- thing 48", "and 3 more")
@@ -122,7 +122,7 @@ async def test_what_is_on_its_way_says_so(house: House, clock: HeldClock) -> Non
     await promise(house, "water", DAILY)
     reach(clock, "2026-05-05T08:00")
     await house.fire()
-    assert await shown(house) == [
+    assert await task_lines(house) == [
         "**Today**",
         "- 2026-05-04 15:00 tea (being delivered)",
         "**This week**",
@@ -130,7 +130,7 @@ async def test_what_is_on_its_way_says_so(house: House, clock: HeldClock) -> Non
     ]
     await house.deliver()
     await house.fire()
-    assert [line.split()[2] for line in await shown(house) if line[0] == "-"] == ["08:00"]
+    assert [line.split()[2] for line in await task_lines(house) if line[0] == "-"] == ["08:00"]
 
 
 async def test_a_miss_is_visible_until_the_next_time_it_is_said(
@@ -140,25 +140,25 @@ async def test_a_miss_is_visible_until_the_next_time_it_is_said(
     await promise(house, "water", DAILY)
     await said_at(house, clock, "2026-05-07T13:10:30")
     line = "- Fri 08:00 water (daily at 08:00; 3 missed, last said late at 13:10)"
-    assert (await shown(house))[1] == line
+    assert (await task_lines(house))[1] == line
     await said_at(house, clock, "2026-05-08T08:00")
-    assert (await shown(house))[1] == "- Sat 08:00 water (daily at 08:00)"
+    assert (await task_lines(house))[1] == "- Sat 08:00 water (daily at 08:00)"
     reach(clock, "2026-05-09T08:00")
     await house.fire()
     await said_at(house, clock, "2026-05-09T08:06")
-    assert (await shown(house))[1].endswith("at 08:00; last said late at 08:06)")
+    assert (await task_lines(house))[1].endswith("at 08:00; last said late at 08:06)")
 
 
 async def test_what_is_due_but_not_said_says_why(house: House, clock: HeldClock) -> None:
     """T-013, lesson 11."""
     await promise(house, "soup", once("2026-05-04T15:00"), ROOM_SCOPE, GROUP)
     reach(clock, "2026-05-04T15:05")
-    assert await shown(house, **IN_GROUP) == ["**Today**", "- 15:00 soup"]
+    assert await task_lines(house, **IN_GROUP) == ["**Today**", "- 15:00 soup"]
     clock.advance(1)
-    assert (await shown(house, **IN_GROUP))[1] == "- 15:00 soup (overdue)"
+    assert (await task_lines(house, **IN_GROUP))[1] == "- 15:00 soup (overdue)"
     house.speaker.unfit.add(GROUP)
     await house.fire()
-    assert (await shown(house, **IN_GROUP))[1] == f"- 15:00 soup ({HELD})"
+    assert (await task_lines(house, **IN_GROUP))[1] == f"- 15:00 soup ({HELD})"
 
 
 async def test_a_failed_run_says_why_to_those_it_ran_for(house: House, clock: HeldClock) -> None:
@@ -166,7 +166,7 @@ async def test_a_failed_run_says_why_to_those_it_ran_for(house: House, clock: He
     tasks = [await promise(house, "news", BY_ITSELF, scope) for scope in (MINE, EVERYWHERE)]
     reach(clock, "2026-05-05T08:00")
     await house.promises.fire()  # and nobody starts the runs
-    notes = [line.split("; ")[1] for line in (await shown(house))[1:]]
+    notes = [line.split("; ")[1] for line in (await task_lines(house))[1:]]
     assert notes == ["its run is not finished)"] * 2
     last = await house.stores.occurrences.last([task.id for task in tasks])
     async with house.database.transaction() as tx:
@@ -175,7 +175,7 @@ async def test_a_failed_run_says_why_to_those_it_ran_for(house: House, clock: He
                 tx, run.conversation_id, "x", kind="event", meant_for=""
             )
             await house.stores.runs.failed(tx, run, "no *page*", out, pauses=False)
-    notes = [line.split("; ")[1] for line in (await shown(house))[1:]]
+    notes = [line.split("; ")[1] for line in (await task_lines(house))[1:]]
     assert notes == ["last run failed: no \\*page\\*)", "last run failed)"]
 
 
@@ -190,9 +190,9 @@ async def test_an_id_of_another_room_is_unknown(house: House, verb: str) -> None
     assert await act(house, verb, mine, **IN_GROUP) == "no task ID"
     bens: dict[str, Any] = {"room": "!ben:test", **BY_BEN}
     assert await act(house, verb, mine, **bens) == "no task ID"
-    assert await shown(house, **bens) == [EMPTY_LISTS["tasks"]]
+    assert await task_lines(house, **bens) == [EMPTY_LISTS["tasks"]]
     assert [await now(house, mine), await now(house, ours)] == before
-    assert len(await shown(house)) == len(await shown(house, **IN_GROUP)) == 2
+    assert len(await task_lines(house)) == len(await task_lines(house, **IN_GROUP)) == 2
 
 
 @pytest.mark.parametrize("verb", ALL_VERBS)
@@ -216,7 +216,7 @@ async def test_a_delivered_reminder_is_answered(house: House, clock: HeldClock) 
     assert await act(house, "done", task) == "Done: Call Anna"
     assert await act(house, "done", task) == "Done: Call Anna"
     assert await act(house, "snooze", task) == "Again at 15:10: Call Anna"
-    assert (await shown(house))[1] == "- 15:10 Call Anna"
+    assert (await task_lines(house))[1] == "- 15:10 Call Anna"
     await said_at(house, clock, "2026-05-04T15:10")
     assert (await house.spoken()).count("⏰ Call Anna") == 2
     reach(clock, "2026-05-04T23:30")
@@ -273,13 +273,13 @@ async def test_what_was_paused_goes_on_from_now(
     """T-006: nothing of the pause is said."""
     task = await promise(house, "tea", asked)
     assert await act(house, "pause", task) == "Paused until `/tasks resume 1`: tea"
-    assert await shown(house) == ["**Paused**", line]
+    assert await task_lines(house) == ["**Paused**", line]
     assert await act(house, "snooze", task) == "ID is paused; nothing was changed"
     await said_at(house, clock, "2026-05-05T09:00")
     assert await act(house, "resume", task) == resumed
     await house.fire()
     assert not any(text.startswith("⏰") for text in await house.spoken())
-    assert ("its time has passed" in resumed) == ("time has passed" in str(await shown(house)))
+    assert ("its time has passed" in resumed) == ("time has passed" in str(await task_lines(house)))
 
 
 async def test_what_is_paused_can_be_done(house: House) -> None:
@@ -326,7 +326,7 @@ async def test_what_is_put_off_before_it_is_due_comes_once(
         assert await house.ask("/tasks snooze soup") == "Again at 14:10: soup"
         for text, at in (("tea", "15:00"), ("water", "15:30")):
             assert await house.ask(f"/tasks tomorrow {text}") == f"Again tomorrow at {at}: {text}"
-        assert (await shown(house))[:2] == ["**Today**", "- 14:10 soup"]
+        assert (await task_lines(house))[:2] == ["**Today**", "- 14:10 soup"]
     async with open_house(tmp_path, None, clock=clock) as house, house.working():
         for when in ("04T14:10", "04T15:30", "04T16:28", "05T15:00", "05T15:30", "06T15:30"):
             await said_at(house, clock, f"2026-05-{when}")

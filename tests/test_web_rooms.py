@@ -12,7 +12,7 @@ from tests.world.chats import LATER, all_from, heard_from, planning
 from tests.world.clock import WITHIN, FakeClock, HeldClock
 from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.model import Drip, Hang, ModelServer, Text
-from tests.world.nights import begin, opened, remember, says, slept
+from tests.world.nights import begin, opened, remember, says_at_night, slept
 from tests.world.promised import MORNING, after, now, promise, talk
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.clock import SystemClock
@@ -119,9 +119,9 @@ async def test_night_reports_ignore_pages(tmp_path: Path, model: ModelServer, ho
         if home == ROOM:
             await begin(house, "Likes tea", "Likes tea, again")
         else:
-            await says(house, "I sit here", room=TERMINAL)
+            await says_at_night(house, "I sit here", room=TERMINAL)
             await remember(house, "Likes tea", "Likes tea, again")
-        await says(house, "I sit here now", room=PAGE)
+        await says_at_night(house, "I sit here now", room=PAGE)
         await slept(house, clock)
         assert (await house.spoken(home))[1].startswith("Last night: 2 memories merged.")
         assert len(await house.spoken(PAGE)) == 1

@@ -56,7 +56,7 @@ def learns(seen: Seen) -> Step | None:
     return Calls((Use("append_memory", {"entry": entry, "source": "user_explicit"}),))
 
 
-async def told(scene: Scene, backend: str) -> tuple[Person, Bot, str, list[str]]:
+async def told_and_stopped(scene: Scene, backend: str) -> tuple[Person, Bot, str, list[str]]:
     """Ann said both, and one page and one memory is made of it; the daemon is down; the events."""
     ann = await scene.person("ann")
     bot = await scene.bot(ann, start=False, memory={"backend": backend}, llm={"record": True})
@@ -98,7 +98,7 @@ async def redaction(
     folder = tmp_path_factory.mktemp("redacted")
     async with ModelServer() as model, new_scene(folder, model.url) as scene:
         scripted(model)
-        ann, bot, room, events = await told(scene, request.param)
+        ann, bot, room, events = await told_and_stopped(scene, request.param)
         for event_id in events:
             await ann.redact(room, event_id)
 
@@ -116,7 +116,7 @@ async def command(
     folder = tmp_path_factory.mktemp("forgotten")
     async with ModelServer() as model, new_scene(folder, model.url) as scene:
         scripted(model)
-        _, bot, _, _ = await told(scene, "fts5")
+        _, bot, _, _ = await told_and_stopped(scene, "fts5")
         ids = [row["id"] for row in bot.rows("SELECT id FROM facts WHERE text = ?", BOTH)]
 
         async def go_on(trigger: Json | None) -> int:

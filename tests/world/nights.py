@@ -266,7 +266,7 @@ async def live_texts(house: House, scope: str = OWNER) -> list[str]:
     return [fact.text for fact in await house.stores.facts.live(scope)]
 
 
-async def says(house: House, line: str, *, room: str = ROOM, sender: str = ANN) -> str:
+async def says_at_night(house: House, line: str, *, room: str = ROOM, sender: str = ANN) -> str:
     """What is answered to a line; mornings and nights have said what they say before."""
     origin = "owner" if sender == ANN else "other"
     async with house.working():
