@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import until_so
 from tests.world.core_pages import (
     PAGE,
     at_work,
@@ -18,7 +19,6 @@ from tests.world.core_pages import (
     waits,
     wish,
 )
-from tests.world.delegating import until
 from tests.world.house import SCOPE
 from tests.world.model import Calls, Fail, ModelServer, Slow, Step, Text, Use
 from tests.world.request_rules import canary
@@ -271,14 +271,14 @@ async def test_an_edit_made_meanwhile_wins(tmp_path: Path, model: ModelServer) -
             house.runner.ring(NAME)
             return await updates_ended(house) == 0 and bool(core_questions(model))
 
-        await until(is_asked)
+        await until_so(is_asked)
         (tmp_path / "core.md").write_text(mine)
         held.set()
 
         async def over() -> bool:
             return await updates_ended(house) == 1
 
-        await until(over)
+        await until_so(over)
         assert (tmp_path / "core.md").read_text() == mine
         assert await house.rows("SELECT 1 FROM changes WHERE kind = 'core'") == []
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import until_so
 from tests.world.delegating import (
     all_over,
     batch,
@@ -21,7 +22,6 @@ from tests.world.delegating import (
     results,
     spawn,
     states,
-    until,
 )
 from tests.world.forks import edit
 from tests.world.house import ANN, ROOM, Gate, HeldClock, House, open_house
@@ -54,7 +54,7 @@ async def test_a_group_does_not_see_what_was_handed_out_before_it_was_one(
         async def one_is_done() -> bool:
             return (await states(house)).get("old") == "done"
 
-        await until(one_is_done)
+        await until_so(one_is_done)
         ids = {r["name"]: r["id"] for r in await house.rows("SELECT id, name FROM sub_sessions")}
         before = len(await house.spoken())
         await house.ask("/sessions", scope=GROUP, direct=False)
@@ -114,7 +114,7 @@ async def test_an_edit_does_not_lose_what_was_done_before_it(
         async def second_runs() -> bool:
             return (await states(house)).get("second") == "running"
 
-        await until(second_runs)
+        await until_so(second_runs)
         await edit(house, event, "or rather not")
         await house.settled()
         await all_over(house, 2)
@@ -216,7 +216,7 @@ async def test_a_turn_that_another_program_left_is_not_looked_at_again_and_again
         house.working(),
     ):
         await house.incoming("go")
-        await until(lambda: there(house, "a"))
+        await until_so(lambda: there(house, "a"))
     async with open_house(
         tmp_path, model.url, gates=[gate], sub_sessions=LIMITS, clock=clock
     ) as house:
@@ -363,7 +363,7 @@ async def test_a_batch_whose_children_have_spawned_goes_on_after_a_restart(
         async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
             if n == 0:
                 await house.incoming("go")
-            await until(partial(in_state, house, "collecting", 3))
+            await until_so(partial(in_state, house, "collecting", 3))
             await model.request_arrived(10 + 3 * n)
     gate.set()
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():

@@ -1,16 +1,15 @@
 """Memories by meaning when who computes meanings dies, hangs or lies: words go on, vectors are owed."""
 
-import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.tiers import tiered
-from tests.world.clock import WITHIN, FakeClock, HeldClock, promptly
+from tests.world.clock import FakeClock, HeldClock, promptly, until_so
 from tests.world.embedder import child
 from tests.world.house import ANN, PROMPTS, SCOPE, House, open_house
 from tests.world.missing import NO_QDRANT
@@ -62,12 +61,6 @@ async def house_with(
         yield house, clock
 
 
-async def soon(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WITHIN):
-        while not await true():  # noqa: ASYNC110  nobody tells us
-            await asyncio.sleep(0.01)
-
-
 def meaning_of(house: House) -> Meaning:
     assert house.stores.meaning is not None
     return house.stores.meaning
@@ -80,7 +73,7 @@ async def all_made(house: House) -> None:
         waiting = await house.rows("SELECT 1 FROM jobs WHERE state IN ('waiting', 'running')")
         return not waiting and not await meaning_of(house).owed()
 
-    await soon(done)
+    await until_so(done)
 
 
 async def note(house: House) -> tuple[str, str]:
@@ -140,7 +133,7 @@ async def test_an_embedder_that_comes_back_is_used_without_a_start(
         async def told() -> bool:
             return (await note(house))[1].startswith("embeddings are missing")
 
-        await soon(told)
+        await until_so(told)
         (tmp_path / "once").touch()
         its.advance(600)
         await clock.asleep()

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import HeldClock
+from tests.world.clock import HeldClock, until_so
 from tests.world.core_pages import at_work, batch, keep, quarter, waits, wish
-from tests.world.delegating import until
 from tests.world.files import files_with
 from tests.world.forgetting import deliver, forgotten, import_lines, learn, wrote
 from tests.world.harvested import Picker, harvested, is_harvest, talking
@@ -223,7 +222,7 @@ async def test_what_cannot_be_erased_yet_is_looked_for_ever_less_often(
             (job,) = await house.rows("SELECT not_before, state FROM jobs WHERE name = 'forget'")
             return job["state"] == "waiting" and (job["not_before"] or "") > stamp(clock.now())
 
-        await until(put_off)
+        await until_so(put_off)
         row = await house.one("SELECT not_before FROM jobs WHERE name = 'forget'")
         return (datetime.fromisoformat(row["not_before"]) - clock.now()).total_seconds()
 
@@ -300,7 +299,7 @@ async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
         gone, *_ = await house.say(told, f"I must say: {nurse}", *(f"n{n}" for n in range(18)))
         await harvested(house)
         await clock.move(16 * 60)
-        await until(lambda: has(merged))
+        await until_so(lambda: has(merged))
         await house.say("What do I keep?", "/memory", "Thanks for that")
         await deliver(house)
         (fact,) = await house.stores.facts.live(SCOPE)
@@ -308,7 +307,7 @@ async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
         await take_back(house, gone)
         await forgotten(house)
         await clock.move(16 * 60)  # it is there again by itself, and is brought together anew
-        await until(lambda: has("- Ann is a nurse."))
+        await until_so(lambda: has("- Ann is a nurse."))
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == [f"{nurse}."]
         assert await house.database.scrub()
         assert files_with(tmp_path) == []
@@ -350,7 +349,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
             await house.settled()
             return "nurse" in (tmp_path / "core.md").read_text()
 
-        await until(is_there_again)
+        await until_so(is_there_again)
         assert (tmp_path / "core.md").read_text() == json.loads(first.text)["core_markdown"]
         asked = model.requests[-1].system
         assert "- Ann is a nurse at the hospital\n" in asked
@@ -383,7 +382,7 @@ async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
             query = "SELECT 1 FROM jobs WHERE name = 'core' AND state <> 'done'"
             return not await house.rows(query)
 
-        await until(is_over)
+        await until_so(is_over)
         assert core.read_text() == nurse
         assert await house.database.scrub()
         assert files_with(tmp_path) == []

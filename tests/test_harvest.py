@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import HeldClock
-from tests.world.delegating import until
+from tests.world.clock import HeldClock, until_so
 from tests.world.harvested import BEN, CLUB, Picker, harvested, harvested_facts, talking
 from tests.world.house import ROOM, SCOPE
 from tests.world.model import Calls, Fail, ModelServer, Step, Text, Use
@@ -252,7 +251,7 @@ async def test_an_answer_of_no_use_changes_nothing_and_is_asked_for_again_later(
             house.runner.ring("harvest")
             return bool(await house.rows("SELECT 1 FROM jobs WHERE attempts = 1"))
 
-        await until(failed_once)
+        await until_so(failed_once)
         assert await harvested_facts(house) == []
         await clock.move(61)
         await harvested(house)
@@ -275,7 +274,7 @@ async def test_a_model_that_is_away_is_asked_again_when_it_is_back(
             house.runner.ring("harvest")
             return bool(await house.rows("SELECT 1 FROM jobs WHERE not_before IS NOT NULL"))
 
-        await until(put_off)
+        await until_so(put_off)
         await clock.move(61)
         await harvested(house)
         assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann likes tea."]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import NOON, HeldClock
+from tests.world.clock import NOON, HeldClock, until_so
 from tests.world.copier import before, copying
-from tests.world.delegating import until
 from tests.world.forgetting import deliver, forgotten
 from tests.world.harvested import Picker, harvested, harvested_facts, talking
 from tests.world.house import PROMPTS, SCOPE, House, open_house
@@ -114,7 +113,7 @@ async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to
             query = "SELECT 1 FROM jobs WHERE name = 'forget' AND state = 'waiting'"
             return bool(await house.rows(f"{query} AND not_before IS NOT NULL"))
 
-        await until(put_off)
+        await until_so(put_off)
         await deliver(house)
         await clock.move(2)
         await forgotten(house)

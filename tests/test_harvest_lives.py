@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.tiers import tiered
-from tests.world.clock import HeldClock
-from tests.world.delegating import until
+from tests.world.clock import HeldClock, until_so
 from tests.world.harvested import CLUB, RANKED, Picker, is_harvest, transcript
 from tests.world.house import PROMPTS, ROOM, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
@@ -130,4 +129,4 @@ async def drained(house: House) -> None:
             )
             return not left
 
-        await until(read)
+        await until_so(read)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import HeldClock, cheap
-from tests.world.delegating import until
+from tests.world.clock import HeldClock, cheap, until_so
 from tests.world.harvested import CLUB, Picker, harvested, harvested_facts, talking, unlocked
 from tests.world.house import ANN, ROOM, SCOPE
 from tests.world.model import Calls, ModelServer, Use
@@ -299,7 +298,7 @@ async def test_what_is_read_stops_before_a_message_that_is_still_to_be_answered(
             house.runner.ring("harvest")
             return bool(await house.rows("SELECT 1 FROM jobs WHERE not_before IS NOT NULL"))
 
-        await until(put_off)
+        await until_so(put_off)
         await unlocked(house, "I like tea")
         await clock.move(61)
         await harvested(house)

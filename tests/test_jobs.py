@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import FakeClock
-from tests.world.delegating import until
+from tests.world.clock import FakeClock, until_so
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from tests.world.schema import traces_of
@@ -69,7 +68,7 @@ async def became(house: House, **states: str) -> None:
         rows = await house.rows("SELECT key, state FROM jobs")
         return {row["key"]: row["state"] for row in rows} == states
 
-    await until(so)
+    await until_so(so)
 
 
 async def well(_key: str) -> JobDone:
@@ -265,7 +264,7 @@ async def begun(house: House, bench: Bench, n: int) -> None:
         await house.rows("SELECT 1")
         return len(bench.begun) >= n
 
-    await until(so)
+    await until_so(so)
 
 
 @pytest.mark.slow
@@ -398,7 +397,7 @@ async def test_a_job_goes_on_where_it_was(tmp_path: Path, model: ModelServer) ->
 
     async with open_house(tmp_path, model.url, kinds=[kind]) as house, house.working():
         await owe(house, "a")
-        await until(lambda: has_progress(house))
+        await until_so(lambda: has_progress(house))
     async with open_house(tmp_path, model.url, kinds=[kind]) as house, house.working():
         await became(house, a="done")
     assert found == [{}, {"page": 7}]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.delegating import results
 from tests.world.house import ROOM, WARDS, Gate, open_house
 from tests.world.model import Calls, Hang, ModelServer, Slow, Text, Use
 from tests.world.resumed import answered_once, began, casting, completed, reply, took_turn
@@ -20,10 +21,6 @@ Seen = Sequence[tuple[int, object]]
 
 def call(n: int, name: str, arguments: str = '{"say": "x"}') -> Call:
     return Call(f"c{n}", name, arguments)
-
-
-def shown(model: ModelServer) -> list[str]:
-    return [m["content"] for m in model.requests[-1].messages if m["role"] == "tool"]
 
 
 async def test_a_cast_without_a_turn_asks_the_model(tmp_path: Path, model: ModelServer) -> None:
@@ -41,7 +38,7 @@ async def test_calls_that_never_began_are_run(tmp_path: Path, model: ModelServer
         await took_turn(house, await casting(house), reply("", call(0, "mail"), call(1, "mail")))
         assert await answered_once(house) == "echo: go"
     assert len(gate.taken) == 2
-    assert shown(model) == ["x", "x"]
+    assert results(model.requests[-1]) == ["x", "x"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +57,7 @@ async def test_a_gate_that_began_runs_again_only_if_that_is_harmless(
         row = await house.one("SELECT state, is_error FROM observations")
     assert row == {"state": "completed", "is_error": int(not durable)}
     assert len(gate.taken) == runs
-    assert shown(model) == [result]
+    assert results(model.requests[-1]) == [result]
 
 
 async def test_completed_gates_are_not_run_again(tmp_path: Path, model: ModelServer) -> None:
@@ -73,7 +70,7 @@ async def test_completed_gates_are_not_run_again(tmp_path: Path, model: ModelSer
         await began(house, turn, 1)
         assert await answered_once(house) == "echo: go"
     assert gate.taken == [{"say": "2"}]
-    assert shown(model) == ["sent", "error: interrupted: outcome unknown", "2"]
+    assert results(model.requests[-1]) == ["sent", "error: interrupted: outcome unknown", "2"]
 
 
 async def test_a_whole_turn_is_not_done_again(tmp_path: Path, model: ModelServer) -> None:
@@ -84,7 +81,7 @@ async def test_a_whole_turn_is_not_done_again(tmp_path: Path, model: ModelServer
         await completed(house, turn, 0, "sent")
         assert await answered_once(house) == "echo: go"
     assert gate.taken == []
-    assert shown(model) == ["sent"]
+    assert results(model.requests[-1]) == ["sent"]
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["text", "done"])
@@ -107,7 +104,7 @@ async def test_calls_that_may_not_run_are_refused_again(tmp_path: Path, model: M
         turn = await took_turn(house, await casting(house), reply("", call(0, "fly")))
         await began(house, turn, 0)
         assert await answered_once(house) == "echo: go"
-    assert shown(model) == ["error: unknown tool: fly. Available: done"]
+    assert results(model.requests[-1]) == ["error: unknown tool: fly. Available: done"]
 
 
 async def test_a_failure_that_was_stored_is_tried_again(tmp_path: Path, model: ModelServer) -> None:
@@ -175,7 +172,7 @@ async def test_a_shutdown_leaves_the_cast_for_the_next_start(
     async with open_house(tmp_path, model.url, gates=[gate]) as house, house.working():
         assert await house.said(2) == ["hello again", "echo: next"]
     assert gate.taken == []
-    assert shown(model) == ["error: interrupted: outcome unknown"]
+    assert results(model.requests[-1]) == ["error: interrupted: outcome unknown"]
 
 
 async def test_a_shutdown_while_the_model_thinks_asks_again(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import HeldClock
-from tests.world.delegating import until as become
+from tests.world.clock import HeldClock, until_so
 from tests.world.house import ROOM, House
 from tests.world.model import ModelServer, Seen, Slow, Step, Text
 from tests.world.nights import (
@@ -39,14 +38,14 @@ from wintermute.prompt.block import Layout
 from wintermute.text import EMPTY_LISTS
 
 
-async def until(house: House, true: Callable[[], bool]) -> None:
+async def until_it_is(house: House, true: Callable[[], bool]) -> None:
     """Wait until something became true; each look lets others work."""
 
     async def so() -> bool:
         await house.rows("SELECT 1")
         return true()
 
-    await become(so)
+    await until_so(so)
 
 
 async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
@@ -529,9 +528,9 @@ async def test_a_reply_waits_for_one_question_of_a_night_at_most(
             await house.incoming("/dream")
             await house.said(2)
             house.runner.ring("night")
-            await until(house, lambda: order() == ["night"])
+            await until_it_is(house, lambda: order() == ["night"])
             await house.incoming("are you there?")
-            await until(house, lambda: order() == ["night", "chat"])
+            await until_it_is(house, lambda: order() == ["night", "chat"])
             of_night.set()
             while not await house.rows("SELECT 1 FROM answered_decisions"):
                 pass
@@ -567,7 +566,7 @@ async def test_a_night_that_was_interrupted_goes_on_at_the_next_start(
             async def over() -> bool:
                 return await nights(house) == [("2026-05-05", "schedule", "done")]
 
-            await become(over)
+            await until_so(over)
         assert waits.done == [OWNER]
         assert [row["n"] for row in await house.rows("SELECT n FROM answered_decisions")] == [1]
         assert await live_texts(house) == ["Likes tea"]

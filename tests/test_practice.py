@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.world.asking import TOOL, asking, backend
-from tests.world.clock import FakeClock, HeldClock
-from tests.world.delegating import until
+from tests.world.clock import FakeClock, HeldClock, until_so
 from tests.world.forks import edit
 from tests.world.house import PROMPTS, House, open_house
 from wintermute.config.schema import Backend, Memory, MemoryHarvest
@@ -420,9 +419,11 @@ async def test_what_it_is_told_in_passing_is_learnt(
 
     async with opened as house, house.working():
         told, _ = await talk(house, "my brother Tom likes tea", "Please never call me before ten!")
-        await until(lambda: counted("SELECT 1 FROM facts WHERE queued", 2))
+        await until_so(lambda: counted("SELECT 1 FROM facts WHERE queued", 2))
         clock.advance(15 * 60)
-        await until(lambda: counted("SELECT 1 FROM jobs WHERE name = 'core' AND state = 'done'", 1))
+        await until_so(
+            lambda: counted("SELECT 1 FROM jobs WHERE name = 'core' AND state = 'done'", 1)
+        )
         listed, known = await talk(house, "/memory", "what about Tom?")
     assert told.startswith("I see. In a few seconds")
     assert listed.count("picked up") == 2

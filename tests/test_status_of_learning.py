@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.world.clock import HeldClock
-from tests.world.delegating import until
+from tests.world.clock import HeldClock, until_so
 from tests.world.harvested import BEN, Picker, harvested, status_line, talking
 from tests.world.house import ROOM, House
 from tests.world.model import ModelServer, Text
@@ -36,7 +35,7 @@ async def looked(house: House, sql: str, clock: HeldClock | None = None) -> None
             kind.bell.set()
         return bool(await house.rows(sql))
 
-    await until(so)
+    await until_so(so)
 
 
 async def test_it_tells_what_was_read_last_and_how_many_wait(

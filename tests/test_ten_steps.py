@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from tests.tiers import tiered
-from tests.world.clock import HeldClock
+from tests.world.clock import HeldClock, until_so
 from tests.world.embedding_server import EmbeddingServer
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import (
@@ -41,7 +41,6 @@ from tests.world.reconstructed import (
     Chat,
     chat,
     reconstruction,
-    soon,
 )
 from tests.world.request_rules import is_for_reconstruction
 from tests.world.terminal import OWNER, Terminal, beside, said_beside
@@ -146,7 +145,7 @@ async def test_a_batch_waits_for_the_end_of_its_own_talk_and_for_nobody_elses(
         assert (await talk.states(), talk.asked) == ([], [])
         await talk.clock.move(60)
         talk.house.runner.ring(KIND)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert len(talk.asked) == 1
 
 
@@ -249,7 +248,7 @@ async def test_one_version_keeps_evidence_and_a_persons_own_words_stay_theirs(
         assert sorted(json.loads(fact["origins"])) == sorted(row["event_id"] for row in said)
         await talk.clock.move(QUIET)
         talk.house.runner.ring(KIND)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert len(talk.asked) == 1
 
 
@@ -287,7 +286,7 @@ async def test_a_list_and_a_small_model_only_add(
         for n, text in enumerate((LYON, ROME), 1):
             await talk.told(text)
             await talk.worked()
-            await soon(talk.is_worked)
+            await until_so(talk.is_worked)
             await talk.proposed(n)
         assert await talk.remembered() == [LYON, ROME]
         assert talk.asked == []
@@ -314,7 +313,7 @@ async def test_a_batch_is_due_after_fifteen_quiet_minutes_and_not_before(tmp_pat
         assert await talk.states() == []
         talk.answers = [reconstruction(BOTH)]
         await talk.clock.move(QUIET)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert await talk.remembered() == [BOTH]
 
 
@@ -329,7 +328,7 @@ async def test_twenty_memories_are_a_batch_at_once(tmp_path: Path) -> None:
         talk.answers = [reconstruction(*texts)]
         await talk.told(texts[-1])
         talk.house.runner.ring(KIND)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert await talk.remembered() == sorted(texts)
         assert len(talk.asked) == 1
         assert await talk.queued() == 0
@@ -349,7 +348,7 @@ async def test_a_bug_leaves_everything_as_it_was_and_is_told_once(tmp_path: Path
             await tx.execute(REFUSE)
         await talk.worked(reconstruction(BOTH))
         for attempts in (1, 2, 3):
-            await soon(partial(talk.failed, attempts))
+            await until_so(partial(talk.failed, attempts))
             assert await talk.remembered() == [LYON, ROME]
             assert await talk.queued() == 1
             await talk.clock.move(3600)
@@ -372,14 +371,14 @@ async def test_a_budget_that_is_spent_puts_it_off_until_midnight(tmp_path: Path)
         talk.answers = [reconstruction(ROME)]
         await talk.clock.move(QUIET)
         talk.house.runner.ring(KIND)
-        await soon(lambda: _is_put_off(talk))
+        await until_so(lambda: _is_put_off(talk))
         assert talk.asked == []
         assert "Rome" in await talk.says("/memory Rome")
         row = await talk.house.one("SELECT not_before FROM jobs WHERE name = ?", KIND)
         assert row["not_before"].startswith("2026-05-04T22:00")  # midnight in Berlin
         await talk.clock.move(12 * 3600)
         talk.house.runner.ring(KIND)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert len(talk.asked) == 1
         assert await talk.queued() == 0
 
@@ -532,7 +531,7 @@ async def test_a_daemon_and_a_shell_that_work_one_queue_give_each_memory_once(
                 opened.runner.ring(KIND)
             assert done.result().returncode == 0
             open_jobs = "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'running')"
-            await soon(lambda: _none(opened, open_jobs, KIND))
+            await until_so(lambda: _none(opened, open_jobs, KIND))
             assert sorted(f.text for f in await opened.stores.facts.live(OWNER)) == sorted(texts)
             assert not await opened.stores.facts.queues(opened.database)
             made = await opened.rows("SELECT 1 FROM jobs WHERE name = 'core'")

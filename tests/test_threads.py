@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.tiers import tiered
-from tests.world.chats import down_for_sends, encrypted_or_not, planning, slip_in, slip_out
+from tests.world.chats import down_for_sends, encrypted_or_not, hears, planning, slip_in, slip_out
 from tests.world.clock import until
 from tests.world.drafts import WORDS, GrowingTalk
 from tests.world.forger import Forger
@@ -41,10 +41,6 @@ def place(message: Message) -> tuple[str, str]:
     thread = relation["event_id"] if relation.get("rel_type") == "m.thread" else ""
     assert not thread or relation["is_falling_back"] is True
     return thread, relation.get("m.in_reply_to", {}).get("event_id", "")
-
-
-async def hears(person: Person, chat: str, text: str) -> Message:
-    return await person.wait_for(chat, lambda message: message.body == text)
 
 
 async def ask_in(person: Person, chat: str, text: str, root: str = "", **more: Any) -> Message:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import until_so
 from tests.world.house import PROMPTS, SCOPE, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.reconstructed import (
@@ -16,7 +17,6 @@ from tests.world.reconstructed import (
     Chat,
     chat,
     reconstruction,
-    soon,
 )
 from tests.world.request_rules import is_for_core
 from tests.world.terminal import Terminal, beside, keep_by
@@ -185,7 +185,7 @@ async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> N
             async def learnt() -> bool:
                 return bool(await house.stores.facts.live(SCOPE))
 
-            await soon(learnt)
+            await until_so(learnt)
             await house.incoming("/undo")
             assert (await house.said(3))[2] == "There is nothing to undo here."
             row = await house.one("SELECT id FROM change_sets WHERE cause = 'harvest'")
@@ -222,7 +222,7 @@ async def test_a_change_of_the_core_is_taken_back_and_a_hand_edit_since_stays(
             open_jobs = await talk.house.rows("SELECT 1 FROM jobs WHERE state = 'running'")
             return learnt in page.read_text() and not open_jobs
 
-        await soon(written)
+        await until_so(written)
         row = await talk.house.one("SELECT change_set_id AS id FROM changes WHERE kind = 'core'")
         page.write_text(page.read_text().replace("- calm", "- calm and brief"))
         said = await talk.says(f"/undo {row['id']}")
@@ -284,7 +284,7 @@ async def looked(talk: Chat, times: int) -> None:
         jobs = await talk.house.rows("SELECT state FROM jobs WHERE name = ?", CORE)
         return [job["state"] for job in jobs] == ["done"] * times
 
-    await soon(over)
+    await until_so(over)
 
 
 async def of_kind(talk: Chat, kind: str) -> list[str]:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import until_so
 from tests.world.forgetting import deliver, forgotten
 from tests.world.house import ROOM, SCOPE
 from tests.world.model import ContextTooLarge, Seen, Step
-from tests.world.reconstructed import QUIET, Chat, chat, reconstruction, soon
+from tests.world.reconstructed import QUIET, Chat, chat, reconstruction
 from tests.world.redacted import take_back
 from tests.world.request_rules import is_for_reconstruction
 from tests.world.terminal import Terminal, beside, keep_by
@@ -51,7 +52,7 @@ async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(
         await talk.told(large, *small)
         await talk.clock.move(QUIET)
         talk.house.runner.ring(KIND)
-        await soon(is_done)
+        await until_so(is_done)
         assert await talk.remembered() == [large, *small]
     assert sizes == [8, 4, 2, 1, 7]
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import WITHIN, HeldClock
+from tests.world.clock import WITHIN, HeldClock, until_so
 from tests.world.core_pages import at_work, core_questions, is_core, keep, keeps, quarter, wish
-from tests.world.delegating import until
 from tests.world.files import files_with
 from tests.world.forgetting import forgotten
 from tests.world.harvested import BEN, Picker, harvested, harvested_facts, talking
@@ -85,7 +84,7 @@ async def looks_at_core(house: House, model: ModelServer) -> None:
         await house.rows("SELECT 1")
         return any(map(is_core, model.requests))
 
-    await until(asks)
+    await until_so(asks)
 
 
 @asynccontextmanager
@@ -143,7 +142,7 @@ async def test_a_deleted_message_is_not_asked_about_once_more(
         await forgotten(house)
         before = len(model.requests)
         gate.set()
-        await until(partial(is_over, house))
+        await until_so(partial(is_over, house))
         await clock.move(60)  # the pause before a failure is tried again
         await harvested(house)
         assert telling(model, before) == 0
@@ -247,7 +246,7 @@ async def test_a_page_from_which_something_was_cut_is_not_shown_as_it_was(
         model.keyed(choose)
         (gone,) = await keep(house, f"Ann has a {WORD}")
         await looks_at_core(house, model)
-        await until(lambda: stands_on_page(house, WORD))
+        await until_so(lambda: stands_on_page(house, WORD))
         await keep(house, "Ann likes tea in the evening")
         await delivered(house)
         await house.incoming("hold", **BENS)
@@ -342,7 +341,7 @@ async def test_a_stopped_job_about_what_was_forgotten_does_not_come_back(
             house.runner.ring("split")
             return [row["state"] for row in await house.rows(states)] == ["failed"]
 
-        await until(is_stopped)
+        await until_so(is_stopped)
         await delivered(house)
         await take_back(house, event)
         await forgotten(house)
@@ -360,4 +359,4 @@ async def at_rest(house: House, name: str) -> None:
         left = await house.rows(f"SELECT 1 FROM jobs WHERE name = ? AND state IN {states}", name)
         return not left and not next(k for k in house.runner.kinds if k.name == name).underway
 
-    await until(so)
+    await until_so(so)

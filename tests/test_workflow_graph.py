@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
+from tests.world.clock import until_so
 from tests.world.delegating import (
     all_over,
     behave,
@@ -26,7 +27,6 @@ from tests.world.delegating import (
     results,
     spawn,
     states,
-    until,
 )
 from tests.world.house import WARDS, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Use
@@ -58,7 +58,7 @@ async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
         await house.incoming("go")
         await house.said(1)
-        await until(lambda: is_done(house, "a"))
+        await until_so(lambda: is_done(house, "a"))
         assert (await states(house))["c"] == "waiting"
         gate.set()
         await all_over(house)
@@ -278,7 +278,7 @@ async def test_a_batch_goes_on_after_a_restart_where_it_was(
     behave(model, [Use("call_agent_batch", calls)], first)
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
         await house.incoming("go")
-        await until(lambda: are_done(house, 2))
+        await until_so(lambda: are_done(house, 2))
 
     def second(name: str, _seen: Seen) -> Step | None:
         asked.append(name)
@@ -311,7 +311,7 @@ async def test_what_a_child_spawned_is_told_through_it_once(
     behave(model, [make("outer", tools=["spawn_sub_session"])], child)
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
         await house.incoming("go")
-        await until(lambda: collecting(house))
+        await until_so(lambda: collecting(house))
         assert not await reports(house)
         gate.set()
         await all_over(house)

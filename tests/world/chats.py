@@ -1,6 +1,7 @@
 """Chats with the bot at the Matrix door: people come in, speak, read and leave."""
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -15,10 +16,11 @@ from tests.world.duties import in_
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.person import Person
 from tests.world.proxy import Answer, Request
-from tests.world.user import MatrixUser, Message
+from tests.world.user import CLIENT, MatrixUser, Message
 
 NOTIFY = {"execution_mode": "autonomous_notify", "ai_prompt": "Look at the prices"}
 Model = Callable[[Seen], Step | None]
+NUMBERS = itertools.count(1)
 LATER = 120
 """Seconds that a test lets pass: however slow the machine is, nothing is due before."""
 FACT = "Ann earns 4711 a month"
@@ -146,8 +148,9 @@ async def slip_out(guest: Person, host: Person, chat: str) -> None:
     await host.until(lambda: guest.user_id not in host.members(chat))
 
 
-async def hears(person: Person, chat: str, text: str) -> None:
-    await person.wait_for(chat, lambda message: message.body == text)
+async def hears(person: Person, chat: str, text: str) -> Message:
+    """Wait until somebody is told this in a chat; the message."""
+    return await person.wait_for(chat, lambda message: message.body == text)
 
 
 def scope_of(daemon: Bot, chat: str) -> str:
@@ -189,3 +192,10 @@ def half_an_hour_later(daemon: Bot) -> None:
 def undecryptable(daemon: Bot) -> int:
     rows = daemon.rows("SELECT value FROM single_values WHERE name = 'undecryptable'")
     return sum(row["value"] for row in rows)
+
+
+async def send_in_clear(person: Person, room: str, text: str) -> None:
+    """Send without encryption, whatever this person's client thinks of the room."""
+    path = f"{CLIENT}/rooms/{room}/send/m.room.message/clear-{next(NUMBERS)}"
+    status, told = await person.api("PUT", path, {"msgtype": "m.text", "body": text})
+    assert status == 200, told

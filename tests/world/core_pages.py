@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.world.clock import HeldClock
-from tests.world.delegating import until
+from tests.world.clock import HeldClock, until_so
 from tests.world.house import PROMPTS, ROOM, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from wintermute.learning.core_update import NAME
@@ -91,7 +90,7 @@ async def batch(house: House, *texts: str, source: Source = "harvest", batches: 
         house.runner.ring(NAME)
         return await updates_ended(house) == before + batches
 
-    await until(over)
+    await until_so(over)
 
 
 async def over(house: House) -> None:
@@ -99,7 +98,7 @@ async def over(house: House) -> None:
         house.runner.ring(NAME)
         return await updates_ended(house) == 1
 
-    await until(is_over)
+    await until_so(is_over)
 
 
 async def updates_ended(house: House) -> int:
@@ -116,4 +115,4 @@ async def waits(house: House, number: int = 1) -> None:
         query = "SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting' AND not_before IS NOT NULL"
         return len(await house.rows(query, NAME)) == number
 
-    await until(put_off)
+    await until_so(put_off)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.world.bot import Bot
-from tests.world.clock import HeldClock
-from tests.world.delegating import until
+from tests.world.clock import HeldClock, until_so
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.user import MatrixUser, Message
@@ -70,7 +69,7 @@ async def harvested(house: House, times: int = 1) -> None:
         rows = await house.rows("SELECT 1 FROM jobs WHERE name = 'harvest' AND state = 'done'")
         return len(rows) >= times
 
-    await until(done)
+    await until_so(done)
 
 
 async def harvested_facts(house: House) -> list[dict[str, Any]]:

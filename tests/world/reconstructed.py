@@ -1,13 +1,12 @@
 """A chat whose new memories a scripted model brings together with older ones."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.world.clock import WITHIN, HeldClock
+from tests.world.clock import HeldClock, until_so
 from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.request_rules import is_for_reconstruction
@@ -26,13 +25,6 @@ VEGETARIAN, SINCE = "Ann is a vegetarian", "Ann is a vegetarian since 2020"
 
 def reconstruction(*memories: str, coverage: str = "complete") -> Text:
     return Text(json.dumps({"memories": memories, "coverage": coverage}))
-
-
-async def soon(true: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what a job does; it tells nobody."""
-    async with asyncio.timeout(WITHIN):
-        while not await true():  # noqa: ASYNC110  nobody tells us
-            await asyncio.sleep(0.005)
 
 
 @dataclass
@@ -70,7 +62,7 @@ class Chat:
         self.answers, self.asked = [*answers], []
         await self.clock.move(QUIET)
         self.house.runner.ring(KIND)
-        await soon(self.at_rest)
+        await until_so(self.at_rest)
 
     async def at_rest(self) -> bool:
         states = await self.states()
@@ -111,7 +103,7 @@ class Chat:
             return len(await self.house.rows(query, CORE)) == n
 
         self.house.runner.ring(CORE)
-        await soon(done)
+        await until_so(done)
         assert len(self.model.aside) == n
 
     async def is_worked(self) -> bool:

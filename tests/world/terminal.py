@@ -97,8 +97,7 @@ def house_at(terminal: Terminal, model: ModelServer, *gates: Gate, **more: Any) 
 
 async def tell_at(house: House, *messages: str) -> None:
     """Say these one after the other."""
-    for message in messages:
-        await house.say(message, room=ROOM, sender=YOU)
+    await house.say(*messages, room=ROOM, sender=YOU)
 
 
 def exported(terminal: Terminal, *words: str) -> list[Json]:
