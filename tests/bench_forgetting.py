@@ -17,7 +17,7 @@ import unicodedata
 from itertools import product
 from pathlib import Path
 
-from tests.world.house import SCOPE, House, open_house
+from tests.world.house import SCOPE, House, house_at_work, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from wintermute.forgetting.forgetting import forget
@@ -126,7 +126,7 @@ async def _redaction(full: Path, secret: str, model: ModelServer) -> str:
     for number in range(ROUNDS):
         folder = full.parent / str(number)
         shutil.copytree(full, folder)
-        async with open_house(folder, model.url) as house, house.working():
+        async with house_at_work(folder, model.url) as house:
             gone = f"${SECRETS.index(secret)}"
             idle = [await _answer(house) for _ in range(IDLE)]
             began = time.monotonic()

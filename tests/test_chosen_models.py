@@ -10,7 +10,7 @@ import pytest
 from tests.world.asking import gone
 from tests.world.clock import HeldClock
 from tests.world.delegating import behave, call
-from tests.world.house import PROMPTS, open_house
+from tests.world.house import PROMPTS, house_at_work, open_house
 from tests.world.model import ContextTooLarge, Empty, Fail, ModelServer, Step, Text
 from tests.world.trouble import seconds_pass
 from tests.world.web import CHAT, chat_texts, post_message, web_served
@@ -44,7 +44,7 @@ async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_rese
         llm = models(usual=model.url, cloud=small, tiny=tiny)
         opened: dict[str, Any] = {"llm": llm, "prompts": PROMPTS}
         group: dict[str, Any] = {"room": GROUP, "scope": f"room:{GROUP}", "direct": False}
-        async with open_house(tmp_path, None, **opened) as house, house.working():
+        async with house_at_work(tmp_path, None, **opened) as house:
             assert await house.ask("hello") == "echo: hello"
             assert (await house.ask("/model")).splitlines() == [
                 *("This conversation asks the usual models: `usual`.", ""),
@@ -66,7 +66,7 @@ async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_rese
                 )
             assert "usual models: `usual`." in await house.ask("/model", origin="other", **group)
             assert "asks `cloud` alone" in await house.ask("/model cloud", **group)
-        async with open_house(tmp_path, None, **opened) as house, house.working():
+        async with house_at_work(tmp_path, None, **opened) as house:
             listed = await house.ask("/model")
             assert listed.startswith("This conversation asks `cloud` alone. `/model reset` goes")
             assert await house.ask("and now?") == "clever"
@@ -75,7 +75,7 @@ async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_rese
             assert await house.ask("still?") == "clever"
             assert "the usual models again: `usual`." in await house.ask("/model reset")
             assert await house.ask("now?") == "echo: now?"
-        async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
             assert "`cloud` (no longer configured) alone" in await house.ask("/model", **group)
             for line in ("hello", "again"):
                 await house.say(line, **group)
@@ -102,7 +102,7 @@ async def test_nobody_answers_for_a_chosen_model_and_its_failure_names_the_way_b
     """X-048: at once where waiting is of no use; the state of the usual models stays theirs."""
     async with ModelServer(default=lambda _: step, rules=False) as cloud:
         llm = models(usual=model.url, cloud=cloud.url)
-        async with open_house(tmp_path, None, llm=llm) as house, house.working():
+        async with house_at_work(tmp_path, None, llm=llm) as house:
             await house.ask("/model cloud")
             assert (await house.ask("hello")).endswith(RESET)
             assert (await house.health.part("model")) is None

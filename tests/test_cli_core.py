@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import PROMPTS, open_house
+from tests.world.house import PROMPTS, house_at_work, open_house
 from tests.world.model import ModelServer
 from tests.world.terminal import Terminal
 from tests.world.warm import Ended
@@ -160,7 +160,7 @@ async def test_a_page_that_cannot_be_used_is_out_of_the_prompt_with_one_warning(
     """M-053, F-031: what it last held stays in use, and a status names it."""
     core = tmp_path / "core.md"
     core.write_text(PAGE)
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await house.say("one")
         core.write_bytes(content)
         for text in ("two", "three"):
@@ -221,7 +221,7 @@ async def test_what_was_not_done_alone_is_shown_until_it_is_out_of_date(
 async def test_the_chat_shows_the_page_of_its_scope(tmp_path: Path, model: ModelServer) -> None:
     """M-010: a room's is the room's."""
     (tmp_path / "core.md").write_text(PAGE.replace("calm", "*calm*"))
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await house.incoming("/memory core")
         await house.say("/memory core", room="!club:test", scope="room:!club:test")
         (said,) = await house.spoken()

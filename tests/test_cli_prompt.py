@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.world.house import open_house
+from tests.world.house import house_at_work
 from tests.world.model import ModelServer
 from tests.world.terminal import YOU, Terminal, tell_at, with_prompts
 from wintermute.messages import Json
@@ -51,10 +51,7 @@ async def test_later_it_is_what_was_told_and_what_is_new(
     memories = terminal.data / "MEMORIES.txt"
     memories.write_text("Ann likes tea.\n")
     prompts = terminal.data / "prompts"
-    async with (
-        open_house(terminal.data, model.url, prompts=prompts, owner=YOU) as house,
-        house.working(),
-    ):
+    async with house_at_work(terminal.data, model.url, prompts=prompts, owner=YOU) as house:
         await tell_at(house, "hello")
         memories.write_text("Ann likes tea.\nAnn is 40.\n")
         shown = terminal.json("prompt", "--room", ROOM)
@@ -73,10 +70,7 @@ async def test_what_would_be_cut_to_fit_the_window_is_said_part_by_part(
     """L-036, F-023: by the window of the first backend."""
     prompts, config = terminal.data / "prompts", terminal.folder / "config.yaml"
     assert terminal.json("prompt")["cut"] == []
-    async with (
-        open_house(terminal.data, model.url, prompts=prompts, owner=YOU) as house,
-        house.working(),
-    ):
+    async with house_at_work(terminal.data, model.url, prompts=prompts, owner=YOU) as house:
         for n in range(4):
             await tell_at(house, f"{n} " + "word " * 1200)
         whole = config.read_text()

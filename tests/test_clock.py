@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import NOON, WITHIN, FakeClock, HeldClock
-from tests.world.house import House, open_house
+from tests.world.house import House, house_at_work, open_house
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.promised import DAILY, MORNING, after, now, occurrences, promise, talk
 from tests.world.schema import open_migrated
@@ -326,7 +326,7 @@ async def test_what_waits_for_the_model_waits_no_longer_because_of_a_clock(
     """F-015: nor does what was said after it; it is told once that the model is away (L-034)."""
     clock = HeldClock()
     model.script(Fail(500), Fail(500), Text("back"), Text("behind"))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         clock.ahead = span

@@ -11,7 +11,7 @@ import pytest
 from tests.tiers import tiered
 from tests.world.clock import FakeClock, HeldClock, promptly, until_so
 from tests.world.embedder import child
-from tests.world.house import ANN, PROMPTS, SCOPE, House, open_house
+from tests.world.house import ANN, PROMPTS, SCOPE, House, house_at_work, open_house
 from tests.world.missing import NO_QDRANT
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.ranked import context_block, remember_fact
@@ -51,12 +51,9 @@ async def house_with(
     folder: Path, model: ModelServer, embedder: Embedder
 ) -> AsyncIterator[tuple[House, HeldClock]]:
     clock = HeldClock()
-    async with (
-        open_house(
-            folder, model.url, prompts=PROMPTS, clock=clock, memory=BY_MEANING, embedder=embedder
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        folder, model.url, prompts=PROMPTS, clock=clock, memory=BY_MEANING, embedder=embedder
+    ) as house:
         needs_sqlite_vec(house.database)
         yield house, clock
 
@@ -190,12 +187,9 @@ async def test_while_qdrant_is_away_words_find_and_it_gets_all_when_it_is_back(
     async def at(where: str) -> AsyncIterator[tuple[House, HeldClock]]:
         clock, memory = HeldClock(), Memory(backend="qdrant", qdrant=Qdrant(url=where))
         well = child("well", tmp_path)
-        async with (
-            open_house(
-                tmp_path, model.url, prompts=PROMPTS, clock=clock, memory=memory, embedder=well
-            ) as house,
-            house.working(),
-        ):
+        async with house_at_work(
+            tmp_path, model.url, prompts=PROMPTS, clock=clock, memory=memory, embedder=well
+        ) as house:
             yield house, clock
 
     server = str(tmp_path / "server")

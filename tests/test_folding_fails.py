@@ -20,7 +20,7 @@ from tests.world.folding import (
     folds,
     tokens_of,
 )
-from tests.world.house import WARDS, Gate, open_house
+from tests.world.house import WARDS, Gate, house_at_work
 from tests.world.model import (
     Calls,
     ContextTooLarge,
@@ -64,7 +64,7 @@ async def test_a_useless_summary_changes_nothing_and_everybody_is_answered(
 ) -> None:
     """L-042, L-036: nothing is stored, nothing said; each cast tries once and is then cut."""
     talk = Summariser(model, lambda _: answer)
-    async with open_house(tmp_path, model.url, **WINDOW) as house, house.working():
+    async with house_at_work(tmp_path, model.url, **WINDOW) as house:
         await house.say_at_once(*(f"m{n} {WORDS}" for n in range(14)))
         assert await house.spoken() == [f"noted m{n}" for n in range(14)]
         assert await folds(house) == []
@@ -94,7 +94,7 @@ async def test_a_failing_summary_is_asked_for_once_in_a_cast(
     asked: list[Seen] = []
     model.keyed(choose)
     gates = [Gate(act=big)]
-    async with open_house(tmp_path, model.url, gates=gates, **WINDOW) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=gates, **WINDOW) as house:
         await house.incoming("go on")
         assert "max_turns" in (await house.said(1))[0]
     assert len(model.requests) == 31
@@ -110,7 +110,7 @@ async def test_a_refused_summary_is_asked_for_again_once_as_much_is_new(
     asked_at: list[int] = []
     for day in range(4):
         talk = Summariser(model, lambda _: Text("-", usage=None))
-        async with open_house(tmp_path, model.url, context=context) as house, house.working():
+        async with house_at_work(tmp_path, model.url, context=context) as house:
             for n in range(5):
                 before = len(talk.summaries)
                 await house.say_at_once(f"m{day * 5 + n} {WORDS}")
@@ -121,7 +121,7 @@ async def test_a_refused_summary_is_asked_for_again_once_as_much_is_new(
     assert len(refused) == 3
     talk = Summariser(model)
     model.allow("fold")
-    async with open_house(tmp_path, model.url, context=context) as house, house.working():
+    async with house_at_work(tmp_path, model.url, context=context) as house:
         await house.say_at_once("/compact", "after it", *(f"n{n} {WORDS}" for n in range(4)))
         assert len(await folds(house)) == 2
 
@@ -143,7 +143,7 @@ async def test_what_is_too_long_for_the_summariser_is_folded_in_chunks(
     """L-043: each question fits its own window, and each turn is read once, in order."""
     talk = Summariser(model)
     llm = two_windows(model.url, WINDOW)
-    async with open_house(tmp_path, None, llm=llm, context=FEW) as house, house.working():
+    async with house_at_work(tmp_path, None, llm=llm, context=FEW) as house:
         await house.say_at_once(*(f"m{n} {WORDS}" for n in range(30)), "/compact", "last")
         stored = await folds(house)
         said = await house.spoken()
@@ -171,10 +171,7 @@ async def test_chunks_may_end_in_the_middle_of_a_cast(tmp_path: Path, model: Mod
     summaries: list[str] = []
     model.keyed(choose)
     llm = two_windows(model.url, WINDOW)
-    async with (
-        open_house(tmp_path, None, llm=llm, gates=[Gate()], context=FEW) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, None, llm=llm, gates=[Gate()], context=FEW) as house:
         await house.say_at_once("look", "next", "/compact")
         assert [row["turns"] for row in await folds(house)][-1] == looks + 1
     read = [name for asked in summaries for name in re.findall(r"\[result\]\n(look\d+)", asked)]
@@ -189,7 +186,7 @@ async def test_one_message_larger_than_the_window_still_gets_an_answer(
 ) -> None:
     """L-043: it is shown shortened, and later folded shortened."""
     talk = Summariser(model)
-    async with open_house(tmp_path, model.url, context=FEW, **WINDOW) as house, house.working():
+    async with house_at_work(tmp_path, model.url, context=FEW, **WINDOW) as house:
         await house.say_at_once("huge " * 20_000, "next", "and", "/compact", "last")
         first, *others = (await house.spoken())[:3]
         assert first.startswith("noted huge\n\n*I could read only")
@@ -217,7 +214,7 @@ async def test_a_window_that_is_smaller_than_configured_is_found_out(
         return Text("summary 1 of it all" if summary else "noted", usage=None)
 
     model.keyed(choose)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
         await house.say_at_once(*(f"m{n} {WORDS}" for n in range(25)))
         assert await house.spoken() == ["noted"] * 25
         assert await folds(house)
@@ -245,7 +242,7 @@ async def test_a_history_is_folded_though_the_summarisers_window_is_not_as_told(
         return ContextTooLarge() if sizes[-1] > 8_000 else Text("summary 1 of it all", usage=None)
 
     model.keyed(choose)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
         await house.say_at_once(*(f"m{n} {WORDS}" for n in range(25)), "/compact")
         assert (await house.spoken())[-1].startswith("Summed up:")
         assert (await folds(house))[-1]["turns"] == 24
@@ -258,7 +255,7 @@ async def test_a_summariser_that_takes_nothing_is_not_asked_for_ever(
 ) -> None:
     """L-036: nor with the same question twice."""
     model.keyed(lambda seen: ContextTooLarge() if is_for_summary(seen.body) else None)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
         await house.say_at_once(*(f"m{n} {WORDS}" for n in range(25)), "/compact")
         assert "I changed nothing" in (await house.spoken())[-1]
     asked = [json.dumps(seen.messages) for seen in model.requests if is_for_summary(seen.body)]
@@ -276,10 +273,7 @@ async def test_a_summariser_that_is_away_is_nobodys_business(
     llm = two_windows(model.url, WINDOW | {"price": price}, budget=BudgetSettings(usd_per_day=1.0))
     wards = Wards(**{**WARDS.record(), "max_seconds": 2 if how == "hangs" else 60})
     context = Context(fold_at=0.1, keep_recent=2)
-    async with (
-        open_house(tmp_path, None, llm=llm, wards=wards, context=context) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, None, llm=llm, wards=wards, context=context) as house:
         await house.say_at_once(*(f"m{n} {WORDS}{WORDS}" for n in range(9)))
         assert await house.spoken() == [f"noted m{n}" for n in range(9)]
         assert await folds(house) == []
@@ -297,7 +291,7 @@ async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
     go_on = asyncio.Event()
     late = Slow(go_on, Text("summary 2 of it all", usage=None))
     talk = Summariser(model, lambda n: late if n == 2 else Text("summary 1 of it all", usage=None))
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
         await house.say_at_once("a long story", "b long story", "/compact")
         event = await house.incoming("c long story")
         await house.say_at_once("d long story")
@@ -321,10 +315,9 @@ async def test_instructions_larger_than_the_window_cost_no_summaries(
     """L-042: folding cannot make room there, and is not tried for every message."""
     model.allow("cutting")
     talk = Summariser(model)
-    async with (
-        open_house(tmp_path, model.url, prompt=lambda: "Be kind. " * 2000, **WINDOW) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, prompt=lambda: "Be kind. " * 2000, **WINDOW
+    ) as house:
         await house.say_at_once(*(f"m{n}" for n in range(16)))
         assert await house.spoken() == [f"noted m{n}" for n in range(16)]
     assert talk.summaries == []
@@ -340,10 +333,7 @@ async def test_a_window_that_a_fold_cannot_empty_is_cut_with_a_mark(
     room = window - window // 4
     prompt = "Be kind. " * (room * 85 // 300)  # more than the share that triggers
     backend: Json = {"context_tokens": window, "max_output_tokens": window // 4}
-    async with (
-        open_house(tmp_path, model.url, prompt=lambda: prompt, **backend) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompt=lambda: prompt, **backend) as house:
         await house.say_at_once(*(f"m{n} {'word ' * 60}" for n in range(16)))
         assert await house.spoken() == [f"noted m{n}" for n in range(16)]
     assert talk.summaries == []
@@ -370,7 +360,7 @@ async def test_long_results_are_folded_where_that_is_enough_and_not_cut(
 
     backend: Json = {"context_tokens": 12_000, "max_output_tokens": 1_000}
     gates = [Gate(act=look)]
-    async with open_house(tmp_path, model.url, gates=gates, **backend) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=gates, **backend) as house:
         await house.say_at_once("How is the sea?")
         assert await house.spoken() == ["It is blue."]
         assert len(await house.rows("SELECT 1 FROM folds")) == 1
@@ -379,7 +369,7 @@ async def test_long_results_are_folded_where_that_is_enough_and_not_cut(
 
 async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> None:
     """L-005, L-044."""
-    async with open_house(tmp_path, None) as house, house.working():
+    async with house_at_work(tmp_path, None) as house:
         await house.say_at_once("/compact")
         assert "llm.roles.base" in (await house.spoken())[0]
 
@@ -387,7 +377,7 @@ async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> 
 async def test_stop_ends_a_running_compact(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-044: one word, nothing stored, and the room goes on."""
     Summariser(model, lambda _: Hang())
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
         await house.say_at_once("a long story", "b long story")
         await house.incoming("/compact")
         await model.request_arrived(3)
@@ -403,10 +393,7 @@ async def test_an_outage_pushes_nothing_out_of_view(tmp_path: Path, model: Model
     """L-034, L-041: the attempts at a message show nothing, so they do not count as messages."""
     model.script(Text("one"), Text("two"), *[Fail(500)] * 12, Text("three"))
     context = Context(keep_recent=4)
-    async with (
-        open_house(tmp_path, model.url, clock=FakeClock(), context=context) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=FakeClock(), context=context) as house:
         await house.say_at_once("a long story", "b long story", "c long story")
         model.script(Text("summary 1 of it all"), Text("four"))
         await house.say_at_once("/compact", "d")
@@ -427,12 +414,9 @@ async def test_a_full_window_is_cut_at_most_once_after_a_summary_of_no_use(
         model, lambda _: Text(next(summaries, "They spoke of the garden."), usage=None)
     )
     context = Context(keep_recent=4, fold_at=0.95)
-    async with (
-        open_house(
-            tmp_path, model.url, context=context, context_tokens=5000, max_output_tokens=500
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, context=context, context_tokens=5000, max_output_tokens=500
+    ) as house:
         await house.say_at_once(*(f"m{n} {WORDS * 3}" for n in range(10)))
     cut = [seen for seen in talk.chats if "left out to fit" in str(seen.body["messages"])]
     assert len(cut) <= 1
@@ -445,10 +429,7 @@ async def test_a_message_that_was_read_in_part_is_answered_with_how_much_of_it(
     """L-043: the answer sounds as if all of it had been read."""
     model.allow("fold", "cutting", perhaps=True)
     model.script(Text("Here is a summary."))
-    async with (
-        open_house(tmp_path, model.url, context_tokens=2_000) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, context_tokens=2_000) as house:
         await house.incoming("Sum this up: " + "many ships on the sea. " * 800)
         said = (await house.said(1))[0]
         shown = re.fullmatch(

@@ -14,7 +14,7 @@ from tests.world.files import files_with, texts_below
 from tests.world.folding import FEW
 from tests.world.forgetting import IN_CLUB, edit_of, forgotten, furnish, import_lines, said_by
 from tests.world.harvested import RANKED
-from tests.world.house import PROMPTS, ROOM, SCOPE, House, open_house
+from tests.world.house import PROMPTS, ROOM, SCOPE, House, house_at_work, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.remembering import worded
 from wintermute.commands.forgetting import (
@@ -147,7 +147,7 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-084: harvested or not; an answer of ours alone; `/forget` alone says how it is used."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Text(f"Perhaps a {WORD}?"))
         await house.say("Which bird shall I buy?")
         assert "- 1 answer of mine with these words" in await answer_of(house, f"/forget {WORD}")
@@ -168,7 +168,7 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
 @pytest.mark.breaks("edit", "forgetting", perhaps=True)
 async def test_a_message_counts_in_each_of_its_wordings(tmp_path: Path, model: ModelServer) -> None:
     """M-084: an edit that was noted and not answered; blanks and capitals in the yes do no harm."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         first, _ = await house.say("I have a dog", "hello")
         assert not await worded(house, edit_of(first, f"I have a {WORD}", house))
         assert "- 1 message of yours" in await answer_of(house, f"/forget {WORD}")
@@ -182,7 +182,7 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-084, M-010: what Ann said here in private before is neither shown nor touched."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Text(f"A {WORD}, in private"), Text("echo"))
         await house.say(f"Mine is a {WORD}, in private", room="!club:test")
         await house.say(f"We keep a {WORD}", **IN_CLUB, **BEN)
@@ -214,7 +214,7 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-084: neither a bare yes will do, nor another number, nor one after something was said."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await import_lines(
             house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)]
         )
@@ -240,7 +240,7 @@ async def test_a_yes_counts_only_for_a_list_that_was_seen_before_it_was_sent(
 ) -> None:
     """U-015: not said in advance, and not after something else: then the command is named."""
     clock = FakeClock()
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.say(f"Mine is a {WORD}", f"/forget {WORD}", "/forget yes")
         assert (await house.spoken())[-1] == TOO_EARLY.format(WORD)  # of a list that still waits
         await answer_of(house, f"/forget {WORD}")

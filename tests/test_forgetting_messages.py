@@ -11,7 +11,7 @@ from tests.world.core_pages import at_work, batch, keep, quarter, waits, wish
 from tests.world.files import files_with
 from tests.world.forgetting import deliver, forgotten, import_lines, learn, wrote
 from tests.world.harvested import Picker, harvested, is_harvest, talking
-from tests.world.house import PROMPTS, SCOPE, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, house_at_work, open_house
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.redacted import take_back
 from tests.world.request_rules import is_for_core, is_for_reconstruction
@@ -30,10 +30,7 @@ async def test_a_message_answered_long_ago_leaves_no_trace(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030, L-048: facts, answers, prompts, core, recordings; what has nothing to do with it stays."""
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
         page = f"# USER\n- Has a {WORD} bird\n- The bird is a {WORD}\n- Likes tea\n"
         await wrote(house, page, f"Has a {WORD} bird")
         gone = await learn(house, model, SAID, f"The bird is a {WORD}")
@@ -61,7 +58,7 @@ async def test_a_message_answered_long_ago_leaves_no_trace(
 async def test_what_another_message_says_as_well_stays(tmp_path: Path, model: ModelServer) -> None:
     """M-030: it has other evidence, and is not known from the deleted message any more."""
     fact = f"The bird is a {WORD}"
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         gone = await learn(house, model, SAID, fact)
         other = await learn(house, model, f"As I said, the bird is a {WORD}", fact)
         assert [f.origins for f in await house.stores.facts.live(SCOPE)] == [(gone, other)]
@@ -76,7 +73,7 @@ async def test_a_merged_memory_is_made_anew_from_what_is_left(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: what was merged with it is there again, and queued."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         gone = await learn(house, model, SAID, f"The bird is a {WORD}")
         await learn(house, model, "The bird sings at night", "The bird sings at night")
         old = await house.stores.facts.live(SCOPE)
@@ -172,7 +169,7 @@ async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """X-034: neither by an id nor by confirming what the owner was shown."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await learn(house, model, SAID, f"The bird is a {WORD}")
         [fact] = await house.stores.facts.live(SCOPE)
         await house.incoming(f"/forget {WORD}")
@@ -226,10 +223,7 @@ async def test_what_cannot_be_erased_yet_is_looked_for_ever_less_often(
         row = await house.one("SELECT not_before FROM jobs WHERE name = 'forget'")
         return (datetime.fromisoformat(row["not_before"]) - clock.now()).total_seconds()
 
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, clock=clock) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, clock=clock) as house:
         await learn(house, model, SAID, f"The bird is a {WORD}")
         [fact] = await house.stores.facts.live(SCOPE)
         await house.say("/memory", f"/forget {fact.id}")  # both answers are not sent yet
@@ -392,7 +386,7 @@ async def test_what_shares_only_common_words_with_it_stays(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: a word counts that people said there in no other message, and that no other memory has."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Text("The garden is lovely."))
         await house.incoming("Tell me something")
         await house.said(1)

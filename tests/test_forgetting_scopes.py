@@ -8,7 +8,7 @@ import pytest
 from tests.world.clock import HeldClock
 from tests.world.forgetting import IN_CLUB, deliver, forget_all, forgotten, learn, said_by
 from tests.world.harvested import Picker, harvested, talking
-from tests.world.house import ANN, PROMPTS, ROOM, SCOPE, House, open_house
+from tests.world.house import ANN, PROMPTS, ROOM, SCOPE, House, house_at_work
 from tests.world.model import ModelServer, Text
 from tests.world.redacted import take_back
 from wintermute.changes.change_sets import Reason
@@ -36,7 +36,7 @@ async def test_the_same_words_of_another_person_are_theirs(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-010, M-030: message, answer, record and memory; it cannot be used to erase what others have."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await house.incoming(FACT, **BENS)
         await house.said(1, HIS)
         await house.deliver(HIS)
@@ -55,7 +55,7 @@ async def test_an_answer_that_is_taken_back_was_given_once(
 ) -> None:
     """M-030: what we said to another, or at another time, in the same words is another answer."""
     night = "Good night, sleep well!"
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(*[Text(night)] * 3)
         await house.incoming("night", **BENS)
         await house.said(1, HIS)
@@ -78,7 +78,7 @@ async def test_commands_and_rules_of_others_outlive_a_deleted_message(
     """M-030, T-008: what is said by a command is said, also by the same person."""
     text = "Water the old plants"
     command = f"/remind tomorrow 09:00 {text}"
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         his = house.stores.places.core(f"person:{BEN}")
         his.parent.mkdir(parents=True)
         his.write_text(f"# RULE\n- {text} every day\n")
@@ -150,7 +150,7 @@ async def test_who_asked_is_told_what_still_says_it_and_what_to_do(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: task, skill, file and copy by their names, once, and not a word of what is gone."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await learn(house, model, "Remember the bird", FACT)
         await house.say(f"/remind tomorrow 09:00 {FACT}")
         why = Reason("tool", SCOPE)
@@ -182,7 +182,7 @@ async def test_what_still_says_a_deleted_message_is_told_to_a_person_alone_only(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-010, M-030: the others in a room are not told who deleted what."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         in_club = {"room": ROOM, "scope": IN_CLUB["scope"]}
         for about in (in_club, {}):
             why = Reason("tool", SCOPE)

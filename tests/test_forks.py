@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.world.forks import DONE_BEFORE, branches, edit
-from tests.world.house import Gate, HeldClock, House, open_house
+from tests.world.house import Gate, HeldClock, House, house_at_work, open_house
 from tests.world.model import (
     Calls,
     Fail,
@@ -39,7 +39,7 @@ async def test_an_edit_is_answered_in_a_branch_of_its_own(
     """L-052 to L-054: what came before is in view, the first answer is not, and it stays on record."""
     echo = Gate()
     model.script(Calls((Use("echo", {"say": "seen"}),)), Text("one"), Text("two"), Text("better"))
-    async with open_house(tmp_path, model.url, gates=[echo]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[echo]) as house:
         await house.say_at_once("first")
         [event] = await house.say_at_once("secnd")
         before = await house.rows("SELECT * FROM turns ORDER BY seq")
@@ -74,7 +74,7 @@ async def test_the_first_message_of_a_room_may_be_edited(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-054: nothing is in view before it."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await edit(house, (await house.say_at_once("helo"))[-1], "hello")
         await house.said(2)
         await house.say_at_once("more")
@@ -94,10 +94,7 @@ async def test_what_was_done_for_the_old_text_is_named_to_the_model(
     mail, look, broken = Gate("mail"), Gate("read_file"), Gate("broken", fail)
     uses = [Use("mail", {"say": f"to Bob <event> {'x' * 2000}"}), Use("read_file", {"say": "a"})]
     model.script(Calls((*uses, Use("broken"))), Text("sent"))
-    async with (
-        open_house(tmp_path, model.url, gates=[mail, look, broken]) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[mail, look, broken]) as house:
         [event] = await house.say_at_once("mail Bob")
         await edit(house, event, "mail Bib")
         await house.said(2)
@@ -119,7 +116,7 @@ async def test_an_edit_while_the_old_text_is_answered_takes_its_place(
 ) -> None:
     """L-054: within the same second; there is one answer, and the old cast has its end."""
     model.keyed(lambda seen: Hang() if seen.last_user == "old" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         event = await house.incoming("old")
         await model.request_arrived(1)
         await edit(house, event, "newer")
@@ -153,7 +150,7 @@ async def test_an_edit_that_came_while_we_were_down_is_all_that_is_answered(
     """L-051, L-054: the cast that the kill interrupted does not go on."""
     mail = Gate("mail", durable=False)
     model.script(Calls((Use("mail", {"say": "x"}),)), Hang())
-    async with open_house(tmp_path, model.url, gates=[mail]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[mail]) as house:
         event = await house.incoming("old")
         await model.request_arrived(2)
     async with open_house(tmp_path, model.url, gates=[mail]) as house:
@@ -179,10 +176,7 @@ async def test_what_began_and_has_no_result_is_named_too(
 
     never = asyncio.Event()
     model.script(Calls((Use("mail", {"say": "x"}),)))
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate("mail", hang)]) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[Gate("mail", hang)]) as house:
         event = await house.incoming("old")
         (said,) = await house.said(1)
     assert f'{DONE_BEFORE}mail {{"say": "x"}}' in said
@@ -200,7 +194,7 @@ async def test_a_reminder_after_the_message_is_left_behind_with_it(
             else None
         )
     )
-    async with open_house(tmp_path, model.url, gates=[note]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[note]) as house:
         [event] = await house.say_at_once("old")
         await house.say("remind", kind="event", origin="timer")
         await edit(house, event, "new")
@@ -214,7 +208,7 @@ async def test_a_reminder_after_the_message_is_left_behind_with_it(
 async def test_stop_ends_an_edit_as_any_message(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-054: the branch stays, and the next message goes on in it."""
     model.keyed(lambda seen: Hang() if seen.last_user == "new" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.say_at_once("first")
         [event] = await house.say_at_once("old")
         await edit(house, event, "new")
@@ -246,7 +240,7 @@ async def test_a_summary_of_what_both_share_is_used_and_one_of_the_rest_is_not(
     summaries: list[Any] = []
     model.keyed(choose)
     context = Context(keep_recent=1)
-    async with open_house(tmp_path, model.url, context=context) as house, house.working():
+    async with house_at_work(tmp_path, model.url, context=context) as house:
         await house.say_at_once("a long story a", "a long story b", "/compact")
         [event] = await house.say_at_once("a long story c")
         summaries.append(1)
@@ -269,7 +263,7 @@ async def test_a_fork_shows_a_cast_up_to_the_turn_it_came_from(
     """L-052, L-053: in the middle of a cast, with its results from the record."""
     echo = Gate()
     model.script(Calls((Use("echo", {"say": "a"}),)), Calls((Use("echo", {"say": "b"}),)))
-    async with open_house(tmp_path, model.url, gates=[echo]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[echo]) as house:
         await house.say_at_once("go")
         (branch,) = await house.rows("SELECT id, conversation_id FROM branches")
         turns = await house.rows("SELECT id FROM turns ORDER BY seq")
@@ -301,7 +295,7 @@ async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_bef
     """L-054, M-010: effects of another scope stay there, arguments and all."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "private words"}),)), Text("sent"))
-    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[mail], clock=clock) as house:
         [event] = await house.say_at_once("old")
         gone = away_for(model, "new")
         await edit(house, event, "new")
@@ -324,7 +318,7 @@ async def test_new_keeps_its_place_behind_an_edit_that_waits(
     """F-035, L-054: the edit is answered where it was said, and what follows begins afresh."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "x"}),)), Text("sent"))
-    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[mail], clock=clock) as house:
         [event] = await house.say_at_once("old")
         gone = away_for(model, "new")
         await edit(house, event, "new")
@@ -347,7 +341,7 @@ async def test_an_edit_that_finds_the_model_away_forks_once(
     """L-034, L-054: it goes on where it began, with what was done for it in view."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "old one"}),)), Text("sent"))
-    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[mail], clock=clock) as house:
         [event] = await house.say_at_once("old")
         model.script(Calls((Use("mail", {"say": "new one"}),)), Fail(500), Fail(500))
         await edit(house, event, "new")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.groups import begin_group, group_line
-from tests.world.house import House, open_house
+from tests.world.house import House, house_at_work, open_house
 from tests.world.model import ModelServer, Text
 from tests.world.redacted import EVE, GROUP_SCOPE, PASSWORD_WORD, is_told, take_back
 from wintermute.night.expiry import LINES_KEPT, Expiry
@@ -34,7 +34,7 @@ async def test_lines_that_are_background_of_nothing_any_more_go_after_seven_days
 ) -> None:
     """F-030: those before an answer, and behind the newest twenty; what was answered stays whole."""
     clock = FakeClock()
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await begin_group(house, clock)
         first = await group_line(house, "before")
         await house.incoming("ann asks", scope=GROUP_SCOPE)
@@ -64,7 +64,7 @@ async def test_a_new_beginning_leaves_the_lines_before_it_to_nothing(
 ) -> None:
     """F-030: each group has its own newest lines."""
     clock = FakeClock()
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await begin_group(house, clock, "!other:test")
         await begin_group(house, clock)
         await group_line(house, "other room", room="!other:test")
@@ -109,7 +109,7 @@ async def test_a_line_whose_text_is_gone_can_still_be_taken_back(
     """F-027, F-030: which of its sender's lines it was is not known, so all of them go there."""
     clock = FakeClock()
     model.script(Text("one"), Text("two"))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await begin_group(house, clock)
         gone = await group_line(house, f"{PASSWORD_WORD}\nand more")
         await group_line(house, "fine")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.delegating import results
-from tests.world.house import ROOM, WARDS, Gate, open_house
+from tests.world.house import ROOM, WARDS, Gate, house_at_work, open_house
 from tests.world.model import Calls, Hang, ModelServer, Slow, Text, Use
 from tests.world.resumed import answered_once, began, casting, completed, reply, took_turn
 from wintermute.conversation.toolbox import Caller
@@ -141,10 +141,10 @@ async def test_an_answered_message_is_not_answered_again(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-051, L-073: nor when its event is delivered once more."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go", event_id="$1")
         await house.said(1)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go", event_id="$1")
         await house.incoming("next")
         assert await house.said(2) == ["echo: go", "echo: next"]
@@ -164,12 +164,12 @@ async def test_a_shutdown_leaves_the_cast_for_the_next_start(
 
     model.script(Calls((Use("mail", {"say": "x"}),)), Text("hello again"))
     hanging = Gate("mail", hang, durable=False)
-    async with open_house(tmp_path, model.url, gates=[hanging]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[hanging]) as house:
         await house.incoming("go")
         await house.incoming("next")
         await begun.wait()
     gate = Gate("mail", durable=False)
-    async with open_house(tmp_path, model.url, gates=[gate]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[gate]) as house:
         assert await house.said(2) == ["hello again", "echo: next"]
     assert gate.taken == []
     assert results(model.requests[-1]) == ["error: interrupted: outcome unknown"]
@@ -180,10 +180,10 @@ async def test_a_shutdown_while_the_model_thinks_asks_again(
 ) -> None:
     """L-051: with the same request."""
     model.script(Hang())
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go")
         await model.request_arrived(1)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         assert await house.said(1) == ["echo: go"]
         assert len(await house.rows("SELECT 1 FROM casts")) == 1
     assert model.requests[0].body == model.requests[1].body
@@ -211,7 +211,7 @@ async def test_what_was_stopped_before_it_began_stays_so(
     """L-023, L-051: it waited for four others of its person when it was stopped, then the kill."""
     go_on = asyncio.Event()
     model.keyed(lambda s: Slow(go_on, Text("done")) if s.last_user == "wait" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         for n in range(4):
             await house.incoming("wait", room=f"!room{n}:test")
         await model.request_arrived(4)
@@ -224,7 +224,7 @@ async def test_what_was_stopped_before_it_began_stays_so(
         await house.incoming("/stop")
         assert await house.said(1) == ["Stopped."]
     go_on.set()
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.settled()
         assert await house.spoken() == ["Stopped."]
     assert "delete it all" not in [request.last_user for request in model.requests]
@@ -243,10 +243,9 @@ async def test_what_was_stopped_at_work_stays_so(tmp_path: Path, model: ModelSer
             await asyncio.Event().wait()
 
     model.script(Calls((Use("mail", {"say": "x"}),), "so far"))
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate("mail", slow, durable=False)]) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, gates=[Gate("mail", slow, durable=False)]
+    ) as house:
         await house.incoming("go")
         await begun.wait()
         await house.incoming("/stop")
@@ -255,7 +254,7 @@ async def test_what_was_stopped_at_work_stays_so(tmp_path: Path, model: ModelSer
         states = await house.rows("SELECT state FROM inbox")
     assert cast == {"state": "truncated", "reason": "stopped", "result": "so far"}
     assert states == [{"state": "answered"}] * 2
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("next")
         assert await house.said(2) == ["Stopped.", "echo: next"]
         assert len(await house.rows("SELECT 1 FROM casts")) == 2

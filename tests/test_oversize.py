@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import ANN, HeldClock, House, open_house
+from tests.world.house import ANN, HeldClock, House, house_at_work, open_house
 from tests.world.model import (
     Calls,
     ContextTooLarge,
@@ -61,10 +61,7 @@ async def test_a_part_is_told_of_one_character_above_its_limit(
     for room, limit in (("!a:test", size), ("!b:test", size - 1)):
         names = {"memories": "memories", "tasks": "tasks", "skills": "skills_total"}
         limits = ComponentSizeLimits(**{names[component]: limit})
-        async with (
-            open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-            house.working(),
-        ):
+        async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
             await house.incoming("hello", room=room)
             await house.said(1, room)
             await house.settled()
@@ -89,10 +86,9 @@ async def test_several_parts_are_told_of_in_order_and_not_again_for_a_day(
     """P-050, P-051: unless one grew by a tenth."""
     clock = HeldClock()
     limits = ComponentSizeLimits(memories=10, tasks=10, skills_total=10)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits, clock=clock) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, prompts=prompts, limits=limits, clock=clock
+    ) as house:
         await _fill(house, 3)
 
         async def after(text: str) -> list[str]:
@@ -116,10 +112,7 @@ async def test_a_part_that_was_shortened_may_be_told_of_anew(
 ) -> None:
     """P-051: the day counts only while it stays too long."""
     limits = ComponentSizeLimits(memories=60)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
         await remember(house, "Ann " + "x" * 100)
         for text in ("one", "two", "three"):
             await house.say(text)
@@ -135,10 +128,7 @@ async def test_only_what_can_be_shortened_here_is_told_of(
 ) -> None:
     """P-048, P-049: skills and global tasks are the owner's, in the owner's own chat."""
     limits = ComponentSizeLimits(skills_total=10, tasks=10)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
         async with house.database.transaction() as tx:
             await house.stores.tasks.add(tx, WHY, "a task for everybody", scope="global")
         await house.incoming("hello", room="!b:test", sender="@bob:test", origin="other")
@@ -154,10 +144,7 @@ async def test_an_event_that_cannot_be_answered_holds_up_nobody(
     """L-072, L-034: it is dropped, without a word."""
     model.keyed(lambda seen: Fail(503) if "component_oversize" in seen.last_user else None)
     limits = ComponentSizeLimits(skills_total=10)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
         await house.say("first")
         await house.say("second")
         assert await house.spoken() == ["echo: first", "echo: second"]
@@ -187,10 +174,7 @@ async def test_the_model_condenses_the_memories_it_was_asked_to(
 
     model.keyed(behave)
     limits = ComponentSizeLimits(memories=40)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
         for text in (
             "Ann drinks tea at 8.",
             "Ann drinks tea at 17, never coffee.",
@@ -231,17 +215,14 @@ async def test_memories_larger_than_the_window_go_in_as_far_as_they_fit(
     """F-023: the newest of them, marked as cut; history and question stay whole."""
     (tmp_path / "MEMORIES.txt").write_text("".join(f"fact {n} is true\n" for n in range(6_000)))
     model.keyed(lambda seen: Text(f"echo: {seen.last_user[:9]}", usage=None))
-    async with (
-        open_house(
-            tmp_path,
-            model.url,
-            prompts=PROMPTS,
-            limits=ANY_SIZE,
-            context=Context(keep_recent=1, fold_at=1.0),
-            **WINDOW,
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path,
+        model.url,
+        prompts=PROMPTS,
+        limits=ANY_SIZE,
+        context=Context(keep_recent=1, fold_at=1.0),
+        **WINDOW,
+    ) as house:
         for number in ("one", "two", "three"):
             await house.incoming(f"question {number}{' word' * 300}")
         assert (await house.said(3)) == ["echo: question "] * 3
@@ -273,10 +254,9 @@ async def test_a_part_that_is_larger_than_the_window_is_named(
     """F-023: with what helps, which `/new` does not; also when only the server knows the window."""
     model.keyed(lambda _: ContextTooLarge())
     window = {} if refuses else WINDOW
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, limits=ANY_SIZE, **window) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, prompts=PROMPTS, limits=ANY_SIZE, **window
+    ) as house:
         if part == "core memory":
             (tmp_path / "core.md").write_text("# USER\n" + "- likes tea very much\n" * 6_000)
         else:
@@ -313,17 +293,11 @@ async def test_a_room_that_no_answer_fits_hears_it_once(tmp_path: Path, model: M
     for window in (12_000, 12_500):
         asked: Json = {**WINDOW, "context_tokens": window, "limits": ANY_SIZE}
         core.write_text(large)
-        async with (
-            open_house(tmp_path, model.url, prompts=PROMPTS, **asked) as house,
-            house.working(),
-        ):
+        async with house_at_work(tmp_path, model.url, prompts=PROMPTS, **asked) as house:
             (said,) = await heard(house, "hello", "hello?", "are you there")
             assert "core memory" in said
             assert "fail" in await state(house)
-        async with (
-            open_house(tmp_path, model.url, prompts=PROMPTS, **asked) as house,
-            house.working(),
-        ):
+        async with house_at_work(tmp_path, model.url, prompts=PROMPTS, **asked) as house:
             assert await heard(house, "after a restart") == []
             core.write_text("# USER\n- likes tea\n")
             assert await heard(house, "and now?") == ["hi"]

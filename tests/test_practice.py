@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.world.asking import TOOL, asking, backend
 from tests.world.clock import FakeClock, HeldClock, until_so
 from tests.world.forks import edit
-from tests.world.house import PROMPTS, House, open_house
+from tests.world.house import PROMPTS, House, house_at_work, open_house
 from wintermute.config.schema import Backend, Memory, MemoryHarvest
 from wintermute.demo.practice import Utterance, answer
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
@@ -387,10 +387,7 @@ async def test_what_it_is_told_is_stored_and_found_again(
     tmp_path: Path, practice: PracticeModel
 ) -> None:
     """L-083: through the loop, the real client and the real tools, in the order of the demo."""
-    async with (
-        open_house(tmp_path, practice.url, prompts=PROMPTS, language="en") as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, practice.url, prompts=PROMPTS, language="en") as house:
         await house.incoming("remember that my sister Anna lives in Lyon")
         greeting, stored = await house.said(2)
         told, known = await talk(house, "my name is Ben", "what do you know about Anna?")
@@ -459,7 +456,7 @@ async def test_a_night_is_asked_for_read_and_taken_back(
 
 async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: PracticeModel) -> None:
     """U-020."""
-    async with open_house(tmp_path, practice.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, practice.url, prompts=PROMPTS) as house:
         added, listed, done, empty, wrong = await talk(
             house,
             "add a task: water the plants",
@@ -498,7 +495,7 @@ async def test_what_it_did_before_an_edit_or_a_command_is_not_taken_for_its_last
     tmp_path: Path, practice: PracticeModel
 ) -> None:
     """U-020, L-054: an edit undoes tasks and tells what stays; `undo` is only for its own last change."""
-    async with open_house(tmp_path, practice.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, practice.url, prompts=PROMPTS) as house:
 
         async def edited(line: str, new: str) -> str:
             n = len(await house.spoken())

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from tests.world.house import PROMPTS, SCOPE, open_house
+from tests.world.house import PROMPTS, SCOPE, house_at_work, open_house
 from tests.world.model import ModelServer
 from tests.world.pages import FilePages
 from wintermute.changes.change_sets import Change, ItemKind, Reason
@@ -113,7 +113,7 @@ async def test_each_tool_has_words_and_a_place(tmp_path: Path, model: ModelServe
 
 async def test_each_command_is_answered(tmp_path: Path, model: ModelServer) -> None:
     """L-081: whatever `/help` names is there."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         for n, name in enumerate(NAMES, 1):
             await house.incoming(name)
             *_, said = await house.said(n)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import ANN, HeldClock, House, open_house
+from tests.world.house import ANN, HeldClock, House, house_at_work
 from tests.world.model import Fail, ModelServer
 from tests.world.promised import BY_BEN, GROUP, IN_GROUP
 from wintermute.commands.tasks import FORMS
@@ -19,7 +19,7 @@ MINE = f"person:{ANN}"
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     """On a Monday, at 14:00 in Berlin."""
-    async with open_house(tmp_path, None, clock=HeldClock()) as house, house.working():
+    async with house_at_work(tmp_path, None, clock=HeldClock()) as house:
         yield house
 
 
@@ -57,7 +57,7 @@ async def test_every_form_that_is_shown_is_read(tmp_path: Path, form: str) -> No
     """T-062."""
     clock = HeldClock()
     clock.advance((datetime(2026, 2, 1, 8, tzinfo=UTC) - clock.now()).total_seconds())
-    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, None, clock=clock) as house:
         assert (await house.ask(f"/remind {form}")).startswith("I'll remind you ")
 
 
@@ -95,7 +95,7 @@ async def test_a_promise_needs_no_model_while_a_message_waits_for_one(
     """T-046, T-062, L-072: it is made, listed and kept."""
     clock = HeldClock()
     model.script(Fail(500))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         assert "14:20, once: tea" in await house.ask("/remind in 20 minutes tea")

@@ -11,7 +11,7 @@ from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.chats import slip_in
 from tests.world.clock import NOON, until
-from tests.world.house import ANN, ROOM, House, open_house
+from tests.world.house import ANN, ROOM, House, house_at_work
 from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.proxy import Answer, Hang, Proxy, Request
@@ -76,7 +76,7 @@ async def last_asked(house: House, model: ModelServer, text: str, **more: Any) -
 
 async def test_what_is_known_here_is_asked_of_nobody(tmp_path: Path, model: ModelServer) -> None:
     """F-026: ours by the record, another's from the inbox, as it reads by now."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         first = await house.incoming("which?", sender=BEN, name="Ben", scope=GROUP, direct=False)
         await house.said(1)
         await house.deliver()
@@ -97,7 +97,7 @@ async def test_what_was_never_believed_or_is_an_event_of_ours_is_not_shown(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """F-026, F-005, X-015: nor is the homeserver asked for what it could not make us believe."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await last_asked(house, model, "hello")
         [row] = await house.rows("SELECT conversation_id FROM inbox")
         refused = Incoming("$refused", ROOM, ANN, "Ann", "owner", "message", "4711", NOON, True)
@@ -124,7 +124,7 @@ async def test_what_was_said_in_private_is_shown_in_private(
     tmp_path: Path, model: ModelServer, sender: str, scope: str, visible: bool
 ) -> None:
     """F-026, F-003: hers and ours, to her alone again, not to who came in or is there instead."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         hers = await house.incoming("I earn 4711")
         await house.said(1)
         await house.deliver()
@@ -142,7 +142,7 @@ async def test_what_the_homeserver_has_is_shown_if_it_was_said_to_those_who_are_
     tmp_path: Path, model: ModelServer
 ) -> None:
     """F-026: what is known of no time before the last change of readers; a line that expired too."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         clock, quotes = house.clock, house.speaker.quotes
         earlier = clock.now()
         quotes["$old"] = replace(SAID, sent_at=earlier)

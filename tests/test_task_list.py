@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.world.house import ANN, ROOM, HeldClock, House, open_house
+from tests.world.house import ANN, ROOM, HeldClock, House, house_at_work
 from tests.world.promised import BY_BEN, GROUP, IN_GROUP, do, now, promise
 from tests.world.promised import promise as task_of
 from wintermute.commands.tasks import HELD, VERBS
@@ -34,7 +34,7 @@ def clock() -> HeldClock:
 
 @pytest.fixture
 async def house(tmp_path: Path, clock: HeldClock) -> AsyncIterator[House]:
-    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, None, clock=clock) as house:
         yield house
 
 
@@ -318,7 +318,7 @@ async def test_what_is_put_off_before_it_is_due_comes_once(
     tmp_path: Path, clock: HeldClock
 ) -> None:
     """T-063, T-035: then alone, also after a restart; of a series one occurrence moves."""
-    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, None, clock=clock) as house:
         for text in ("at 16:28 soup", "at 15:00 tea", "every day at 15:30 water"):
             await house.ask(f"/remind {text}")
         said = "It is not due yet and comes today at 15:30: water"
@@ -327,7 +327,7 @@ async def test_what_is_put_off_before_it_is_due_comes_once(
         for text, at in (("tea", "15:00"), ("water", "15:30")):
             assert await house.ask(f"/tasks tomorrow {text}") == f"Again tomorrow at {at}: {text}"
         assert (await task_lines(house))[:2] == ["**Today**", "- 14:10 soup"]
-    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, None, clock=clock) as house:
         for when in ("04T14:10", "04T15:30", "04T16:28", "05T15:00", "05T15:30", "06T15:30"):
             await said_at(house, clock, f"2026-05-{when}")
         told = [text[2:] for text in await house.spoken() if text.startswith("⏰ ")]

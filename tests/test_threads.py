@@ -12,7 +12,7 @@ from tests.world.chats import down_for_sends, encrypted_or_not, hears, planning,
 from tests.world.clock import until
 from tests.world.drafts import WORDS, GrowingTalk
 from tests.world.forger import Forger
-from tests.world.house import ANN, ROOM, House, open_house, open_thread
+from tests.world.house import ANN, ROOM, House, house_at_work, open_thread
 from tests.world.model import Drip, ModelServer, Slow, Step, Text
 from tests.world.person import Person
 from tests.world.proxy import Proxy, pass_before
@@ -356,7 +356,7 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
     """X-056, F-027: from what is being asked, and from its summary; no thread has a seed."""
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Text("late")) if s.last_user == "think" else None)
-    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+    async with house_at_work(tmp_path, model.url, language="en") as house:
         first = await house.incoming(SECRET)
         await settle(house, "two", event_id="$two")
         thread, asked = await open_thread(house.stores, root="$two"), len(model.requests)
@@ -386,7 +386,7 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
 ) -> None:
     """X-025, X-056, X-004, V-017: its readers are those of its room, whoever asks; other rooms' are not."""
     scope, group = f"person:{ANN}", f"room:{ROOM}"
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("elsewhere", room="!other:test")
         await settle(house, "one", event_id="$one")
         thread = await open_thread(house.stores, root="$one")

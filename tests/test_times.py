@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.world.house import ANN, PROMPTS, HeldClock, open_house
+from tests.world.house import ANN, PROMPTS, HeldClock, house_at_work, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
@@ -287,7 +287,7 @@ async def test_the_answer_says_when_and_how_often_in_words(
     tmp_path: Path, line: str, answer: str
 ) -> None:
     """U-010, U-011, T-062: on a Monday at 14:00; the day in words, no id, no seconds."""
-    async with open_house(tmp_path, None, clock=HeldClock()) as house, house.working():
+    async with house_at_work(tmp_path, None, clock=HeldClock()) as house:
         said = await house.ask(f"/remind {line}")
         assert said.startswith(answer), said
         assert "task_" not in said

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import until_so
-from tests.world.house import PROMPTS, SCOPE, open_house
+from tests.world.house import PROMPTS, SCOPE, house_at_work, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.reconstructed import (
     LYON,
@@ -409,7 +409,7 @@ async def test_in_a_room_what_somebody_else_did_last_is_asked(tmp_path: Path) ->
     """M-091, M-076: one's own is what oneself said, or had remembered."""
     club = {"room": "!club:test", "scope": "room:!club:test"}
     ben = {"sender": "@ben:test", "name": "Ben", "origin": "other"}
-    async with open_house(tmp_path, None, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, None, prompts=PROMPTS) as house:
         for n, (text, who) in enumerate(
             (("/remind tomorrow 09:00 tea", {}), ("/undo", ben), ("/undo", {})), 1
         ):

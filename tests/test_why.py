@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.world.clock import FakeClock, HeldClock
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.house import ANN, PROMPTS, ROOM, House, house_at_work
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Cause, Reason
 from wintermute.config.schema import Context, Memory
@@ -25,10 +25,7 @@ BACKENDS = pytest.mark.parametrize("kept", [Memory(), RANKED], ids=["flat_file",
 @asynccontextmanager
 async def ranked(folder: Path, model: ModelServer, **more: Any) -> AsyncIterator[House]:
     """A house in which only memories that fit are in the prompt."""
-    async with (
-        open_house(folder, model.url, prompts=PROMPTS, memory=RANKED, **more) as house,
-        house.working(),
-    ):
+    async with house_at_work(folder, model.url, prompts=PROMPTS, memory=RANKED, **more) as house:
         yield house
 
 
@@ -150,7 +147,7 @@ async def test_why_with_all_in_the_system_message_has_no_view_from_before(
 async def test_why_says_when_each_answer_has_all_memories(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await remember(house, "Drinks green tea")
         await house.ask("Which tea?")
         assert "each answer has all of them" in await house.ask("/why")
@@ -174,10 +171,7 @@ async def test_memory_finds_what_fits_as_the_prompt_does(
     tmp_path: Path, model: ModelServer, kept: Memory
 ) -> None:
     """Issue, M-074: what is no longer true comes last, with until when it was; nobody else's."""
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house:
         old = await remember(house, "Lives in Lyon near the river")
         await remember(house, "Lives in Rome")
         await remember(house, "Lives in canary land", scope="person:@bob:test")
@@ -197,10 +191,9 @@ async def test_what_ends_by_itself_leaves_the_list(
 ) -> None:
     """M-074: "until" may lie ahead."""
     clock = FakeClock()
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, memory=kept, clock=clock) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, prompts=PROMPTS, memory=kept, clock=clock
+    ) as house:
         async with house.database.transaction() as tx:
             why, until = Reason("command", MINE), datetime(2026, 5, 5, tzinfo=UTC)
             await house.stores.facts.add(
@@ -217,10 +210,7 @@ async def test_undo_takes_the_merge_back_with_what_was_merged(
     tmp_path: Path, model: ModelServer, kept: Memory
 ) -> None:
     """M-076: newest first, and it says so; what was merged with it is there again."""
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house:
         dog = await remember(house, "Has a dog")
         cat = await remember(house, "Has a cat")
         bird = await remember(house, "Has a bird")
@@ -286,7 +276,7 @@ async def test_a_merge_that_was_taken_out_since_does_not_come_back(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-076: what a person removed by hand stays removed, with all that was in it."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         dog, cat = await remember(house, "Has a dog"), await remember(house, "Has a cat")
         await merge(house, "Has a dog and a cat", dog, cat)
         await house.stores.memories.text(MINE)
@@ -318,7 +308,7 @@ async def test_a_secret_is_refused_as_a_memory_and_the_model_told_why(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """Issue: by the tools, with what to do instead; a line by hand is the person's own."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Calls((Use("append_memory", {"entry": "PIN: 4711"}),)), Text("sorry"))
         assert await house.ask("Remember my PIN") == "sorry"
         assert "password manager" in str(model.requests[-1].messages)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.world.consolidated import GARDEN_PAGE, open_talk, said_in
 from tests.world.files import texts_in
-from tests.world.house import open_house
+from tests.world.house import house_at_work
 from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.terminal import PASSWORD, Terminal, beside
 
@@ -179,10 +179,7 @@ async def test_two_at_once_wait_for_each_other_beside_a_daemon(
     """W-007, W-036: no number is taken twice, and each sees what the other said."""
     gate = asyncio.Event()
     model.keyed(lambda seen: Slow(gate, Text("one")) if len(model.requests) == 1 else Text("two"))
-    async with (
-        open_house(terminal.data, model.url, owner="@you:example.org") as house,
-        house.working(),
-    ):
+    async with house_at_work(terminal.data, model.url, owner="@you:example.org") as house:
         async with asyncio.TaskGroup() as group:
             both = [group.create_task(chat(terminal, talk, f"message {n}")) for n in (1, 2)]
             await model.request_arrived(1)

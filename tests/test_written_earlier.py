@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.world.clock import NOON, FakeClock, HeldClock
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import ANN, PROMPTS, House, house_at_work, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.conversation.casting import age, intent
 from wintermute.mailbox.inbox import Waiting
@@ -144,7 +144,7 @@ async def test_the_model_is_told_although_it_was_asked_in_vain_when_it_was_writt
         async with house.working():
             await house.until(lambda: _waits(house))
     clock.advance(600)
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.said(1)
         assert model.requests[0].last_user == "tea in 20 minutes?"
         assert model.requests[1].last_user == "[written 14:00, 10 minutes ago]\ntea in 20 minutes?"

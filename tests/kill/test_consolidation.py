@@ -16,7 +16,7 @@ from tests.world.bot import Bot, write_settings
 from tests.world.consolidated import CARP, GROWN, PAGE_CALL, POND, plan
 from tests.world.copied import copied, put_back
 from tests.world.homeserver import Login
-from tests.world.house import ANN, ROOM, open_house
+from tests.world.house import ANN, ROOM, house_at_work
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.shelf import GARDEN, LOOKS, Json, Pages, Shelf, pages_of, shelf_of
 from tests.world.warm import Interpreter
@@ -143,7 +143,7 @@ async def owed(python: Interpreter, tmp_path_factory: pytest.TempPathFactory) ->
         write_settings(folder, "http://localhost", login, model.url, ANN)
         bot = Bot(folder / "config.yaml", python)
         shelf = Shelf.make(bot.data / "wiki")
-        async with open_house(bot.data, model.url) as house, house.working():
+        async with house_at_work(bot.data, model.url) as house:
             await house.say("I planted 12 tulips", "by the pond")
         assert shelf.pages()
         yield bot

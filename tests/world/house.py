@@ -13,11 +13,11 @@ import asyncio
 import itertools
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from tests.world.clock import SYSTEM as MACHINE
 from tests.world.clock import WITHIN as WITHIN
@@ -90,6 +90,7 @@ UNPICKED = MemoryHarvest(enabled=False)
 AWAKE = Dreaming(enabled=False)
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 ZONE = "Europe/Berlin"
+P = ParamSpec("P")
 SEQUENCE = itertools.count(1)
 SCOPE = f"person:{ANN}"
 
@@ -389,6 +390,21 @@ async def open_house(
             )
             gather = Gather(stores, texts.instructions, checked, context.layout)
             yield House(stores, clock, checked, speaker, web, gather, models, answers, config)
+
+
+def _at_work(
+    opening: Callable[P, AbstractAsyncContextManager[House]],
+) -> Callable[P, AbstractAsyncContextManager[House]]:
+    @asynccontextmanager
+    async def opened(*args: P.args, **settings: P.kwargs) -> AsyncIterator[House]:
+        async with opening(*args, **settings) as house, house.working():
+            yield house
+
+    return opened
+
+
+house_at_work = _at_work(open_house)
+"""Opens a house whose rooms work as long as the block lasts; takes what `open_house` takes."""
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.world.clock import FakeClock
-from tests.world.house import PROMPTS, SCOPE, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, house_at_work
 from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Memory
@@ -23,12 +23,9 @@ async def open_ranked(
 ) -> AsyncIterator[House]:
     """A house in which Ann's memories are these, and it works."""
     clock = FakeClock()
-    async with (
-        open_house(
-            folder, model.url, prompts=PROMPTS, clock=clock, memory=memory, context=context
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        folder, model.url, prompts=PROMPTS, clock=clock, memory=memory, context=context
+    ) as house:
         for text in facts:
             await remember_fact(house, text)
         yield house
