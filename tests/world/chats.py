@@ -129,6 +129,7 @@ def handing_out(release: asyncio.Event) -> Model:
 
 
 def bodies(person: Person, chat: str) -> list[str]:
+    """List the texts of all messages that somebody sees in a chat."""
     return [event.body for event in person.messages(chat)]
 
 
@@ -144,6 +145,7 @@ async def slip_in(guest: Person, host: Person, chat: str) -> None:
 
 
 async def slip_out(guest: Person, host: Person, chat: str) -> None:
+    """Leave, and wait until the others see it."""
     await guest.leave(chat)
     await host.until(lambda: guest.user_id not in host.members(chat))
 
@@ -154,11 +156,13 @@ async def hears(person: Person, chat: str, text: str) -> Message:
 
 
 def scope_of(daemon: Bot, chat: str) -> str:
+    """Read the scope of the conversation in a chat."""
     [row] = daemon.rows("SELECT scope FROM conversations WHERE room_id = ?", chat)
     return str(row["scope"])
 
 
 def down_for_sends(request: Request) -> Answer | None:
+    """Refuse whatever sends an event."""
     return DOWN if "/send/" in request.path else None
 
 
@@ -170,19 +174,23 @@ async def echoed_each(person: Person, room: str, *texts: str) -> None:
 
 
 def inbox_states(daemon: Bot) -> list[str]:
+    """List the state of each message in the inbox, oldest first."""
     return [row["state"] for row in daemon.rows("SELECT state FROM inbox ORDER BY seq")]
 
 
 def notices(daemon: Bot, words: str) -> list[str]:
+    """List the notices that have these words."""
     rows = daemon.rows("SELECT body FROM outbox WHERE kind = 'notice' ORDER BY seq")
     return [row["body"] for row in rows if words in row["body"]]
 
 
 async def answered_with(person: Person, room: str, bot: str, text: str) -> None:
+    """Wait for a message of the bot that ends so."""
     await person.wait_for(room, lambda m: m.sender == bot and m.body.endswith(text))
 
 
 def half_an_hour_later(daemon: Bot) -> None:
+    """Make the message that waits for its key half an hour old."""
     [row] = daemon.rows(
         "SELECT strftime('%Y-%m-%dT%H:%M:%S.000000+00:00', 'now', '-30 minutes') AS t"
     )
@@ -190,6 +198,7 @@ def half_an_hour_later(daemon: Bot) -> None:
 
 
 def undecryptable(daemon: Bot) -> int:
+    """Count the messages that could not be decrypted."""
     rows = daemon.rows("SELECT value FROM single_values WHERE name = 'undecryptable'")
     return sum(row["value"] for row in rows)
 

@@ -91,6 +91,7 @@ def ready(terminal: Terminal, model: ModelServer, **pages: Step | str) -> Writer
 
 
 async def consolidate(terminal: Terminal, talk: str, *more: str) -> Ended:
+    """Run the command on one conversation, beside everything else."""
     return await beside(terminal, "wiki", "consolidate", "--conversation", talk, *more)
 
 
@@ -135,6 +136,7 @@ def consolidation_of(house: House) -> Consolidation:
 
 
 async def consolidate_chat(house: House, room: str = ROOM) -> WikiJob | None:
+    """Consolidate the chat of a room as a night does."""
     kept = Consolidations(house.stores, house.clock)
     return await consolidation_of(house).consolidate(ChatTalk(kept, room), BUILTIN)
 

@@ -18,6 +18,7 @@ PAGE = "# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n- Never call Ann before 10:00.\n\n#
 
 
 def is_core(seen: Seen) -> bool:
+    """Decide whether a request asks for a core page."""
     return "\n<current_core_markdown>\n" in seen.system
 
 
@@ -27,6 +28,7 @@ def wish(page: str | None) -> Text:
 
 
 def core_questions(model: ModelServer) -> list[str]:
+    """List the questions for a core page."""
     return [seen.system for seen in model.requests if is_core(seen)]
 
 
@@ -94,6 +96,8 @@ async def batch(house: House, *texts: str, source: Source = "harvest", batches: 
 
 
 async def over(house: House) -> None:
+    """Wait until one update has ended."""
+
     async def is_over() -> bool:
         house.runner.ring(NAME)
         return await updates_ended(house) == 1

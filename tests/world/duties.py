@@ -151,4 +151,5 @@ def asks_model(request: Request) -> bool:
 
 
 def is_send(request: Request) -> bool:
+    """Decide whether a request sends an event into a room."""
     return request.method == "PUT" and "/send/m.room." in request.path

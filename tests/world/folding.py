@@ -81,6 +81,7 @@ def first_words(seen: Seen) -> list[str]:
 
 
 def tokens_of(seen: Seen) -> float:
+    """Estimate the tokens of a request."""
     return (
         len(json.dumps([seen.messages, seen.body.get("tools", [])], ensure_ascii=False).encode())
         / 3
@@ -88,4 +89,5 @@ def tokens_of(seen: Seen) -> float:
 
 
 async def folds(house: House) -> list[Json]:
+    """List the stored folds, oldest first."""
     return await house.rows("SELECT * FROM folds ORDER BY seq")

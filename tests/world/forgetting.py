@@ -54,6 +54,7 @@ async def deliver(house: House) -> None:
 
 
 async def import_lines(house: House, lines: Iterable[str]) -> Imported:
+    """Import these lines as memories of Ann."""
     stores = house.stores
     zone = house.clock.now().tzinfo
     assert zone is not None
@@ -122,6 +123,7 @@ async def is_gone(ann: Person, daemon: Bot, room: str, model: ModelServer, to: s
 
 
 def edit_of(event: str, text: str, house: House) -> Incoming:
+    """Make an edit of a message of Ann's."""
     return Incoming(
         event_id="$edit",
         room_id=ROOM,
@@ -144,6 +146,7 @@ def furnish(root: Path) -> Path:
 
 
 async def said_by(house: House, sender: str) -> list[str]:
+    """List the texts that the inbox has of a sender."""
     query = "SELECT body FROM inbox WHERE sender = ? ORDER BY seq"
     return [row["body"] for row in await house.rows(query, sender)]
 

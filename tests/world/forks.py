@@ -13,4 +13,5 @@ async def edit(house: House, event_id: str, text: str) -> str:
 
 
 async def branches(house: House) -> list[Json]:
+    """List the branches, oldest first."""
     return await house.rows("SELECT id, reason, forked_from FROM branches ORDER BY seq")

@@ -21,6 +21,7 @@ EARLY = {"enabled": True, "message_threshold": 3, "min_messages": 3}
 
 
 def is_harvest(seen: Seen) -> bool:
+    """Decide whether a request looks for memories."""
     return "\n<transcript>\n" in seen.system
 
 
@@ -73,6 +74,7 @@ async def harvested(house: House, times: int = 1) -> None:
 
 
 async def harvested_facts(house: House) -> list[dict[str, Any]]:
+    """List the memories that harvests have found, oldest first."""
     return await house.rows(
         "SELECT text, scope, source, speaker, origins, taint, queued, created_at FROM facts"
         " WHERE source = 'harvest' AND retired_at IS NULL ORDER BY seq"
@@ -80,10 +82,12 @@ async def harvested_facts(house: House) -> list[dict[str, Any]]:
 
 
 def is_echo(text: str) -> Callable[[Message], bool]:
+    """Return a check for the echo of a text."""
     return lambda said: said.body == f"echo: {text}"
 
 
 def learnt_by(daemon: Bot) -> list[dict[str, Any]]:
+    """List the memories that a daemon has, oldest first."""
     found = daemon.rows(
         "SELECT text, scope, source, origins FROM facts WHERE retired_at IS NULL ORDER BY seq"
     )
@@ -120,6 +124,7 @@ async def unlocked(house: House, text: str) -> None:
 
 
 async def talk_at_the_door(ann: MatrixUser, chat: str, *texts: str) -> None:
+    """Say these at the Matrix door, each answered before the next."""
     for text in texts:
 
         def is_answer(said: Message, text: str = text) -> bool:

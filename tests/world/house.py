@@ -469,6 +469,7 @@ def _loop(wards: Wards) -> LoopSettings:
 
 @asynccontextmanager
 async def open_laid_out(folder: Path, model: str | None = None) -> AsyncIterator[House]:
+    """Open a house with the shipped prompts, all of which stand in the system message."""
     shutil.copytree(PROMPTS, folder / "prompts", dirs_exist_ok=True)
     layout, prompts = Context(layout="system"), folder / "prompts"
     async with open_house(

@@ -32,6 +32,7 @@ async def open_ranked(
 
 
 async def remember_fact(house: House, text: str, scope: str = SCOPE) -> str:
+    """Store one memory; its id."""
     async with house.database.transaction() as tx:
         why = Reason("command", scope)
         fact, _ = await house.stores.facts.add(tx, why, text, "harvest", scope=scope, queued=False)
@@ -39,4 +40,5 @@ async def remember_fact(house: House, text: str, scope: str = SCOPE) -> str:
 
 
 def context_block(text: str) -> str:
+    """Cut out the context that a message brings."""
     return text.partition("<context>")[2]

@@ -24,6 +24,7 @@ VEGETARIAN, SINCE = "Ann is a vegetarian", "Ann is a vegetarian since 2020"
 
 
 def reconstruction(*memories: str, coverage: str = "complete") -> Text:
+    """Answer a question about memories with these."""
     return Text(json.dumps({"memories": memories, "coverage": coverage}))
 
 
@@ -116,6 +117,7 @@ class Chat:
 
 @asynccontextmanager
 async def chat(folder: Path, memory: Memory = FTS, **more: object) -> AsyncIterator[Chat]:
+    """Open a chat of Ann's with a model of its own."""
     clock = HeldClock()
     async with ModelServer() as model:
         model.reconstructs = True

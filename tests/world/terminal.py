@@ -101,6 +101,7 @@ async def tell_at(house: House, *messages: str) -> None:
 
 
 def exported(terminal: Terminal, *words: str) -> list[Json]:
+    """Export branches; the lines of the file."""
     return [json.loads(line) for line in terminal.says("loom", "export", *words).splitlines()]
 
 

@@ -122,6 +122,7 @@ async def nights_of_chats(folder: Path, model: ModelServer, **house: Any) -> Asy
 
 
 def numbered_room(n: int) -> str:
+    """Return the scope of the room with this number."""
     return f"room:!{n:02}:test"
 
 
