@@ -34,10 +34,10 @@ from tests.bench_score import share_found
 from tests.bench_search import lines, sentence
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver
-from tests.world.house import House
+from tests.world.house import SCOPE, House
 from tests.world.model import ModelServer, Seen, Slow, Step, Text
 from tests.world.request_rules import is_for_json
-from tests.world.sleeping import FTS, SCOPE, Sleep, asked, block, sleeping
+from tests.world.sleeping import FTS, Sleep, asked, block, sleeping
 from tests.world.user import MatrixUser
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Dreaming, MemoryHarvest
@@ -254,8 +254,7 @@ async def _beside(night: bool) -> list[float]:
             times = []
             for _ in range(BATCH):
                 began = time.perf_counter()
-                await sleep.house.incoming(sentence(draw))
-                await sleep.house.settled()
+                await sleep.house.say(sentence(draw))
                 times.append(1000 * (time.perf_counter() - began))
                 await asyncio.sleep(0.1)
             if tidying:

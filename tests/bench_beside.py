@@ -28,7 +28,7 @@ from tests.bench_learning import MATERIAL, Learner, said
 from tests.bench_search import lines
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import ModelServer, Seen, Slow, Step, Text
 from tests.world.request_rules import is_for_json
 from tests.world.user import MatrixUser
@@ -38,7 +38,6 @@ from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.memory.exchange import Import
 
-SCOPE = f"person:{ANN}"
 FACTS = 1_000
 BLOCK = 50
 WARM = 5
@@ -170,8 +169,7 @@ async def _fill(house: House) -> None:
 async def _answered(house: House, text: str) -> float:
     """Milliseconds."""
     began = time.perf_counter()
-    await house.incoming(text)
-    await house.settled()
+    await house.say(text)
     return 1000 * (time.perf_counter() - began)
 
 

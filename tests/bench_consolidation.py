@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.world.consolidated import PAGE_CALL, block_of, question
+from tests.world.consolidated import PAGE_CALL
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
@@ -73,11 +73,11 @@ def fill(shelf: Shelf, pages: int) -> None:
 
 def answers(seen: Seen) -> Step:
     """Two pages get a line more, a third is new."""
-    if PAGE_CALL.search(question(seen)) is None:
+    if PAGE_CALL.search(seen.system) is None:
         paths = ["episodic/Page 2.md", "semantic/Page 3.md", f"semantic/New {time.time_ns()}.md"]
         entries = [{"path": path, "action": "update", "reason": "it was said"} for path in paths]
         return Text(json.dumps({"pages": entries}))
-    now = block_of(seen, "memory")
+    now = seen.block("memory")
     return Text(
         page("# New\n\nNew words, see [[Page 3]].") if now[0] == "(" else f"{now}\n\nMore.\n"
     )

@@ -17,13 +17,12 @@ import unicodedata
 from itertools import product
 from pathlib import Path
 
-from tests.world.house import ANN, House, open_house
+from tests.world.house import SCOPE, House, house_at_work, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from wintermute.forgetting.forgetting import forget
 from wintermute.memory.fact import NewFact
 
-SCOPE = f"person:{ANN}"
 TURNS, FACTS, ROUNDS, IDLE = 50_000, 10_000, 5, 60
 SECRETS = ("Ann's dentist in Köln is called Öznur Ünlü", "Зубной врач Анны — Мария Петрова")
 """The second has no letter of ASCII: more of each row is looked at."""
@@ -127,7 +126,7 @@ async def _redaction(full: Path, secret: str, model: ModelServer) -> str:
     for number in range(ROUNDS):
         folder = full.parent / str(number)
         shutil.copytree(full, folder)
-        async with open_house(folder, model.url) as house, house.working():
+        async with house_at_work(folder, model.url) as house:
             gone = f"${SECRETS.index(secret)}"
             idle = [await _answer(house) for _ in range(IDLE)]
             began = time.monotonic()

@@ -102,8 +102,7 @@ class Talk:
 
     async def say(self, text: str) -> None:
         """One message, answered."""
-        await self._house.incoming(text)
-        await self._house.settled()
+        await self._house.say(text)
         await self._done()
 
     async def passes(self, seconds: float) -> None:

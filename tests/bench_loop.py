@@ -20,7 +20,7 @@ from typing import Any
 
 import pysqlite3
 
-from tests.world.house import ANN, PROMPTS, ROOM, WARDS, House, open_house
+from tests.world.house import ANN, PROMPTS, ROOM, WARDS, House, house_at_work, open_house
 from tests.world.model import ModelServer, Seen, Step, Text, is_for_summary
 from wintermute.config.schema import SubSessionSettings
 from wintermute.llm.models import Models
@@ -92,8 +92,7 @@ async def _answered(house: House, n: int) -> tuple[float, float]:
     assert isinstance(models, Timed)
     models.seconds = 0.0
     began = time.perf_counter()
-    await house.incoming(f"Remember the garden, please, {n}")
-    await house.settled()
+    await house.say(f"Remember the garden, please, {n}")
     taken = time.perf_counter() - began
     return 1000 * (taken - models.seconds), 1000 * models.seconds
 
@@ -152,10 +151,7 @@ async def growth() -> list[str]:
 async def grow(casts: int, model: str) -> None:
     """What `growth` runs in the other process."""
     with tempfile.TemporaryDirectory() as name:
-        async with (
-            open_house(Path(name), model, prompts=PROMPTS, **WINDOW) as house,
-            house.working(),
-        ):
+        async with house_at_work(Path(name), model, prompts=PROMPTS, **WINDOW) as house:
             await _many(house, WARM)
             for done in range(0, casts + 1, casts // 10):
                 print(done, _pss(), sys.getallocatedblocks(), _sqlite_mb(), flush=True)  # noqa: T201
@@ -164,8 +160,7 @@ async def grow(casts: int, model: str) -> None:
 
 async def _many(house: House, casts: int) -> None:
     for n in range(casts):
-        await house.incoming(f"Remember the garden, please, {n}")
-        await house.settled()
+        await house.say(f"Remember the garden, please, {n}")
         house.speaker.noted.clear()  # what the stand-in for a room noted
         house.speaker.drafts.clear()
 
@@ -206,16 +201,13 @@ def _node(n: int) -> str:
 async def workflow() -> list[str]:
     """A large graph: spawned by one turn, then worked off, with a model that takes no time."""
     with tempfile.TemporaryDirectory() as name:
-        async with (
-            open_house(
-                Path(name),
-                "http://127.0.0.1:9/v1",
-                models_type=AtOnce,
-                sub_sessions=SubSessionSettings(),
-                context_tokens=1_000_000,
-            ) as house,
-            house.working(),
-        ):
+        async with house_at_work(
+            Path(name),
+            "http://127.0.0.1:9/v1",
+            models_type=AtOnce,
+            sub_sessions=SubSessionSettings(),
+            context_tokens=1_000_000,
+        ) as house:
             began = time.perf_counter()
             await house.incoming("go")
             spawned = await _spoken(house, 1)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from tests.bench_search import lines, sentence
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory
 from wintermute.llm.embedded import MODEL
@@ -34,7 +34,6 @@ from wintermute.memory.likeness import Likeness
 from wintermute.memory.sense import shared_words
 from wintermute.night.dedup import clusters
 
-SCOPE = f"person:{ANN}"
 NEW, NUMBERS = 200, 512
 LEAST, SAME = 0.5, 0.85
 SMALL = 1_000

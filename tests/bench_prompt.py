@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
@@ -22,7 +22,6 @@ from wintermute.prompt.assemble import assemble
 from wintermute.prompt.gather import Recall
 from wintermute.prompt.tool_names import TOOLS
 
-SCOPE = f"person:{ANN}"
 WHY = Reason("command", SCOPE)
 FACTS, TASKS, SKILLS = 10_000, 1_000, 200
 ROUNDS = 200

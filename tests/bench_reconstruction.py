@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tests.bench_search import lines, sentence
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
@@ -39,7 +39,6 @@ from wintermute.memory.exchange import Import
 from wintermute.messages import Reply
 from wintermute.templates import Template
 
-SCOPE = f"person:{ANN}"
 BATCH = 20
 JOINED = 10
 """Old facts that the model joins as well."""
@@ -95,7 +94,7 @@ class Asked:
     def answers(self, seen: Seen) -> Step:
         """The server forgets what it was asked, or a long run would hold it all."""
         self._model.requests.clear()
-        question = str(seen.messages[0]["content"])
+        question = seen.system
         if "\n<new_contents>\n" in question:
             new, old = block(question, "new_contents"), block(question, "related_memories")
             short = [text for text in old if len(text) < SHORT]  # else they grow for ever
@@ -178,8 +177,7 @@ class Scope:
         """Twenty facts are remembered, and brought together."""
         self._asked.texts = [sentence(draw) for _ in range(BATCH)]
         self._rounds += 1
-        await self._house.incoming("please remember all of it", room=f"!round{self._rounds}:test")
-        await self._house.settled()
+        await self._house.say("please remember all of it", room=f"!round{self._rounds}:test")
         await self.settle()
         models, embedder = self._models, self._embedder
         models.seconds = embedder.seconds = 0.0

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
-from tests.world.house import PROMPTS, open_house
+from tests.world.house import PROMPTS, house_at_work
 from tests.world.model import ModelServer
 from tests.world.tokenizers import Counted, counted, missing_tokenizers
 from wintermute.config.schema import SubSessionSettings
@@ -55,8 +55,7 @@ async def _first_request(folder: Path, size: Size) -> Json:
     limits = SubSessionSettings()
     async with (
         ModelServer() as model,
-        open_house(folder, model.url, prompts=PROMPTS, sub_sessions=limits, size=size) as house,
-        house.working(),
+        house_at_work(folder, model.url, prompts=PROMPTS, sub_sessions=limits, size=size) as house,
     ):
         await house.incoming("hello")
         await house.said(1)

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
-from tests.world.house import PROMPTS, open_house
+from tests.world.house import PROMPTS, house_at_work
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 
 PACKAGE = str(Path(__file__).parent.parent / "wintermute")
@@ -37,7 +37,7 @@ async def walked(folder: Path, model: ModelServer, use: Use | None) -> set[tuple
             entered.add((code.co_filename.removeprefix(PACKAGE), code.co_qualname))
 
     model.keyed(choose)
-    async with open_house(folder, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(folder, model.url, prompts=PROMPTS) as house:
         await house.incoming("hello")
         await house.said(1)
         await house.settled()

@@ -12,6 +12,7 @@ import pytest
 from tests.world.current import what_is_missing
 from tests.world.homeserver import Homeserver
 from tests.world.keys import Wire, accepted
+from tests.world.memory import Memory, memory_in
 from tests.world.missing import NO_MOUNT
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
@@ -179,3 +180,10 @@ async def wire() -> AsyncIterator[Wire]:
         wire = Wire(proxy)
         wire.answers["keys/upload"] = accepted
         yield wire
+
+
+@pytest.fixture
+async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
+    """A memory whose database and files lie in the folder of the test."""
+    async with memory_in(tmp_path) as memory:
+        yield memory

@@ -74,7 +74,7 @@ def test_a_code_that_is_none_is_no_refusal_of_the_account() -> None:
     assert not isinstance(caught.value, AccountBlocked)
 
 
-def heard(daemon: Bot) -> int:
+def messages_taken(daemon: Bot) -> int:
     return len(daemon.rows("SELECT 1 FROM inbox WHERE kind = 'message'"))
 
 
@@ -122,7 +122,7 @@ async def test_what_waits_for_the_account_arrives_in_order_without_a_restart(
     await ann.send(chat, "four")
     assert "locked the bot's account" in await status(daemon)
     proxy.before = pass_before
-    await minutes_pass(daemon, lambda: heard(daemon) == 4)
+    await minutes_pass(daemon, lambda: messages_taken(daemon) == 4)
     await ann.wait_for_count(chat, daemon.user_id, 4)
     echoes = [f"echo: {text}" for text in ("one", "two", "three", "four")]
     assert await said(ann, chat, daemon.user_id) == echoes

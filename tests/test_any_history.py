@@ -79,7 +79,7 @@ class Drive:
         size = len(json.dumps([seen.messages, seen.body["tools"]], ensure_ascii=False).encode())
         if size / 3 > CONTEXT - ANSWER:
             self.wrong.append(f"too large: {size}")
-        if not str(seen.messages[0]["content"]).startswith(SYSTEM):
+        if not seen.system.startswith(SYSTEM):
             self.wrong.append("no system prompt")
         if any(not m["content"] for m in seen.messages if m["role"] != "assistant"):
             self.wrong.append("an empty message")

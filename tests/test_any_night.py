@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.tiers import tiered
+from tests.world.house import SCOPE
 from tests.world.model import Empty, Fail, ModelServer, Step, Text
-from tests.world.sleeping import SCOPE, Sleep, sleeping
+from tests.world.sleeping import Sleep, sleeping
 from wintermute.memory.fact import Fact
 
 CLUB = "room:!club:test"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.world.clock import WITHIN, HeldClock
 from tests.world.histories import waiting_row
-from tests.world.house import open_house
+from tests.world.house import house_at_work, open_house
 from tests.world.model import Fail, Hang, ModelServer, Seen, Slow, Step, Text
 from tests.world.trouble import LONG, POISON, poisoned
 from wintermute.conversation.rooms import in_order
@@ -64,14 +64,14 @@ async def test_after_a_restart_it_is_in_nobodys_way_for_longer(
     model.keyed(poisoned)
     for n, text in enumerate(("behind", "after"), 1):
         clock = HeldClock()
-        async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        async with house_at_work(tmp_path, model.url, clock=clock) as house:
             if n == 1:
                 await house.incoming(POISON)
             await clock.asleep()
             await house.incoming(text)
             await clock.move(8)
             await house.said(n)
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await clock.asleep()
         await house.incoming("/stop")
         assert await house.said(3) == ["echo: behind", "echo: after", "Stopped."]

@@ -26,8 +26,7 @@ from tests.world.asking import (
     saying,
 )
 from tests.world.clock import FakeClock
-from tests.world.forks import tell_in_turn
-from tests.world.house import HeldClock, open_house
+from tests.world.house import HeldClock, house_at_work, open_house
 from tests.world.listener import Listening
 from tests.world.model import (
     Calls,
@@ -440,11 +439,8 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
     clock, limits = HeldClock(), BudgetSettings(tokens_per_day=1100)
     model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(901, 99)))
     window: Json = {"context_tokens": 4096, "max_output_tokens": 100}
-    async with (
-        open_house(tmp_path, model.url, clock=clock, budget=limits, **window) as house,
-        house.working(),
-    ):
-        await tell_in_turn(house, "a")
+    async with house_at_work(tmp_path, model.url, clock=clock, budget=limits, **window) as house:
+        await house.say_at_once("a")
         await house.incoming("b")
         await house.said(2)
         await house.incoming("c")
@@ -472,7 +468,7 @@ async def test_a_call_that_no_day_has_room_for_does_not_say_to_wait(tmp_path: Pa
     """L-086: the sentence says what helps, and the message does not stand in the way for ever."""
     async with ModelServer() as model:
         limits = BudgetSettings(tokens_per_day=50)
-        async with open_house(tmp_path, model.url, budget=limits) as house, house.working():
+        async with house_at_work(tmp_path, model.url, budget=limits) as house:
             await house.incoming("a")
             (notice,) = await house.said(1)
             await house.settled()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.world.house import Gate, open_house
+from tests.world.house import Gate, house_at_work
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.config.secrets import Redaction
 from wintermute.llm.wording import repaired, unaliased
@@ -145,7 +145,7 @@ async def test_half_a_character_in_arguments_harms_nobody(
         json.dumps(half) if spoilt == '"{}"' else spoilt.replace("{},", "{}").replace("{}", half)
     )
     model.script(Calls((Use("echo", arguments),)), Text("fine"))
-    async with open_house(tmp_path, model.url, gates=[Gate()]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate()]) as house:
         await house.incoming("go")
         assert await house.said(1) == ["fine"]
 
@@ -159,15 +159,7 @@ async def test_a_secret_in_repaired_arguments_is_hidden(
     written = "".join(f"\\u{ord(mark):04x}" for mark in key)
     gate = Gate()
     model.script(Calls((Use("echo", f'{{"say": "{written}"{mark}}}'),)), Text("fine"))
-    async with (
-        open_house(
-            tmp_path,
-            model.url,
-            gates=[gate],
-            redact=Redaction([key]),
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[gate], redact=Redaction([key])) as house:
         await house.incoming("go")
         assert await house.said(1) == ["fine"]
         rows = await house.rows("SELECT calls, args, result FROM turns JOIN observations")

@@ -18,7 +18,7 @@ FRIEND = "allowed user @nobody:wintermute.test"
 NOBODY, ELSEWHERE = "@nobody:wintermute.test", "@you:elsewhere.example"
 
 
-async def lines(daemon: Bot, *words: str) -> tuple[int, dict[str, str]]:
+async def check_lines(daemon: Bot, *words: str) -> tuple[int, dict[str, str]]:
     """The exit code of `check`, and its lines by their names."""
     code, said = await daemon.command("check", *words)
     return code, {line[6:].partition(": ")[0]: line for line in said.splitlines()}
@@ -47,7 +47,7 @@ async def test_accounts_are_tried_with_a_device_that_is_logged_out_again(
     daemon = await bot(await person("ann"), start=False, matrix=changes)
     login = homeserver.user(daemon.user_id[1:].partition(":")[0])
     (daemon.config.parent / "wrong").write_text("open sesame, please")
-    code, found = await lines(daemon)
+    code, found = await check_lines(daemon)
     assert (code, found[name][: len(said)]) == (int(said.startswith("fail")), said)
     assert found["encryption store"].startswith("none  encryption store: not tried")
     assert devices_of(homeserver, login) == {login.device_id}
@@ -60,22 +60,22 @@ async def test_a_kept_login_is_asked_and_the_password_only_on_request(
     """U-004, U-006: and a second bot on the account is noticed."""
     daemon = await bot(await person("ann"), via=proxy.url)
     assert await daemon.stop() == 0
-    code, found = await lines(daemon)
+    code, found = await check_lines(daemon)
     assert (code, "on device" in found["login"], "account" in found) == (0, True, False)
     assert len(proxy.seen("POST", "/login")) == 1
     (daemon.config.parent / "password").write_text("changed since")
-    assert (await lines(daemon))[0] == 0
-    code, found = await lines(daemon, "--login")
+    assert (await check_lines(daemon))[0] == 0
+    code, found = await check_lines(daemon, "--login")
     assert (code, "refuses the login" in found["login"]) == (1, True)
     login = homeserver.login(daemon.user_id[1:].partition(":")[0])
     settings = json.loads(daemon.config.read_text())
     settings["matrix"] |= {"access_token": {"file": "token"}, "password": None}
     daemon.config.write_text(json.dumps(settings))
     (daemon.config.parent / "token").write_text(login.access_token)
-    code, found = await lines(daemon)
+    code, found = await check_lines(daemon)
     assert (code, "another device called Wintermute" in found["account"]) == (0, True)
     homeserver.request("POST", f"{CLIENT}/logout", {}, login.access_token)
-    code, found = await lines(daemon)
+    code, found = await check_lines(daemon)
     assert (code, "of this same device" in found["login"]) == (1, True)
 
 
@@ -116,7 +116,7 @@ async def test_an_address_that_leads_elsewhere_is_named(
     body, there = {"m.homeserver": {"base_url": homeserver.url}}, f"{homeserver.url}{path}"
     answer = Answer(200, body) if way == "well-known" else Answer(301, headers={"Location": there})
     proxy.before = lambda request: answer if request.path == path else Answer(404, b"<html>")
-    code, found = await lines(await bot(await person("ann"), via=proxy.url, start=False))
+    code, found = await check_lines(await bot(await person("ann"), via=proxy.url, start=False))
     said = f"leads to {homeserver.url} -> write that as matrix.homeserver"
     assert (code, said in found["homeserver"]) == (1, True)
 
@@ -148,6 +148,6 @@ async def test_a_model_that_is_written_wrong_is_named_as_it_should_be(
         llm |= {"roles": {"base": ["scripted"]}}
         daemon = await bot(await person("ann"), start=False, llm=llm)
         (daemon.config.parent / "key").write_text(key)
-        code, found = await lines(daemon)
+        code, found = await check_lines(daemon)
         for line in (found["model scripted"], found["model spare"]):
             assert (code, line[:4], said.format(url=door.url) in line) == (1, "fail", True)

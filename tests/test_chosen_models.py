@@ -10,7 +10,7 @@ import pytest
 from tests.world.asking import gone
 from tests.world.clock import HeldClock
 from tests.world.delegating import behave, call
-from tests.world.house import PROMPTS, House, open_house
+from tests.world.house import PROMPTS, house_at_work, open_house
 from tests.world.model import ContextTooLarge, Empty, Fail, ModelServer, Step, Text
 from tests.world.trouble import seconds_pass
 from tests.world.web import CHAT, chat_texts, post_message, web_served
@@ -31,13 +31,6 @@ def models(**known: Backend | str) -> Llm:
     return Llm(backends=made, roles=Roles(base=("usual",)), max_retries=0)
 
 
-async def tell(house: House, line: str, room: str = "!room:test", **more: Any) -> str:
-    """The next line said in a room, and the room."""
-    before = len(await house.spoken(room))
-    await house.incoming(line, room=room, **more)
-    return (await house.said(before + 1, room))[-1]
-
-
 async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_reset(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -51,48 +44,45 @@ async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_rese
         llm = models(usual=model.url, cloud=small, tiny=tiny)
         opened: dict[str, Any] = {"llm": llm, "prompts": PROMPTS}
         group: dict[str, Any] = {"room": GROUP, "scope": f"room:{GROUP}", "direct": False}
-        async with open_house(tmp_path, None, **opened) as house, house.working():
-            assert await tell(house, "hello") == "echo: hello"
-            assert (await tell(house, "/model")).splitlines() == [
+        async with house_at_work(tmp_path, None, **opened) as house:
+            assert await house.ask("hello") == "echo: hello"
+            assert (await house.ask("/model")).splitlines() == [
                 *("This conversation asks the usual models: `usual`.", ""),
                 *("- `usual`: usual_one", "- `cloud`: clever_one", "- `tiny`: tiny_one", ""),
                 "The owner can choose one of these for this conversation: `/model NAME`.",
             ]
-            assert "There is no model `nowhere`." in await tell(house, "/model nowhere")
-            said = await tell(house, "/model tiny")
+            assert "There is no model `nowhere`." in await house.ask("/model nowhere")
+            said = await house.ask("/model tiny")
             assert said.startswith("I did not choose `tiny`: instructions and tools take about ")
             assert "llm.backends.tiny.context_tokens" in said
-            assert await tell(house, "again") == "echo: again"
-            assert "asks `cloud` alone" in await tell(house, "/model `cloud`")
-            assert await tell(house, "who?") == "clever"
-            assert "I could read only" in await tell(house, "word " * 20_000)
-            assert await tell(house, "who?", room="!beside:test") == "echo: who?"
+            assert await house.ask("again") == "echo: again"
+            assert "asks `cloud` alone" in await house.ask("/model `cloud`")
+            assert await house.ask("who?") == "clever"
+            assert "I could read only" in await house.ask("word " * 20_000)
+            assert await house.ask("who?", room="!beside:test") == "echo: who?"
             for line in ("/model cloud", "/model reset"):  # of what may not be, nothing is told
-                assert "Only the owner can choose a model" in await tell(
-                    house, line, origin="other", **group
+                assert "Only the owner can choose a model" in await house.ask(
+                    line, origin="other", **group
                 )
-            assert "usual models: `usual`." in await tell(house, "/model", origin="other", **group)
-            assert "asks `cloud` alone" in await tell(house, "/model cloud", **group)
-        async with open_house(tmp_path, None, **opened) as house, house.working():
-            listed = await tell(house, "/model")
+            assert "usual models: `usual`." in await house.ask("/model", origin="other", **group)
+            assert "asks `cloud` alone" in await house.ask("/model cloud", **group)
+        async with house_at_work(tmp_path, None, **opened) as house:
+            listed = await house.ask("/model")
             assert listed.startswith("This conversation asks `cloud` alone. `/model reset` goes")
-            assert await tell(house, "and now?") == "clever"
-            assert await tell(house, "we?", origin="other", sender="@bob:test", **group) == "clever"
-            await tell(house, "/new")
-            assert await tell(house, "still?") == "clever"
-            assert "the usual models again: `usual`." in await tell(house, "/model reset")
-            assert await tell(house, "now?") == "echo: now?"
-        async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-            assert "`cloud` (no longer configured) alone" in await tell(house, "/model", **group)
+            assert await house.ask("and now?") == "clever"
+            assert await house.ask("we?", origin="other", sender="@bob:test", **group) == "clever"
+            await house.ask("/new")
+            assert await house.ask("still?") == "clever"
+            assert "the usual models again: `usual`." in await house.ask("/model reset")
+            assert await house.ask("now?") == "echo: now?"
+        async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
+            assert "`cloud` (no longer configured) alone" in await house.ask("/model", **group)
             for line in ("hello", "again"):
-                await house.incoming(line, **group)
-                await house.settled()
+                await house.say(line, **group)
             told, *answers = (await house.spoken(GROUP))[-3:]
     assert told.startswith("The model `cloud`, which was chosen")
     assert [each.rpartition(": ")[2] for each in answers] == ["hello", "again"]
-    full, *smaller = (
-        len(seen.messages[0]["content"]) for seen in (*model.requests[:1], *cloud.requests)
-    )
+    full, *smaller = (len(seen.system) for seen in (*model.requests[:1], *cloud.requests))
     assert max(smaller) < full / 2
 
 
@@ -112,12 +102,12 @@ async def test_nobody_answers_for_a_chosen_model_and_its_failure_names_the_way_b
     """X-048: at once where waiting is of no use; the state of the usual models stays theirs."""
     async with ModelServer(default=lambda _: step, rules=False) as cloud:
         llm = models(usual=model.url, cloud=cloud.url)
-        async with open_house(tmp_path, None, llm=llm) as house, house.working():
-            await tell(house, "/model cloud")
-            assert (await tell(house, "hello")).endswith(RESET)
+        async with house_at_work(tmp_path, None, llm=llm) as house:
+            await house.ask("/model cloud")
+            assert (await house.ask("hello")).endswith(RESET)
             assert (await house.health.part("model")) is None
-            await tell(house, "/model reset")
-            assert await tell(house, "hello again") == "echo: hello again"
+            await house.ask("/model reset")
+            assert await house.ask("hello again") == "echo: hello again"
     assert len(model.requests) == 1
 
 
@@ -128,13 +118,13 @@ async def test_neither_kind_of_model_is_said_to_be_back_for_the_other(tmp_path: 
         llm = models(usual=url, cloud=cloud.url)
         opened = open_house(tmp_path, None, llm=llm, clock=clock)
         async with opened as house, house.working():
-            await tell(house, "/model cloud", beside)
+            await house.ask("/model cloud", room=beside)
             await house.incoming("hello")
             await clock.asleep()
             await clock.move(3)
             assert "cannot be reached" in (await house.said(1))[0]
             await seconds_pass(house, clock, 70)
-            assert await tell(house, "you?", beside) == "clever"
+            assert await house.ask("you?", room=beside) == "clever"
             assert len(await house.spoken()) == 1
             cloud.keyed(lambda _: Fail(500))
             await house.incoming("and now?", room=beside)
@@ -146,7 +136,7 @@ async def test_neither_kind_of_model_is_said_to_be_back_for_the_other(tmp_path: 
                 await seconds_pass(house, clock, 15)
                 assert (await house.said(3))[1] == BACK
                 assert len(await house.spoken(beside)) == 3
-                await tell(house, "/model reset", beside)
+                await house.ask("/model reset", room=beside)
                 await clock.move(60)
                 assert (await house.said(5, beside))[4].endswith("and now?")
             part = await house.health.part("model")
@@ -180,20 +170,20 @@ async def test_usage_agrees_with_the_calls_of_conversation_day_and_month(
     llm = models(usual=free, cloud=paid)
     opened = open_house(tmp_path, None, llm=llm, clock=clock, sub_sessions=SubSessionSettings())
     async with opened as house, house.working():
-        assert (await tell(house, "/usage")).count("- no model calls") == 3
-        await tell(house, "/model cloud")
+        assert (await house.ask("/usage")).count("- no model calls") == 3
+        await house.ask("/model cloud")
         model.script(*(Text("so", usage=usage) for usage in USED))
-        await tell(house, "last month")
+        await house.ask("last month")
         await clock.move(3600)
-        await tell(house, "yesterday")
+        await house.ask("yesterday")
         await clock.move(24 * 3600)
-        await tell(house, "today")
+        await house.ask("today")
         behave(model, [call("count")])
-        await tell(house, "go")
-        await tell(house, "and you?", room="!beside:test")
-        here = await tell(house, "/usage")
-        theirs = await tell(house, "/usage", origin="other")
-        group = await tell(house, "/usage", room=GROUP, scope=f"room:{GROUP}", direct=False)
+        await house.ask("go")
+        await house.ask("and you?", room="!beside:test")
+        here = await house.ask("/usage")
+        theirs = await house.ask("/usage", origin="other")
+        group = await house.ask("/usage", room=GROUP, scope=f"room:{GROUP}", direct=False)
         rows = await house.rows(
             "SELECT m.*, b.conversation_id, v.parent_cast FROM model_calls m JOIN casts c"
             " ON c.id = m.cast_id JOIN branches b ON b.id = c.branch_id"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import PROMPTS, open_house
+from tests.world.house import PROMPTS, house_at_work, open_house
 from tests.world.model import ModelServer
 from tests.world.terminal import Terminal
 from tests.world.warm import Ended
@@ -17,7 +17,7 @@ PAGE = "# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n\n# USER\n"
 BEN = "person:@ben:example.org"
 
 
-def edit(terminal: Terminal, script: str, *more: str) -> Ended:
+def edit_with(terminal: Terminal, script: str, *more: str) -> Ended:
     """`core edit` with an editor that does this with the file `$1`."""
     path = terminal.folder / "editor"
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -37,16 +37,16 @@ def test_a_page_is_edited_checked_and_brought_back(terminal: Terminal) -> None:
     assert terminal.says("core", "show") == "data/core.md: there is none yet\n"
     assert terminal.says("core", "check") == "data/core.md: there is none yet\n"
     script = 'cp "$1" before; printf -- "- Ann is a nurse.\\n" >> "$1"'
-    assert saved(edit(terminal, script)) == "saved  data/core.md\n"
+    assert saved(edit_with(terminal, script)) == "saved  data/core.md\n"
     assert (terminal.folder / "before").read_text() == EMPTY_CORE
     mine = f"{EMPTY_CORE}- Ann is a nurse.\n"
     assert core.read_text() == mine
     assert terminal.says("core", "show") == mine
     assert terminal.json("core", "show") == {"scope": "person:@you:example.org", "text": mine}
     assert terminal.says("core", "check").startswith("ok  data/core.md: 1 bullets, ")
-    assert saved(edit(terminal, "true")) == "unchanged  data/core.md\n"
+    assert saved(edit_with(terminal, "true")) == "unchanged  data/core.md\n"
     core.write_text(PAGE)
-    assert saved(edit(terminal, script)) == "saved  data/core.md\n"
+    assert saved(edit_with(terminal, script)) == "saved  data/core.md\n"
     assert core.read_text() == f"{PAGE}- Ann is a nurse.\n"
     one, two = terminal.json("core", "history")
     assert (one["number"], one["text"], one["cause"]) == (1, PAGE, "command")
@@ -69,14 +69,14 @@ def test_a_version_that_is_not_kept_is_told_with_those_that_are(terminal: Termin
     assert terminal.refuses("core", "restore", "1").endswith(
         "no version 1 is kept; there are: none"
     )
-    saved(edit(terminal, 'echo "- Ann" >> "$1"'))
+    saved(edit_with(terminal, 'echo "- Ann" >> "$1"'))
     assert "no version 7 is kept; there are: 1 (until " in terminal.refuses("core", "restore", "7")
     assert terminal.refuses("core", "restore", "last", code=2)
 
 
 def test_each_person_and_room_has_a_page_of_its_own(terminal: Terminal) -> None:
     """M-013."""
-    assert saved(edit(terminal, 'echo "- Ben" >> "$1"', "--scope", BEN)) == (
+    assert saved(edit_with(terminal, 'echo "- Ben" >> "$1"', "--scope", BEN)) == (
         "saved  data/scopes/person:@ben:example.org/core.md\n"
     )
     assert not (terminal.data / "core.md").exists()
@@ -88,7 +88,7 @@ def test_each_person_and_room_has_a_page_of_its_own(terminal: Terminal) -> None:
 def test_a_change_of_a_page_is_undone_by_its_name(terminal: Terminal) -> None:
     """M-076: a change set is a change set."""
     (terminal.data / "core.md").write_text(PAGE)
-    saved(edit(terminal, 'echo "- Ann is a nurse." >> "$1"'))
+    saved(edit_with(terminal, 'echo "- Ann is a nurse." >> "$1"'))
     [line] = [x for x in terminal.says("core", "history").splitlines() if x.startswith("1  ")]
     (terminal.data / "core.md").write_text(
         (terminal.data / "core.md").read_text().replace("- calm\n", "- calm\n- brief\n")
@@ -138,14 +138,14 @@ def test_a_link_is_no_page(terminal: Terminal) -> None:
     (terminal.data / "core.md").symlink_to(terminal.folder / "elsewhere")
     assert "data/core.md is a link" in terminal.refuses("core", "check")
     assert "data/core.md is a link" in terminal.refuses("core", "show")
-    edited = edit(terminal, 'echo "- x" >> "$1"')
+    edited = edit_with(terminal, 'echo "- x" >> "$1"')
     assert edited.returncode == 1
     assert (terminal.folder / "elsewhere").read_text() == PAGE
 
 
 def test_what_was_saved_in_another_form_is_kept_and_named(terminal: Terminal) -> None:
     """M-053: it is the person's file."""
-    done = edit(terminal, 'echo "# MORE" >> "$1"')
+    done = edit_with(terminal, 'echo "# MORE" >> "$1"')
     assert done.returncode == 1
     assert done.stderr.decode().startswith(
         "wintermute: data/core.md was saved, but cannot be used: line 8 has the header `# MORE`"
@@ -160,16 +160,14 @@ async def test_a_page_that_cannot_be_used_is_out_of_the_prompt_with_one_warning(
     """M-053, F-031: what it last held stays in use, and a status names it."""
     core = tmp_path / "core.md"
     core.write_text(PAGE)
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await house.incoming("one")
-        await house.settled()
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
+        await house.say("one")
         core.write_bytes(content)
         for text in ("two", "three"):
-            await house.incoming(text)
-            await house.settled()
+            await house.say(text)
         (named,) = unusable_files(house.stores.places)
         assert told in named.text
-    systems = {seen.messages[0]["content"] for seen in model.requests}
+    systems = {seen.system for seen in model.requests}
     assert [text.endswith(f"# Core Memory\n{PAGE.strip()}") for text in systems] == [True]
     assert caplog.text.count("core memory not read") == 1
 
@@ -223,10 +221,9 @@ async def test_what_was_not_done_alone_is_shown_until_it_is_out_of_date(
 async def test_the_chat_shows_the_page_of_its_scope(tmp_path: Path, model: ModelServer) -> None:
     """M-010: a room's is the room's."""
     (tmp_path / "core.md").write_text(PAGE.replace("calm", "*calm*"))
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await house.incoming("/memory core")
-        await house.incoming("/memory core", room="!club:test", scope="room:!club:test")
-        await house.settled()
+        await house.say("/memory core", room="!club:test", scope="room:!club:test")
         (said,) = await house.spoken()
         assert said == "**SOUL**\n- \\*calm\\*\n\n**TOOLS**\n\n**RULE**\n\n**USER**"
         (said,) = await house.spoken("!club:test")

@@ -38,7 +38,7 @@ def lines(*values: object) -> bytes:
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)
 
 
-def texts(found: Any) -> list[str]:
+def texts_found(found: Any) -> list[str]:
     return [each["text"] for each in found]
 
 
@@ -141,10 +141,10 @@ def test_what_was_true_once_is_found_by_its_time_alone(memories: Terminal) -> No
     known = memories.json("memory", "add", "lives in lyon", "--until", "2020-05-01")
     assert (known["outcome"], known["id"]) == ("ended", past["id"])
     memories.says("memory", "add", "Lives in Rome")
-    assert texts(memories.json("memory", "list")) == ["Lives in Rome"]
+    assert texts_found(memories.json("memory", "list")) == ["Lives in Rome"]
     assert "Lyon" not in memories.says("memory", "list")
-    assert texts(memories.json("memory", "latest")) == ["Lives in Rome"]
-    assert texts(memories.json("memory", "search", "lives")["hits"]) == ["Lives in Rome"]
+    assert texts_found(memories.json("memory", "latest")) == ["Lives in Rome"]
+    assert texts_found(memories.json("memory", "search", "lives")["hits"]) == ["Lives in Rome"]
     assert "Lyon" not in (memories.data / "MEMORIES.txt").read_text()
     shown = memories.json("memory", "show", past["id"])
     assert (shown["valid_to"][:13], shown["retired_at"]) == ("2020-05-01T00", None)
@@ -153,7 +153,7 @@ def test_what_was_true_once_is_found_by_its_time_alone(memories: Terminal) -> No
     memories.says("memory", "import", "-", given=lines(old))
 
     def then(when: str, *query: str) -> list[str]:
-        return texts(memories.json("memory", "search", *query, "--when", when)["hits"])
+        return texts_found(memories.json("memory", "search", *query, "--when", when)["hits"])
 
     now = ["Lives in Rome"]
     assert sorted(then("2019-06-30", "lived")) == ["Lived in Bonn", "Lives in Lyon", *now]
@@ -170,7 +170,7 @@ def test_what_was_true_once_is_found_by_its_time_alone(memories: Terminal) -> No
     assert (scope["live"], scope["no_longer_true"], scope["retired"]) == (1, 2, 0)
     (batch,) = (each["id"] for each in memories.json("memory", "history")[2:3])
     assert memories.json("memory", "undo", batch)["back"][0]["item"] == past["id"]
-    assert texts(memories.json("memory", "list")) == ["Lives in Lyon", "Lives in Rome"]
+    assert texts_found(memories.json("memory", "list")) == ["Lives in Lyon", "Lives in Rome"]
 
 
 def test_memory_is_core_the_newest_and_what_fits(memories: Terminal) -> None:
@@ -189,11 +189,11 @@ def test_the_newest_come_first_counted_from_one(memories: Terminal) -> None:
     """M-002, M-003."""
     given = [{"text": f"Fact number {n}", "at": "2026-01-01"} for n in range(1, 6)]
     memories.says("memory", "import", "-", given=lines(*given))
-    assert texts(memories.json("memory", "latest", "--begin", "1", "--count", "2")) == [
+    assert texts_found(memories.json("memory", "latest", "--begin", "1", "--count", "2")) == [
         "Fact number 5",
         "Fact number 4",
     ]
-    assert texts(memories.json("memory", "latest", "--begin", "5")) == ["Fact number 1"]
+    assert texts_found(memories.json("memory", "latest", "--begin", "5")) == ["Fact number 1"]
     for nothing in (("--begin", "6"), ("--count", "0"), ("--count", "-3"), ("--scope", BOB)):
         assert memories.json("memory", "latest", *nothing) == []
     assert "begin counts from 1" in memories.refuses("memory", "latest", "--begin", "0")
@@ -236,7 +236,7 @@ def test_stats_tell_what_is_at_rest(memories: Terminal) -> None:
     )
 
 
-async def told(stores: Stores, room: str, event: str, body: str, answer: str = "") -> None:
+async def store_message(stores: Stores, room: str, event: str, body: str, answer: str = "") -> None:
     """Somebody says something in a room, and is answered."""
     async with stores.database.transaction() as tx:
         held = await stores.conversations.in_room(tx, room, YOU)
@@ -265,7 +265,7 @@ async def test_why_a_memory_is_there_is_told_with_what_was_said(terminal: Termin
         for n, (body, answer) in enumerate(
             [("Hello", ""), ("It rains", "Take a coat"), ("I moved to Lyon", "Noted"), ("Bye", "")]
         ):
-            await told(stores, "!room:test", f"$said{n}", body, answer)
+            await store_message(stores, "!room:test", f"$said{n}", body, answer)
         async with database.transaction() as tx:
             fact, _ = await stores.facts.add(
                 tx,
@@ -330,7 +330,7 @@ def test_a_secret_is_refused_and_what_has_no_word_is_skipped(terminal: Terminal)
     done = terminal.run("memory", "import", "-", "--json", given=lines(token))
     assert (done.returncode, json.loads(done.stdout)["left_out"]) == (0, 1)
     assert b"ghp_" not in done.stdout + done.stderr
-    assert texts(terminal.json("memory", "list")) == ["Likes tea"]
+    assert texts_found(terminal.json("memory", "list")) == ["Likes tea"]
 
 
 def test_many_bad_lines_are_all_told_and_few_of_them_kept(terminal: Terminal) -> None:

@@ -38,7 +38,7 @@ def home(terminal: Terminal) -> Terminal:
     return terminal
 
 
-def texts(home: Terminal) -> list[str]:
+def listed_texts(home: Terminal) -> list[str]:
     return sorted(fact["text"] for fact in home.json("memory", "list"))
 
 
@@ -77,9 +77,9 @@ async def test_a_night_is_read_answered_and_taken_back(home: Terminal, model: Mo
     assert not (home.data / "skills" / "old.md").exists()
     assert home.refuses("night", "apply", skill["id"]).endswith("was done already")
     home.says("night", "undo", second["id"])
-    assert texts(home) == ["Has a dog", "Has a dog, again", "Likes tea"]
+    assert listed_texts(home) == ["Has a dog", "Has a dog, again", "Likes tea"]
     home.says("night", "undo", name)
-    assert texts(home) == sorted(KNOWN)
+    assert listed_texts(home) == sorted(KNOWN)
     assert (home.data / "skills" / "old.md").read_text() == OLD
     again = home.run("night", "undo", name)
     assert (again.returncode, again.stdout) == (
@@ -115,7 +115,7 @@ async def test_what_is_older_than_thirty_days_stays(home: Terminal, model: Model
     """M-065."""
     name = await night_at(home, model, SmallNight(), *KNOWN, clock=Back(timedelta(days=31)))
     assert "30 days" in home.refuses("night", "undo", name)
-    assert texts(home) == ["Has a dog", "Likes tea"]
+    assert listed_texts(home) == ["Has a dog", "Likes tea"]
     home.says("night", "run", "--phase", "housekeeping")
     assert home.json("night", "report", name)["items"] == []
     for which in (name, f"{name}#1"):
@@ -179,7 +179,7 @@ async def test_a_dry_run_leaves_no_trace_and_names_what_it_does_not_try(
     assert notes["learn"] == "1 conversation would be read for what to remember: not tried here"
     assert notes["pages"] == "1 chat would become pages: not tried here"
     assert home.says("night", "list") == EMPTY_AT_SHELL["nights"] + "\n"
-    assert "Plays the flute" in texts(home)
+    assert "Plays the flute" in listed_texts(home)
 
 
 async def test_a_dry_run_says_that_it_does_not_compare_what_is_new(

@@ -1,28 +1,19 @@
 """`wintermute prompt`: what the model would read with the next message, in the terminal."""
 
-import shutil
-
 import pytest
 
-from tests.world.house import PROMPTS, House, open_house
+from tests.world.house import house_at_work
 from tests.world.model import ModelServer
-from tests.world.terminal import Terminal
+from tests.world.terminal import YOU, Terminal, tell_at, with_prompts
 from wintermute.messages import Json
 
 ROOM = "!room:test"
-OWNER = "@you:example.org"
 
 
 @pytest.fixture
 def terminal(terminal: Terminal) -> Terminal:
     """One whose prompts are those of a house."""
-    shutil.copytree(PROMPTS, terminal.data / "prompts")
-    return terminal
-
-
-async def tell(house: House, text: str) -> None:
-    await house.incoming(text, room=ROOM, sender=OWNER)
-    await house.settled()
+    return with_prompts(terminal)
 
 
 def parts(shown: Json, where: str) -> dict[str, str]:
@@ -33,7 +24,7 @@ def test_before_anything_was_said_it_is_what_the_first_message_brings(terminal: 
     """L-080, P-002: each part with its tokens, the tools as they are sent, and the sum."""
     (terminal.data / "MEMORIES.txt").write_text("Ann likes tea.\n")
     shown = terminal.json("prompt")
-    assert (shown["branch"], shown["layout"], shown["scope"]) == (None, "append", f"person:{OWNER}")
+    assert (shown["branch"], shown["layout"], shown["scope"]) == (None, "append", f"person:{YOU}")
     assert "Core Instructions" in parts(shown, "system")
     assert '"task"' in parts(shown, "tools")["task"]
     brought = parts(shown, "next message")
@@ -60,11 +51,8 @@ async def test_later_it_is_what_was_told_and_what_is_new(
     memories = terminal.data / "MEMORIES.txt"
     memories.write_text("Ann likes tea.\n")
     prompts = terminal.data / "prompts"
-    async with (
-        open_house(terminal.data, model.url, prompts=prompts, owner=OWNER) as house,
-        house.working(),
-    ):
-        await tell(house, "hello")
+    async with house_at_work(terminal.data, model.url, prompts=prompts, owner=YOU) as house:
+        await tell_at(house, "hello")
         memories.write_text("Ann likes tea.\nAnn is 40.\n")
         shown = terminal.json("prompt", "--room", ROOM)
         assert terminal.json("prompt")["branch"] == shown["branch"]
@@ -82,12 +70,9 @@ async def test_what_would_be_cut_to_fit_the_window_is_said_part_by_part(
     """L-036, F-023: by the window of the first backend."""
     prompts, config = terminal.data / "prompts", terminal.folder / "config.yaml"
     assert terminal.json("prompt")["cut"] == []
-    async with (
-        open_house(terminal.data, model.url, prompts=prompts, owner=OWNER) as house,
-        house.working(),
-    ):
+    async with house_at_work(terminal.data, model.url, prompts=prompts, owner=YOU) as house:
         for n in range(4):
-            await tell(house, f"{n} " + "word " * 1200)
+            await tell_at(house, f"{n} " + "word " * 1200)
         whole = config.read_text()
         config.write_text(whole.replace("context_tokens: 32768", "context_tokens: 7000"))
         (terminal.data / "MEMORIES.txt").write_text(

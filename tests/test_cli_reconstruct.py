@@ -63,7 +63,7 @@ async def test_a_long_text_is_taken_apart(terminal: Terminal, way: str) -> None:
         done = await beside(terminal, "memory", *words, "--json", given=LETTER.encode())
         assert json.loads(done.stdout)["contents"] == FACTS, done
     [request] = model.requests
-    assert f"<raw_input>\n{LETTER}\n</raw_input>" in request.messages[0]["content"]
+    assert f"<raw_input>\n{LETTER}\n</raw_input>" in request.system
 
 
 async def test_a_text_that_no_model_takes_apart_is_kept_as_it_is(terminal: Terminal) -> None:
@@ -153,7 +153,7 @@ MINE = f"person:{ANN}"
 
 
 def keeps_the_letter(seen: Seen) -> Step | None:
-    if "<raw_input>" in str(seen.messages[0]["content"]):
+    if "<raw_input>" in seen.system:
         return Text(json.dumps({"contents": FACTS}))
     if "remember" in seen.last_user and seen.messages[-1]["role"] == "user":
         return Calls((Use("append_memory", {"entry": PASTED}),))
@@ -226,7 +226,7 @@ async def test_what_no_fact_of_a_letter_says_stays_as_it_was_written(
     """M-039, M-045: only what is covered goes with the letter, and a part without a fact is kept."""
 
     def says(seen: Seen) -> Step | None:
-        shown = str(seen.messages[0]["content"])
+        shown = seen.system
         if "<raw_input>" in shown:
             return Text(json.dumps({"contents": PICKED if KEY in shown else []}))
         if "remember" in seen.last_user and seen.messages[-1]["role"] == "user":

@@ -14,7 +14,7 @@ import pytest
 from tests.full_config import full_config
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
-from tests.world.wiki import MATTER, made, page, refuses, says, wiki
+from tests.world.wiki import MATTER, lines_of, made, page, refuses, wiki
 from wintermute.cli.main import cli
 from wintermute.cli.wiki import VERBS
 from wintermute.clock import SystemClock
@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return made(tmp_path / "store", FILES)
 
 
-def said(root: Path | None, *words: str, given: bytes = b"") -> object:
+def json_of(root: Path | None, *words: str, given: bytes = b"") -> object:
     """The JSON of a command."""
     done = wiki(root, *words, "--json", given=given)
     assert (done.exit_code, done.stderr) in ((0, ""), (1, "")), done.output
@@ -79,7 +79,7 @@ def test_init_changes_nothing_that_is_there_and_adds_what_is_missing(root: Path)
     (root / ".git").mkdir()
     (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     before = contents(root)
-    assert said(root, "init") == {
+    assert json_of(root, "init") == {
         "store": str(root),
         "made": ["meta/conversations.json", "meta/system-runtime.md"],
         "taken_over": False,
@@ -87,7 +87,7 @@ def test_init_changes_nothing_that_is_there_and_adds_what_is_missing(root: Path)
     }
     assert contents(root).items() > before.items()
     after = contents(root)
-    assert says(root, "init") == [str(root)]
+    assert lines_of(root, "init") == [str(root)]
     assert contents(root) == after
 
 
@@ -100,7 +100,7 @@ def test_an_old_index_is_taken_over_once(tmp_path: Path) -> None:
     assert (done.stdout, done.exit_code) == (f"{root}\n", 0)
     assert done.stderr == "index.md was taken over as meta/Index.md\n"
     assert ((root / "meta/Index.md").read_text(), (root / "index.md").exists()) == (old, False)
-    assert said(root, "init") == {
+    assert json_of(root, "init") == {
         **{"store": str(root), "made": [], "taken_over": False, "two_indexes": False}
     }
 
@@ -108,7 +108,7 @@ def test_an_old_index_is_taken_over_once(tmp_path: Path) -> None:
 def test_two_indexes_stay_and_are_reported(root: Path) -> None:
     """W-006."""
     (root / "index.md").write_text("old")
-    assert says(root, "conversations") == []
+    assert lines_of(root, "conversations") == []
     done = wiki(root, "init")
     assert (done.exit_code, done.stderr.count("index.md is not used beside meta/Index.md")) == (
         0,
@@ -131,8 +131,8 @@ def test_an_index_is_enough_for_every_command(tmp_path: Path) -> None:
     root = made(tmp_path, {})
     for words in READING:
         assert (words, wiki(root, *words).exit_code, wiki(root, *words).stderr) == (words, 0, "")
-    [path] = says(root, "create-conversation")
-    assert says(root, "add-message", "--conversation", path, "user", given=b"Hi") == [
+    [path] = lines_of(root, "create-conversation")
+    assert lines_of(root, "add-message", "--conversation", path, "user", given=b"Hi") == [
         "0001-user.md"
     ]
 
@@ -191,9 +191,9 @@ def test_a_settings_file_that_cannot_be_read_is_named(root: Path, tmp_path: Path
 def test_a_page_is_printed_byte_for_byte(root: Path, title: str) -> None:
     """W-009, W-041, W-042: by its name, not by its heading."""
     assert wiki(root, "read", title).stdout_bytes == GARDEN.encode()
-    assert said(root, "read", title) == {"path": "semantic/Garden.md", "text": GARDEN}
-    assert says(root, "resolve", title) == ["semantic/Garden.md"]
-    assert said(root, "resolve", title) == {"path": "semantic/Garden.md"}
+    assert json_of(root, "read", title) == {"path": "semantic/Garden.md", "text": GARDEN}
+    assert lines_of(root, "resolve", title) == ["semantic/Garden.md"]
+    assert json_of(root, "resolve", title) == {"path": "semantic/Garden.md"}
 
 
 @pytest.mark.parametrize(
@@ -256,21 +256,21 @@ def test_what_is_no_page_that_can_be_read_is_told(root: Path, verb: str) -> None
 
 def test_links_to_a_page_are_listed_with_those_of_the_index(root: Path) -> None:
     """W-011, W-012, W-043."""
-    assert says(root, "backlinks", "Garden") == ["episodic/Ann", "meta/Index", "semantic/Ann"]
-    assert said(root, "backlinks", "semantic/Garden.md") == [
+    assert lines_of(root, "backlinks", "Garden") == ["episodic/Ann", "meta/Index", "semantic/Ann"]
+    assert json_of(root, "backlinks", "semantic/Garden.md") == [
         *("episodic/Ann.md", "meta/Index.md", "semantic/Ann.md")
     ]
-    assert says(root, "backlinks", "semantic/Ann") == ["episodic/Ann"]
-    assert says(root, "backlinks", "Index") == []
+    assert lines_of(root, "backlinks", "semantic/Ann") == ["episodic/Ann"]
+    assert lines_of(root, "backlinks", "Index") == []
 
 
 def test_pages_that_nobody_links_to_are_listed_each_for_itself(root: Path) -> None:
     """W-013, W-044: by path as well; of two with one name only the one that is meant is known."""
-    assert says(root, "orphans") == []
+    assert lines_of(root, "orphans") == []
     (root / "meta/Index.md").write_text(page("[[Garden]] `[[2026-05-04]]`"))
     (root / "semantic/Ann.md").write_text(page("x"))
-    assert says(root, "orphans") == ["episodic/2026-05-04", "episodic/Ann"]
-    assert said(root, "orphans") == ["episodic/2026-05-04.md", "episodic/Ann.md"]
+    assert lines_of(root, "orphans") == ["episodic/2026-05-04", "episodic/Ann"]
+    assert json_of(root, "orphans") == ["episodic/2026-05-04.md", "episodic/Ann.md"]
 
 
 def test_links_that_mean_no_page_or_several_are_listed(root: Path) -> None:
@@ -286,8 +286,8 @@ def test_links_that_mean_no_page_or_several_are_listed(root: Path) -> None:
         "semantic/Wide: [[sleep/20260504-010000/report]]",
         "semantic/Wide: [[x\\x1b]]",
     ]
-    assert says(root, "broken") == lines
-    values = said(root, "broken")
+    assert lines_of(root, "broken") == lines
+    values = json_of(root, "broken")
     assert isinstance(values, list)
     assert [each["reason"] for each in values] == [
         *("ambiguous", "missing", "ambiguous", "outside", "missing", "missing")
@@ -303,7 +303,7 @@ def test_links_that_mean_no_page_or_several_are_listed(root: Path) -> None:
 def test_a_page_with_very_many_links_is_read_in_time(root: Path) -> None:
     """Issue 20."""
     (root / "semantic/Many.md").write_text("".join(f"[[Page {n}]]\n" for n in range(100_000)))
-    assert len(says(root, "broken")) == 10_000 + 3
+    assert len(lines_of(root, "broken")) == 10_000 + 3
     assert wiki(root, "check").exit_code == 1
 
 
@@ -317,8 +317,8 @@ def test_a_page_with_very_many_links_is_read_in_time(root: Path) -> None:
 def test_tokens_are_a_quarter_of_the_characters(root: Path, text: str, count: int) -> None:
     """W-046."""
     (root / "semantic/Page.md").write_text(text)
-    assert says(root, "tokens", "semantic/Page.md") == [str(count)]
-    assert said(root, "tokens", "Page") == {"path": "semantic/Page.md", "tokens": count}
+    assert lines_of(root, "tokens", "semantic/Page.md") == [str(count)]
+    assert json_of(root, "tokens", "Page") == {"path": "semantic/Page.md", "tokens": count}
 
 
 def test_tokens_of_what_is_no_text_are_not_guessed(root: Path) -> None:
@@ -333,15 +333,17 @@ def test_tokens_of_what_is_no_text_are_not_guessed(root: Path) -> None:
 
 def test_a_conversation_is_made_listed_and_added_to(root: Path) -> None:
     """W-036, W-037, W-047: what is printed is what the next command takes."""
-    first, second = (says(root, "create-conversation")[0] for _ in range(2))
+    first, second = (lines_of(root, "create-conversation")[0] for _ in range(2))
     assert re.fullmatch(r"conversations/\d{8}-\d{6}", first)
     assert first != second
     assert json.loads((root / "meta/conversations.json").read_text()) == [first, second]
-    assert says(root, "conversations") == [first, second]
+    assert lines_of(root, "conversations") == [first, second]
     add = ("add-message", "--conversation", first)
-    assert says(root, *add, "user", given=" Hi,\r\n\r\nthere 👋\n\n".encode()) == ["0001-user.md"]
-    assert says(root, *add, "assistant", given=b"Hello") == ["0002-assistant.md"]
-    assert said(root, *add, "system", given=b"Be kind") == {
+    assert lines_of(root, *add, "user", given=" Hi,\r\n\r\nthere 👋\n\n".encode()) == [
+        "0001-user.md"
+    ]
+    assert lines_of(root, *add, "assistant", given=b"Hello") == ["0002-assistant.md"]
+    assert json_of(root, *add, "system", given=b"Be kind") == {
         "name": "0000-system.md",
         "path": str(root / first / "0000-system.md"),
     }
@@ -351,8 +353,8 @@ def test_a_conversation_is_made_listed_and_added_to(root: Path) -> None:
         "0002-assistant.md": b"Hello\n",
     }
     (root / second).rmdir()
-    assert says(root, "conversations") == [first, f"{second} (missing)"]
-    assert said(root, "conversations") == [
+    assert lines_of(root, "conversations") == [first, f"{second} (missing)"]
+    assert json_of(root, "conversations") == [
         {"path": first, "missing": False},
         {"path": second, "missing": True},
     ]
@@ -360,10 +362,10 @@ def test_a_conversation_is_made_listed_and_added_to(root: Path) -> None:
 
 def test_two_conversations_of_one_second_have_two_folders(root: Path) -> None:
     """W-037."""
-    made_now = [says(root, "create-conversation")[0] for _ in range(12)]
+    made_now = [lines_of(root, "create-conversation")[0] for _ in range(12)]
     assert len({*made_now}) == len(made_now)
     assert any(re.fullmatch(r"conversations/\d{8}-\d{6}-\d+", each) for each in made_now)
-    assert says(root, "conversations") == made_now
+    assert lines_of(root, "conversations") == made_now
 
 
 @pytest.mark.parametrize(
@@ -396,7 +398,7 @@ def test_a_damaged_list_is_named_and_never_overwritten(
 @pytest.mark.parametrize("given", [b"", b" \n\t\n", b"\xef\xbb\xbf\n", "\u3000".encode()])
 def test_a_blank_message_is_refused_as_wrong_usage(root: Path, given: bytes) -> None:
     """Issue 20: exit code 2, and nothing is written."""
-    [path] = says(root, "create-conversation")
+    [path] = lines_of(root, "create-conversation")
     add = ("add-message", "--conversation", path, "user")
     assert "the message is blank" in refuses(root, *add, given=given, code=2)
     assert contents(root / path) == {}
@@ -412,13 +414,13 @@ def test_a_blank_message_is_refused_as_wrong_usage(root: Path, given: bytes) -> 
     ids=["latin", "nul", "large"],
 )
 def test_a_message_that_is_no_text_is_refused(root: Path, given: bytes, line: str) -> None:
-    [path] = says(root, "create-conversation")
+    [path] = lines_of(root, "create-conversation")
     assert refuses(root, "add-message", "--conversation", path, "user", given=given) == line
     assert contents(root / path) == {}
 
 
 def test_a_role_is_one_of_three(root: Path) -> None:
-    [path] = says(root, "create-conversation")
+    [path] = lines_of(root, "create-conversation")
     line = refuses(root, "add-message", "--conversation", path, "wizard", given=b"x", code=2)
     assert "'wizard' is not one of 'system', 'user', 'assistant'" in line
 
@@ -431,8 +433,8 @@ def test_a_folder_outside_is_a_conversation_if_it_holds_nothing_but_messages(
     folder.mkdir()
     (folder / "a-user.md").write_text("Hi\n")
     add = ("add-message", "--conversation", str(folder))
-    assert says(root, *add, "assistant", given=b"Hello") == ["0001-assistant.md"]
-    assert says(tmp_path / "none", *add, "user", given=b"Bye") == ["0002-user.md"]
+    assert lines_of(root, *add, "assistant", given=b"Hello") == ["0001-assistant.md"]
+    assert lines_of(tmp_path / "none", *add, "user", given=b"Bye") == ["0002-user.md"]
     (folder / "notes.txt").write_text("x")
     before = contents(folder)
     line = refuses(root, *add, "user", given=b"More")
@@ -494,7 +496,7 @@ def test_words_are_found_in_names_then_headings_then_texts_then_beside_them(root
         "semantic/Apart.md": "nothing of it",
     }.items():
         (root / path).write_text(page(text))
-    assert says(root, "search", "roses", "--k", "20") == [
+    assert lines_of(root, "search", "roses", "--k", "20") == [
         *("semantic/Röses", "    # x"),
         *("semantic/Head", "    # All roses"),
         *("episodic/Ann", "    [[Garden#Roses]] [[semantic/Ann]] [[Ann]]"),
@@ -503,11 +505,11 @@ def test_words_are_found_in_names_then_headings_then_texts_then_beside_them(root
         *("semantic/Text", "    of ROSES and more"),
         *("semantic/Beside (linked with semantic/Röses)", "    Only linked"),
     ]
-    assert says(root, "search", "RÓSES", "--k", "1") == ["semantic/Röses", "    # x"]
-    assert says(root, "search", "zebra") == ["No page fits."]
-    assert says(root, "search", "*.(") == ["No page fits."]
-    assert said(root, "search", "zebra") == []
-    found = said(root, "search", "roses", "--k", "1")
+    assert lines_of(root, "search", "RÓSES", "--k", "1") == ["semantic/Röses", "    # x"]
+    assert lines_of(root, "search", "zebra") == ["No page fits."]
+    assert lines_of(root, "search", "*.(") == ["No page fits."]
+    assert json_of(root, "search", "zebra") == []
+    found = json_of(root, "search", "roses", "--k", "1")
     assert isinstance(found, list)
     assert (found[0]["path"], found[0]["line"]) == ("semantic/Röses.md", "# x")
     assert refuses(root, "search", "x", "--k", "0", code=2)
@@ -522,21 +524,21 @@ def test_a_word_is_found_whole_or_by_its_beginning(root: Path) -> None:
     }.items():
         (root / f"semantic/{path}.md").write_text(page(text))
     (root / "semantic/Snowman.md").write_text(page("a man"))
-    assert says(root, "search", "now") == ["No page fits."]
-    assert says(root, "search", "snow")[::2] == ["semantic/Snow", "semantic/Snowman"]
-    assert says(root, "search", "drops") == ["No page fits."]
-    assert says(root, "search", "東京")[::2] == ["semantic/Tokyo"]
+    assert lines_of(root, "search", "now") == ["No page fits."]
+    assert lines_of(root, "search", "snow")[::2] == ["semantic/Snow", "semantic/Snowman"]
+    assert lines_of(root, "search", "drops") == ["No page fits."]
+    assert lines_of(root, "search", "東京")[::2] == ["semantic/Tokyo"]
 
 
 def test_a_page_with_all_words_comes_before_one_with_one_of_them_often(root: Path) -> None:
     for path, text in {"A": "tea " * 50, "B": "tea with mint"}.items():
         (root / f"semantic/{path}.md").write_text(page(text))
-    assert says(root, "search", "mint tea")[0] == "semantic/B"
+    assert lines_of(root, "search", "mint tea")[0] == "semantic/B"
 
 
 def test_a_long_line_is_shown_where_the_word_is(root: Path) -> None:
     (root / "semantic/Long.md").write_text(page(f"{'x ' * 500}zebra\x1b[2J{' y' * 500}"))
-    [_, line] = says(root, "search", "zebra")
+    [_, line] = lines_of(root, "search", "zebra")
     assert line.startswith("    …x x")
     assert "zebra[2J y" in line
     assert len(line) < 130
@@ -549,7 +551,7 @@ def test_a_long_line_is_shown_there_whatever_its_letters_are_folded_to(
     """What is looked for is found in other letters than those that are shown."""
     text = page(f"{letter * 300} zebra {'y ' * 500}")
     (root / "semantic/Long.md").write_text(text)
-    [_, line] = says(root, "search", "zebra")
+    [_, line] = lines_of(root, "search", "zebra")
     assert " zebra y" in line
 
 
@@ -578,12 +580,12 @@ def test_what_is_to_be_mended_is_told_in_a_line(
 ) -> None:
     """W-010, W-024, W-051; reading works all the same."""
     root = made(tmp_path, {"meta/Index.md": page("[[Garden]]"), "semantic/Garden.md": page("x")})
-    assert says(root, "check") == []
+    assert lines_of(root, "check") == []
     made(root, {path: text} if path == "meta/Index.md" else {"meta/Index.md": page("[[semantic/Garden]]"), path: text})  # fmt: skip
     done = wiki(root, "check")
     assert (done.exit_code, done.stderr) == (1, "")
     assert line in done.stdout.splitlines()
-    values = said(root, "check")
+    values = json_of(root, "check")
     assert isinstance(values, list)
     assert len(values) == len(done.stdout.splitlines())
     assert wiki(root, "read", path).exit_code == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import NOON, WITHIN, FakeClock, HeldClock
-from tests.world.house import House, open_house
+from tests.world.house import House, house_at_work, open_house
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.promised import DAILY, MORNING, after, now, occurrences, promise, talk
 from tests.world.schema import open_migrated
@@ -198,7 +198,7 @@ async def house(tmp_path: Path, clock: FakeClock) -> AsyncIterator[House]:
         yield house
 
 
-async def told(house: House) -> list[str]:
+async def fired(house: House) -> list[str]:
     """Fire, and what is said then, without signs."""
     await house.fire()
     return [text for text in await house.deliver() if text != " ".join(SIGNS)]
@@ -211,15 +211,15 @@ async def test_a_clock_that_is_wrong_for_seconds_changes_nothing(
     """F-015: forward by any span and back again, or back; a reminder falls due meanwhile."""
     task = await promise(house, asked=DAILY)
     after(clock, "2026-03-02T08:59:55")
-    assert await told(house) == []
+    assert await fired(house) == []
     clock.ahead = span
-    assert await told(house) == []
+    assert await fired(house) == []
     clock.advance(12)
-    assert await told(house) == []
+    assert await fired(house) == []
     assert (await now(house, task)).next_due == MORNING + HOUR
     clock.ahead = timedelta(0)
-    assert await told(house) == ["⏰ Call Anna"]
-    assert await told(house) == []
+    assert await fired(house) == ["⏰ Call Anna"]
+    assert await fired(house) == []
     assert await occurrences(house) == [("2026-03-02T08:00", "done", 0)]
     assert (await now(house, task)).next_due == MORNING + HOUR + DAY
 
@@ -232,7 +232,7 @@ async def test_what_is_due_is_said_while_the_homeserver_knows_the_time(
     house.checked.heard(clock.now())
     clock.ahead = NEVER
     after(clock, "2026-03-02T09:00")
-    assert await told(house) == ["⏰ Call Anna"]
+    assert await fired(house) == ["⏰ Call Anna"]
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -244,15 +244,15 @@ async def test_what_was_due_in_a_true_jump_is_late_and_not_dropped(
     """F-015, T-042: once the homeserver agrees, or after ten minutes."""
     await promise(house)
     clock.ahead = 2 * HOUR
-    assert await told(house) == []
+    assert await fired(house) == []
     if heard:
         house.checked.heard(clock.now() + timedelta(seconds=2))
     else:
         clock.advance(599)
-        assert await told(house) == []
+        assert await fired(house) == []
         clock.advance(1)
-    assert await told(house) == ["⏰ Call Anna (was due at 09:00)"]
-    assert await told(house) == []
+    assert await fired(house) == ["⏰ Call Anna (was due at 09:00)"]
+    assert await fired(house) == []
 
 
 FOUR = PlanRequest(schedule_type="rrule", rrule="FREQ=DAILY;COUNT=4", at="09:00")
@@ -272,18 +272,18 @@ async def test_series_go_on_from_the_real_time_after_one_that_never_was(
         series = [await promise(house, asked=each) for each in (DAILY, FOUR, WEEKLY)]
         await promise(house, "once", ONCE)
         clock.ahead = NEVER
-        assert await told(house) == []
+        assert await fired(house) == []
         clock.advance(600)
-        assert len(await told(house)) == 4
+        assert len(await fired(house)) == 4
         unreal = (await now(house, series[0])).next_due
         assert unreal is not None
         assert unreal > MORNING + NEVER
         assert (await now(house, series[1])).status == "completed"
         clock.ahead = timedelta(0)
         if not restarted:
-            await told(house)
+            await fired(house)
             clock.advance(600)
-            assert await told(house) == []
+            assert await fired(house) == []
             await real_day(house, clock)
     if restarted:
         async with open_house(tmp_path, None, clock=clock) as house:
@@ -294,11 +294,11 @@ async def real_day(house: House, clock: FakeClock) -> None:
     """The day on which the clock is right again, and the one after it."""
     for day in (2, 3):
         after(clock, f"2026-03-0{day}T08:59:59")
-        assert await told(house) == []
+        assert await fired(house) == []
         after(clock, f"2026-03-0{day}T09:00")
-        assert await told(house) == ["⏰ Call Anna"] * 3
+        assert await fired(house) == ["⏰ Call Anna"] * 3
         after(clock, f"2026-03-0{day}T11:00")
-        assert await told(house) == []
+        assert await fired(house) == []
 
 
 async def test_nothing_of_an_unreal_time_is_said_when_the_clock_was_back_for_long(
@@ -307,16 +307,16 @@ async def test_nothing_of_an_unreal_time_is_said_when_the_clock_was_back_for_lon
     """F-015: a task is not due before it was made."""
     task = await promise(house, asked=DAILY)
     clock.ahead = -3 * DAY - HOUR
-    await told(house)
+    await fired(house)
     clock.advance(600)
-    assert await told(house) == []
+    assert await fired(house) == []
     clock.ahead = timedelta(0)
-    await told(house)
+    await fired(house)
     clock.advance(600)
-    assert await told(house) == []
+    assert await fired(house) == []
     assert (await now(house, task)).next_due == MORNING + HOUR
     after(clock, "2026-03-02T09:00")
-    assert await told(house) == ["⏰ Call Anna"]
+    assert await fired(house) == ["⏰ Call Anna"]
 
 
 @pytest.mark.parametrize("span", [-DAY, NEVER])
@@ -326,7 +326,7 @@ async def test_what_waits_for_the_model_waits_no_longer_because_of_a_clock(
     """F-015: nor does what was said after it; it is told once that the model is away (L-034)."""
     clock = HeldClock()
     model.script(Fail(500), Fail(500), Text("back"), Text("behind"))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         clock.ahead = span

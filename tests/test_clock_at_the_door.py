@@ -27,7 +27,7 @@ def daily_in(seconds: float) -> PlanRequest:
     return PlanRequest(schedule_type="daily", at=f"{due:%H:%M:%S}")
 
 
-async def heard(person: MatrixUser, room: str, daemon: Bot, n: int) -> list[str]:
+async def wait_for_messages(person: MatrixUser, room: str, daemon: Bot, n: int) -> list[str]:
     """What the bot has said, once it is so much."""
     await person.until(lambda: len(person.messages(room, daemon.user_id)) >= n)
     return [message.body for message in person.messages(room, daemon.user_id)]
@@ -62,13 +62,13 @@ async def test_a_clock_that_is_wrong_for_seconds_is_not_noticed_in_the_room(
     await promise(daemon, ann.user_id, chat, {"pills": daily_in(6), "tea": daily_in(HOUR)})
     daemon.set_clocks(wall=NEVER)
     await schedule(daemon, "400 days ahead of where it should be")
-    assert await heard(ann, chat, daemon, 1) == ["⏰ pills"]
+    assert await wait_for_messages(ann, chat, daemon, 1) == ["⏰ pills"]
     await daemon.said_all()
     await daemon.kill()
     daemon.set_clocks(wall=2 * HOUR)
     await promise(daemon, ann.user_id, chat, {"soup": once(in_(3))})
     await daemon.start()
-    await heard(ann, chat, daemon, 2)
+    await wait_for_messages(ann, chat, daemon, 2)
     daemon.set_clocks()
     await schedule(daemon, "wakes up for due tasks")
     said = [message.body.split(" (")[0] for message in ann.messages(chat, daemon.user_id)]
@@ -98,7 +98,7 @@ async def test_a_start_that_nothing_vouches_for_says_nothing_until_it_is_known_w
     await schedule(daemon, "waits: the clock of this machine may be wrong")
     daemon.set_clocks()  # where the homeserver's is
     await schedule(daemon, "wakes up for due tasks")
-    [said] = await heard(ann, chat, daemon, 1)
+    [said] = await wait_for_messages(ann, chat, daemon, 1)
     assert said.startswith("⏰ tea (was due ")
     assert timedelta(0) < next_due(daemon)["pills"] < timedelta(hours=1)
     await daemon.said_all()
@@ -113,7 +113,7 @@ async def test_a_start_that_nothing_vouches_for_says_nothing_until_it_is_known_w
     await asyncio.sleep(3)
     assert len(ann.messages(chat, daemon.user_id)) == 1
     daemon.set_clocks(wall=600, steady=600)
-    await heard(ann, chat, daemon, 2)
+    await wait_for_messages(ann, chat, daemon, 2)
 
 
 def lie(_request: Request, status: int, body: bytes) -> Answer:
@@ -132,7 +132,7 @@ async def test_a_laptop_that_slept_has_no_wrong_clock(
     chat = await room(ann, daemon)
     await promise(daemon, ann.user_id, chat, {"tea": once(in_(HOUR))})
     daemon.set_clocks(wall=2 * HOUR, steady=2 * HOUR)
-    [said] = await heard(ann, chat, daemon, 1)
+    [said] = await wait_for_messages(ann, chat, daemon, 1)
     assert said.startswith("⏰ tea (was due ")
     assert not any("WARNING clock" in line for line in daemon.log)
 
@@ -148,7 +148,7 @@ async def test_a_message_is_not_old_because_the_homeservers_clock_is_behind(
     await daemon.start()
     chat = await room(ann, daemon)
     await ann.send(chat, "hello")
-    assert await heard(ann, chat, daemon, 1) == ["echo: hello"]
+    assert await wait_for_messages(ann, chat, daemon, 1) == ["echo: hello"]
     assert "[written" not in str(model.requests[0].body)
 
 

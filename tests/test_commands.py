@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import ANN, PROMPTS, House, house_at_work, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.commands.chat import HELP, NAMES, TO_SAY
@@ -17,7 +17,7 @@ from wintermute.text import EMPTY_LISTS
 
 async def test_new_forgets_what_was_said_so_far(tmp_path: Path, model: ModelServer) -> None:
     """L-074: a fresh branch; the old one stays in the loom."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("remember the milk")
         await house.incoming("/new")
         await house.incoming("hello")
@@ -55,7 +55,7 @@ async def test_new_in_a_group_hides_what_others_said_before_it(
 @pytest.mark.parametrize("line", ["/help", "/HELP", "/help me please", "/help\nme"])
 async def test_help_names_every_command(tmp_path: Path, line: str) -> None:
     """L-081: without a model."""
-    async with open_house(tmp_path, None) as house, house.working():
+    async with house_at_work(tmp_path, None) as house:
         await house.incoming(line)
         (said,) = await house.said(1)
     assert all(f"`{name}`: " in said for name in NAMES)
@@ -66,11 +66,11 @@ EXAMPLES = HELP["/remind"].split(" | ")[1:]
 
 async def test_help_begins_with_things_to_say_and_explains_one_command(tmp_path: Path) -> None:
     """U-012: its examples are understood; to verify is for Matrix alone."""
-    async with open_house(tmp_path, None) as house, house.working():
-        whole = await answer(house, "/help")
+    async with house_at_work(tmp_path, None) as house:
+        whole = await house.ask("/help")
         assert all(whole.index(said) < whole.index("`/new`") for said in TO_SAY)
         for line in ("/help remind", "/HELP `/Remind`"):
-            told = await answer(house, line)
+            told = await house.ask(line)
             assert told.startswith(f"`/remind`: {NAMES['/remind']}")
             assert all(f"- `{example}`" in told for example in EXAMPLES)
             assert "/undo" not in told
@@ -79,7 +79,7 @@ async def test_help_begins_with_things_to_say_and_explains_one_command(tmp_path:
         for name, text in HELP.items():
             assert [line for line in text.split(" | ")[1:] if line.split()[0] != name] == []
         for line in EXAMPLES:
-            await answer(house, line)
+            await house.ask(line)
         assert len(await house.rows("SELECT * FROM tasks")) == 2
 
 
@@ -98,8 +98,8 @@ async def test_a_command_that_nearly_exists_gets_the_nearest_one(
     tmp_path: Path, line: str, near: str
 ) -> None:
     """U-016."""
-    async with open_house(tmp_path, None) as house, house.working():
-        said = await answer(house, line)
+    async with house_at_work(tmp_path, None) as house:
+        said = await house.ask(line)
     assert (f"Did you mean `{near}`?" in said) == bool(near)
     assert "\n" not in said
 
@@ -108,16 +108,16 @@ async def test_a_command_that_nearly_exists_gets_the_nearest_one(
 async def test_a_list_without_lines_says_how_to_fill_it(tmp_path: Path, kind: str) -> None:
     """U-013."""
     commands = {"memories": "/memory", "nights": "/night"}
-    async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, commands.get(kind, f"/{kind}")) == EMPTY_LISTS[kind]
+    async with house_at_work(tmp_path, None) as house:
+        assert await house.ask(commands.get(kind, f"/{kind}")) == EMPTY_LISTS[kind]
         if kind == "memories":
-            assert await answer(house, "/memory gins") == EMPTY_LISTS[kind]
+            assert await house.ask("/memory gins") == EMPTY_LISTS[kind]
 
 
 @pytest.mark.parametrize("line", ["/frobnicate", "/", "/ help", "/stopit", "/new\u2028", "//"])
 async def test_an_unknown_word_gets_one_line_that_names_help(tmp_path: Path, line: str) -> None:
     """L-081."""
-    async with open_house(tmp_path, None) as house, house.working():
+    async with house_at_work(tmp_path, None) as house:
         await house.incoming(line)
         (said,) = await house.said(1)
     assert ("`/help`" in said) == (line != "/new\u2028")
@@ -125,25 +125,25 @@ async def test_an_unknown_word_gets_one_line_that_names_help(tmp_path: Path, lin
 
 
 async def test_a_long_unknown_word_is_not_repeated_whole(tmp_path: Path) -> None:
-    async with open_house(tmp_path, None) as house, house.working():
+    async with house_at_work(tmp_path, None) as house:
         await house.incoming("/" + "x" * 5000)
         assert len((await house.said(1))[0]) < 100
 
 
 async def test_status_shows_details_to_the_owner_only(tmp_path: Path, model: ModelServer) -> None:
     """L-034, L-086, U-012: what is broken, with rooms and reasons, is nobody else's business."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.health.note("model", "fail", "canary answered 500")
         await house.incoming("/status all")
         await house.incoming("/status all", origin="other")
         mine, theirs = await house.said(2)
-        assert await answer(house, "/status") == next(
+        assert await house.ask("/status") == next(
             line for line in mine.splitlines() if "canary" in line
         )
         await house.incoming("/status", origin="other")
         assert (await house.said(4))[3] == "- **model**: fail"
         await house.health.note("model", "ok")
-        assert await answer(house, "/status") == WELL.format("`/status all`")
+        assert await house.ask("/status") == WELL.format("`/status all`")
     assert "canary" in mine
     assert "**model** (fail): canary" in mine
     assert "canary" not in theirs
@@ -158,7 +158,7 @@ async def test_status_tells_what_was_read_from_the_cache(
     """L-086: and what all of it cost, at the price of cached tokens."""
     price = Price(input=10.0, cached=1.0, output=30.0)
     model.script(Text("hi", usage=Usage(2000, 10)), Text("yes", usage=Usage(2100, 20, 1900)))
-    async with open_house(tmp_path, model.url, price=price) as house, house.working():
+    async with house_at_work(tmp_path, model.url, price=price) as house:
         for n, text in enumerate(("hello", "still there?", "/status all"), 1):
             await house.incoming(text)
             *_, status = await house.said(n)
@@ -186,53 +186,46 @@ async def plan(house: House, content: str, priority: int = 5, scope: str = MINE)
     return task.id
 
 
-async def answer(house: House, line: str) -> str:
-    """What a command says."""
-    before = len(await house.spoken())
-    await house.incoming(line)
-    return (await house.said(before + 1))[-1]
-
-
 async def test_memory_shows_what_is_remembered_in_this_room_only(tmp_path: Path) -> None:
     """L-081, M-010: all of it, or what has all the words; Markdown in it stays text."""
-    async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, "/memory") == EMPTY_LISTS["memories"]
+    async with house_at_work(tmp_path, None) as house:
+        assert await house.ask("/memory") == EMPTY_LISTS["memories"]
         await remember(house, "Likes tea", "Has *two* dogs", "Walks two miles")
         await remember(house, "Likes two gins", scope=OTHERS)
-        lines = (await answer(house, "/memory")).splitlines()
+        lines = (await house.ask("/memory")).splitlines()
         assert lines == ["- Walks two miles", "- Has \\*two\\* dogs", "- Likes tea"]
-        assert (await answer(house, "/memory TWO walk")).startswith("- Walks two miles\n")
-        assert await answer(house, "/memory gins") == "I remember nothing with these words."
+        assert (await house.ask("/memory TWO walk")).startswith("- Walks two miles\n")
+        assert await house.ask("/memory gins") == "I remember nothing with these words."
 
 
 async def test_memory_of_very_much_ends_with_how_much_more_there_is(tmp_path: Path) -> None:
-    async with open_house(tmp_path, None) as house, house.working():
+    async with house_at_work(tmp_path, None) as house:
         await remember(house, *(f"fact number {n}" for n in range(53)))
-        said = await answer(house, "/memory")
+        said = await house.ask("/memory")
     assert said.startswith("- fact number 52\n")
     assert said.endswith("\n\nand 3 more")
 
 
 async def test_memory_knows_what_was_edited_by_hand_a_moment_ago(tmp_path: Path) -> None:
     """M-015."""
-    async with open_house(tmp_path, None) as house, house.working():
+    async with house_at_work(tmp_path, None) as house:
         (tmp_path / "MEMORIES.txt").write_text("Has a cat\n")
-        assert "Has a cat" in await answer(house, "/memory")
+        assert "Has a cat" in await house.ask("/memory")
         (tmp_path / "MEMORIES.txt").write_text("")
-        assert "Has a cat" in await answer(house, "/undo")
-        assert "Has a cat" in await answer(house, "/memory")
+        assert "Has a cat" in await house.ask("/undo")
+        assert "Has a cat" in await house.ask("/memory")
 
 
 async def test_tasks_are_a_list_for_people(tmp_path: Path) -> None:
     """T-011, T-013, T-014: by priority, paused ones last; of this room and of all rooms."""
-    async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, "/tasks") == EMPTY_LISTS["tasks"]
+    async with house_at_work(tmp_path, None) as house:
+        assert await house.ask("/tasks") == EMPTY_LISTS["tasks"]
         _, soon = await plan(house, "Sow *beans*", 7), await plan(house, "Pay", 1)
         await plan(house, "Be kind", scope="global")
         await plan(house, "Bob's own", scope=OTHERS)
         async with house.database.transaction() as tx:
             await house.stores.tasks.pause(tx, Target(soon, MINE, Reason("tool", MINE)))
-        said = (await answer(house, "/tasks")).replace("\\", "")
+        said = (await house.ask("/tasks")).replace("\\", "")
     assert said.splitlines() == [
         "**Any time**",
         "- `3` Be kind",
@@ -247,17 +240,17 @@ async def test_undo_takes_back_the_newest_change_of_this_room(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-081, M-065: one by one, without a model; what happened elsewhere is not touched."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        assert await answer(house, "/undo") == "There is nothing to undo here."
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
+        assert await house.ask("/undo") == "There is nothing to undo here."
         await remember(house, "Likes tea")
         arguments = {"action": "add", "content": "Buy tea"}
         model.script(Calls((Use("task", arguments),)), Text("done"))
-        assert await answer(house, "I need tea") == "done"
+        assert await house.ask("I need tea") == "done"
         await remember(house, "Likes gin", scope=OTHERS)
-        assert (await answer(house, "/undo")).endswith(": Buy tea")
+        assert (await house.ask("/undo")).endswith(": Buy tea")
         assert await house.stores.tasks.listed(MINE) == ()
-        assert (await answer(house, "/undo")).endswith(": Likes tea")  # M-091: lately, its own
+        assert (await house.ask("/undo")).endswith(": Likes tea")  # M-091: lately, its own
         assert await house.stores.facts.live(MINE) == []
-        assert await answer(house, "/undo") == "There is nothing to undo here."
+        assert await house.ask("/undo") == "There is nothing to undo here."
         assert len(await house.stores.facts.live(OTHERS)) == 1
     assert len(model.requests) == 2

@@ -16,8 +16,8 @@ from tests.world.consolidated import (
     consolidate_chat,
 )
 from tests.world.forgetting import forgotten
-from tests.world.harvested import CLUB, say, talking, unlocked
-from tests.world.house import ANN, ROOM, House
+from tests.world.harvested import CLUB, talking, unlocked
+from tests.world.house import ANN, ROOM, SCOPE, House
 from tests.world.model import Calls, Fail, ModelServer, Slow, Step, Text, Use
 from tests.world.redacted import take_back
 from tests.world.shelf import INDEX, Shelf, page
@@ -25,7 +25,6 @@ from wintermute.errors import WintermuteError
 from wintermute.wiki.page_jobs import WikiJob
 
 pytestmark = pytest.mark.breaks("edited wiki", perhaps=True)
-SCOPE = f"person:{ANN}"
 BEN = "@ben:test"
 GROUP: dict[str, Any] = {"room": "!club:test", "scope": CLUB, "direct": False}
 BENS: dict[str, Any] = {"room": "!ben:test", "sender": BEN, "name": "Ben", "origin": "other"}
@@ -50,7 +49,7 @@ async def test_what_was_said_since_the_last_time_is_made_into_pages(
     pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
-        said = await say(house, ["I planted 12 tulips", "and 3 roses"])
+        said = await house.say("I planted 12 tulips", "and 3 roses")
         first = await applied(house)
         assert pages.shown == [
             "[Monday, 2026-05-04]\nAnn (@ann:test): I planted 12 tulips\n"
@@ -66,7 +65,7 @@ async def test_what_was_said_since_the_last_time_is_made_into_pages(
         }
         assert json.loads(shelf.read("meta/conversations.json")) == [first.raw_copy]
         assert await consolidate_chat(house) is None
-        more = await say(house, ["a frog came"])
+        more = await house.say("a frog came")
         second = await applied(house)
         assert "a frog came" in pages.shown[1]
         assert "tulips" not in pages.shown[1]
@@ -98,8 +97,8 @@ async def test_only_a_direct_chat_of_the_owner_becomes_pages(
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.pages()
-        await say(house, ["in the club"], **GROUP)
-        await say(house, ["Ben speaks"], **BENS)
+        await house.say("in the club", **GROUP)
+        await house.say("Ben speaks", **BENS)
         for room in ("!club:test", "!ben:test"):
             with pytest.raises(WintermuteError, match="not a direct chat of the owner"):
                 await consolidate_chat(house, room)
@@ -118,11 +117,11 @@ async def test_a_room_that_was_a_group_for_a_while_keeps_that_to_itself(
     pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf_of(house)
-        await say(house, ["alone"])
-        await say(house, ["with others"], scope=CLUB, direct=False)
+        await house.say("alone")
+        await house.say("with others", scope=CLUB, direct=False)
         with pytest.raises(WintermuteError, match="not a direct chat"):
             await consolidate_chat(house)
-        await say(house, ["alone again"])
+        await house.say("alone again")
         await applied(house)
     [read] = pages.shown
     assert ("alone again" in read, "with others" in read) == (True, False)
@@ -132,7 +131,7 @@ async def test_a_conversation_can_be_named_by_its_id(tmp_path: Path, model: Mode
     Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf_of(house)
-        await say(house, ["12 tulips"])
+        await house.say("12 tulips")
         [row] = await house.rows("SELECT id FROM conversations WHERE room_id = ?", ROOM)
         assert (await applied(house, row["id"])).conversation == row["id"]
 
@@ -147,7 +146,7 @@ async def test_what_came_to_nothing_is_read_again_the_next_time(
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.pages()
-        await say(house, ["12 tulips"])
+        await house.say("12 tulips")
         for _ in range(2):
             job = await consolidate_chat(house)
             assert job is not None
@@ -157,7 +156,7 @@ async def test_what_came_to_nothing_is_read_again_the_next_time(
             assert await house.rows("SELECT 1 FROM consolidations") == []
             assert await house.rows("SELECT 1 FROM raw_messages") == []
         pages.step = None
-        await say(house, ["3 roses"])
+        await house.say("3 roses")
         await applied(house)
     assert "12 tulips" in pages.shown[-1]
     assert "3 roses" in pages.shown[-1]
@@ -172,7 +171,7 @@ async def test_what_is_taken_back_while_the_model_writes_is_on_no_page(
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.pages()
-        said = await say(house, ["12 tulips", "a secret place"])
+        said = await house.say("12 tulips", "a secret place")
         gate = asyncio.Event()
         pages.step = Slow(gate, Text(CARP))
         async with asyncio.TaskGroup() as group:
@@ -199,12 +198,12 @@ async def test_the_last_wording_counts_and_what_is_decrypted_late_is_read_once(
     pages = Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf_of(house)
-        [first] = await say(house, ["I live in Lyon"])
+        [first] = await house.say("I live in Lyon")
         async with house.database.transaction() as tx:
             conversation = await house.conversations.in_room(tx, ROOM, SCOPE)
             await house.stores.edits.note(tx, "$edit", first, conversation, ANN, "I live in Rome")
             await house.inbox.store_locked(tx, conversation, ROOM, "$locked", {"sender": ANN})
-        await say(house, ["and I have a dog"])
+        await house.say("and I have a dog")
         await applied(house)
         await unlocked(house, "I keep bees")
         await applied(house)
@@ -231,11 +230,11 @@ async def test_what_comes_from_outside_is_not_shown_and_its_copy_is_marked(
     pages.talk.answers["read it"] = Calls((Use("read_file", {"path": str(notes / "page.txt")}),))
     async with talking(data, model, HeldClock(), roots=[notes]) as house:
         shelf = shelf_of(house)
-        await say(house, ["read it", "look:\n> quoted words\n\nmine"])
+        await house.say("read it", "look:\n> quoted words\n\nmine")
         job = await applied(house)
         assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy, POND]
         assert shelf.read(INDEX).endswith("\n- [[Pond]]\n")
-        await say(house, ["12 tulips"])
+        await house.say("12 tulips")
         await applied(house)
         assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy, POND]
     assert "Belle" not in "".join(pages.shown)
@@ -249,7 +248,7 @@ async def test_a_long_talk_is_read_whole_at_once(tmp_path: Path, model: ModelSer
     Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
-        await say(house, ["the first"])
+        await house.say("the first")
         async with house.database.transaction() as tx:
             await tx.execute(
                 "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
@@ -274,7 +273,7 @@ async def test_a_job_that_was_recorded_and_not_put_in_place_is_taken_back(
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.pages()
-        await say(house, ["12 tulips"])
+        await house.say("12 tulips")
         job = await applied(house)
         told = json.loads(shelf.read(job.file)) | {"status": "failed", "reason": "interrupted"}
         shelf.write(job.file, json.dumps(told))
@@ -300,7 +299,7 @@ async def test_a_job_that_was_put_in_place_is_known_to_be(
     Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf_of(house)
-        await say(house, ["12 tulips"])
+        await house.say("12 tulips")
         await applied(house)
         async with house.database.transaction() as tx:
             await tx.execute("UPDATE consolidations SET settled = 0")
@@ -319,7 +318,7 @@ async def test_a_page_that_a_chat_would_take_away_waits_and_the_chat_is_read(
         shelf.write(POND, page("# Pond\n\nMine.\n\n[[Garden]]"))
         shelf.write(INDEX, shelf.read(INDEX) + "- [[Pond]]\n")
         before = shelf.pages()
-        await say(house, ["12 tulips"])
+        await house.say("12 tulips")
         pages.step = Text(page("# Pond\n\nAnother's."))
         job = await applied(house)
         assert (job.changed_files, job.proposed, job.change_set) == ((), (POND,), None)
@@ -337,7 +336,7 @@ async def test_an_undo_in_the_chat_takes_pages_back_and_names_them(
     async with talking(tmp_path, model, HeldClock()) as house:
         shelf = shelf_of(house)
         before = shelf.read(INDEX)
-        await say(house, ["I planted 12 tulips"])
+        await house.say("I planted 12 tulips")
         job = await applied(house)
         assert POND in shelf.pages()
         await house.incoming(f"/undo {job.change_set}")
@@ -356,7 +355,7 @@ async def test_a_deleted_message_of_few_letters_goes_from_its_raw_copy(
     Scribe(model)
     async with talking(tmp_path, model, HeldClock()) as house, house.working():
         shelf = shelf_of(house)
-        short, _ = await say(house, ["12 tulips", "and 3 roses came in May"])
+        short, _ = await house.say("12 tulips", "and 3 roses came in May")
         await applied(house)
         await take_back(house, short)
         await forgotten(house)
@@ -376,7 +375,7 @@ async def test_what_a_job_proposed_goes_with_it_when_it_came_to_nothing(
         pages, shelf = Scribe(model), shelf_of(house)
         shelf.write(POND, page("# Pond\n\nWritten by me."))
         pages.step = Text(page("# Pond\n\nOther words."))
-        await say(house, ["My pond is deep."])
+        await house.say("My pond is deep.")
 
         (shelf.root / "sleep" / "applying" / "in the way").mkdir(parents=True)
         job = await consolidate_chat(house)

@@ -14,7 +14,7 @@ from peewee import SqliteDatabase
 
 from tests.world.bot import Bot, Json
 from tests.world.clock import FakeClock
-from tests.world.copied import RESTORED, heard, noticed, talk
+from tests.world.copied import RESTORED, counted_messages, noticed, talk
 from tests.world.homeserver import Homeserver
 from tests.world.killing import kill_at_send
 from tests.world.model import ModelServer
@@ -132,7 +132,7 @@ async def test_who_is_killed_while_the_value_changes_is_no_copy(
         await talk(ann, chat, f"{daemon.pid}")
         assert await daemon.stop() == 0
     assert noticed(daemon) == 0
-    assert not [text for text in await heard(ann, chat, daemon) if RESTORED in text]
+    assert not [text for text in await counted_messages(ann, chat, daemon) if RESTORED in text]
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ async def test_a_second_foreign_value_ends_the_daemon_and_the_next_start_goes_on
 
     await daemon.start()
     await talk(ann, chat, "three")
-    assert not [text for text in await heard(ann, chat, daemon) if RESTORED in text]
+    assert not [text for text in await counted_messages(ann, chat, daemon) if RESTORED in text]
 
 
 @pytest.mark.slow

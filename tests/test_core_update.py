@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import until_so
 from tests.world.core_pages import (
     PAGE,
-    SCOPE,
     at_work,
     batch,
     core_questions,
@@ -19,7 +19,7 @@ from tests.world.core_pages import (
     waits,
     wish,
 )
-from tests.world.delegating import until
+from tests.world.house import SCOPE
 from tests.world.model import Calls, Fail, ModelServer, Slow, Step, Text, Use
 from tests.world.request_rules import canary
 from wintermute.learning.core_update import NAME
@@ -49,15 +49,14 @@ async def test_what_is_new_goes_on_the_page_once_with_its_way_back(
         assert json.loads(change["before"]) == {"text": PAGE}
         fact = await house.one("SELECT id FROM facts WHERE text = 'Ann is a nurse.'")
         assert json.loads(change["evidence"]) == [fact["id"]]
-        await house.incoming("hello")
-        await house.settled()
+        await house.say("hello")
     question = core_questions(model)[1]
     data = question.partition("\n\n<")[2]
     assert data == (
         f"current_core_markdown>\n{PAGE.strip()}\n</current_core_markdown>\n"
         "<candidate_new_memories>\n- Ann is a nurse.\n</candidate_new_memories>\n"
     )
-    assert "- Ann is a nurse." in model.requests[-1].messages[0]["content"]
+    assert "- Ann is a nurse." in model.requests[-1].system
 
 
 async def test_a_page_that_repeats_the_example_is_refused(
@@ -117,11 +116,9 @@ async def test_what_may_come_from_outside_is_never_asked_about(
             Calls((Use("append_memory", {"entry": "The page says to obey it."}),)),
             Text("I keep it."),
         )
-        await house.incoming("look and keep")
-        await house.settled()
+        await house.say("look and keep")
         assert await house.one("SELECT taint FROM facts") == {"taint": 1}
-        await house.incoming("/new")
-        await house.settled()
+        await house.say("/new")
         await batch(house, "Ann is a nurse.")
     (question,) = core_questions(model)
     assert question.endswith(
@@ -137,8 +134,7 @@ async def test_what_is_taken_back_before_a_model_answers_is_not_asked_about(
         await keep(house, "Ann lives in Lyon.")
         await quarter(house)
         await waits(house)
-        await house.incoming("/undo")
-        await house.settled()
+        await house.say("/undo")
         assert await house.stores.facts.live(SCOPE) == []
         await quarter(house)
         await over(house)
@@ -227,8 +223,7 @@ async def test_what_a_person_typed_has_a_successor_or_the_page_stays(
         assert proposed == (
             [] if kept else [{"scope": SCOPE, "kind": "core changed", "text": new, "state": "open"}]
         )
-        await house.incoming("/memory core")
-        await house.settled()
+        await house.say("/memory core")
         said = (await house.spoken())[-1]
         assert f"**RULE**\n{(after if kept else before)}" in said.replace("\\", "")
         assert ("I would have changed it" in said) == (not kept)
@@ -276,14 +271,14 @@ async def test_an_edit_made_meanwhile_wins(tmp_path: Path, model: ModelServer) -
             house.runner.ring(NAME)
             return await updates_ended(house) == 0 and bool(core_questions(model))
 
-        await until(is_asked)
+        await until_so(is_asked)
         (tmp_path / "core.md").write_text(mine)
         held.set()
 
         async def over() -> bool:
             return await updates_ended(house) == 1
 
-        await until(over)
+        await until_so(over)
         assert (tmp_path / "core.md").read_text() == mine
         assert await house.rows("SELECT 1 FROM changes WHERE kind = 'core'") == []
 
@@ -295,8 +290,7 @@ async def test_a_page_that_did_not_exist_is_gone_again_after_an_undo(
     async with at_work(tmp_path, model, wish(MORE)) as house:
         await batch(house, "Ann is a nurse.")
         row = await house.one("SELECT change_set_id AS id FROM changes WHERE kind = 'core'")
-        await house.incoming(f"/undo {row['id']}")
-        await house.settled()
+        await house.say(f"/undo {row['id']}")
         assert not (tmp_path / "core.md").exists()
 
 

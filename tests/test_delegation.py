@@ -10,7 +10,7 @@ import pytest
 
 from tests.world.clock import promptly
 from tests.world.delegating import batch, behave, call, done, objective, results, spawn, states
-from tests.world.house import ANN, PROMPTS, Gate, open_house
+from tests.world.house import ANN, PROMPTS, Gate, house_at_work
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.config.schema import Backend, Llm, Roles, SubSessionSettings
 from wintermute.conversation.toolbox import Caller
@@ -28,15 +28,13 @@ def tools(seen: Seen) -> set[str]:
 async def test_a_call_waits_for_the_answer_of_its_child(tmp_path: Path, model: ModelServer) -> None:
     """L-057, L-059, L-044: the child sees objective and context, nothing of the conversation."""
     behave(model, [call("count", context="Apples are red.")])
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("my secret")
         await house.incoming("go")
         assert (await house.said(2))[1] == "did count"
         child = next(seen for seen in model.requests if objective(seen))
         assert child.messages[1:] == [{"role": "user", "content": "Start."}]
-        assert child.messages[0]["content"].endswith(
-            "# Task Context\nApples are red.\n\n---\n\n# Objective\ncount"
-        )
+        assert child.system.endswith("# Task Context\nApples are red.\n\n---\n\n# Objective\ncount")
         assert "secret" not in json.dumps(child.body["messages"])
         assert tools(child) == {"done"}
         assert await states(house) == {"count": "done"}
@@ -47,7 +45,7 @@ async def test_the_turns_of_a_child_hang_below_the_turn_that_asked(
 ) -> None:
     """L-046."""
     behave(model, [call("count")])
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         rows = await house.rows(
@@ -66,7 +64,7 @@ async def test_the_old_names_of_the_calls_are_understood(
     """L-004."""
     use = call("count")
     behave(model, [Use("call_entity", use.arguments)])
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         assert await house.said(1) == ["did count"]
         row = await house.one("SELECT gate FROM observations WHERE gate LIKE 'call%'")
@@ -89,7 +87,7 @@ async def test_a_batch_answers_in_the_order_of_its_calls(
         return None
 
     behave(model, [batch("a", "b", "c")], child)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         first, second, third = json.loads((await house.said(1))[0])
         assert (first, second) == (
@@ -107,7 +105,7 @@ async def test_no_more_of_a_batch_run_at_once_than_allowed(
     gate = asyncio.Event()
     behave(model, [batch(*"abcde")], lambda asked, _seen: Slow(gate, done(asked)))
     limits = SubSessionSettings(max_parallel=2)
-    async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=limits) as house:
         await house.incoming("go")
         await model.request_arrived(3)
         assert await house.rows("SELECT 1 FROM sub_sessions") == [{"1": 1}] * 2
@@ -145,7 +143,7 @@ async def test_an_order_that_is_wrong_starts_nothing(
     """L-057, L-059, L-065, P-046."""
     behave(model, [use])
     limits = SubSessionSettings(max_batch=3)
-    async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=limits) as house:
         await house.incoming("go")
         (said,) = await house.said(1)
         assert said.startswith("error: ")
@@ -160,7 +158,7 @@ async def test_a_spawned_child_leaves_the_room_usable_and_reports_once(
     """L-058, L-067, L-070."""
     gate = asyncio.Event()
     behave(model, [spawn("count")], lambda asked, _seen: Slow(gate, done("seven")))
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         (said,) = await house.said(1)
         sub_id = json.loads(said)["id"]
@@ -187,7 +185,7 @@ async def test_a_grandchild_has_no_tools_to_delegate(tmp_path: Path, model: Mode
         return Calls((call("deeper"),))
 
     behave(model, [call("outer", tools=["call_agent"])], child)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         (said,) = await house.said(1)
         assert said.startswith("outer got inner got error: unknown tool: call_agent.")
@@ -202,7 +200,7 @@ async def test_a_parent_may_ask_for_less_depth(
     """L-060."""
     more = {} if asked is None else {"max_depth": asked}
     behave(model, [call("x", mode="full", **more)])
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         child = next(seen for seen in model.requests if objective(seen))
@@ -216,10 +214,7 @@ async def test_wards_are_the_smaller_of_parent_and_child(
     behave(model, [call("x"), spawn("y", timeout_s=20), spawn("z", timeout_s=999)])
     wards = Wards(max_turns=5, max_seconds=60, max_tokens=9000, require_done=False)
     limits = SubSessionSettings(max_turns=20, timeout_s=50)
-    async with (
-        open_house(tmp_path, model.url, wards=wards, sub_sessions=limits) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, wards=wards, sub_sessions=limits) as house:
         await house.incoming("go")
         await house.said(3)
         rows = await house.rows("SELECT wards FROM casts WHERE event_id IS NULL ORDER BY seq")
@@ -234,10 +229,7 @@ async def test_a_parent_without_turns_hands_nothing_out(tmp_path: Path, model: M
     """L-024."""
     behave(model, [call("x")])
     wards = Wards(max_turns=1, max_seconds=60, max_tokens=9000, require_done=False)
-    async with (
-        open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         row = await house.one("SELECT result FROM observations")
@@ -251,10 +243,7 @@ async def test_a_child_that_fails_is_an_error_its_parent_can_act_on(
     """L-061: truncated by its own ward, with its last step."""
     behave(model, [call("x", tools=["echo"])], lambda *_: Calls((Use("echo", {"say": "hm"}),)))
     limits = SubSessionSettings(max_turns=2)
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate()], sub_sessions=limits) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[Gate()], sub_sessions=limits) as house:
         await house.incoming("go")
         (said,) = await house.said(1)
         assert said.startswith("error: sub-session sub_")
@@ -265,10 +254,7 @@ async def test_a_child_that_never_calls_done_is_heard(tmp_path: Path, model: Mod
     """L-012, L-057: what a small model says when it is asked for `done` is its answer."""
     behave(model, [call("count")], lambda _, seen: Text(f"there are {len(seen.messages)}"))
     limits = replace(LIMITS, max_depth=1)
-    async with (
-        open_house(tmp_path, model.url, sub_sessions=limits, size="small") as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, sub_sessions=limits, size="small") as house:
         await house.incoming("go")
         assert await house.said(1) == ["there are 4"]
         assert await states(house) == {"count": "done"}
@@ -278,7 +264,7 @@ async def test_a_child_that_takes_too_long_is_timed_out(tmp_path: Path, model: M
     """L-061."""
     behave(model, [call("x"), spawn("y")], lambda *_: Hang())
     limits = SubSessionSettings(timeout_s=0.3)
-    async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=limits) as house:
         await house.incoming("go")
         said = await house.said(2)
         assert "timed out" in said[0]
@@ -299,10 +285,7 @@ async def test_a_bug_below_a_spawned_child_fails_it_alone(
 
     behave(model, [spawn("x", tools=["broken"]), spawn("y")], child)
     gate = Gate("broken", broken)
-    async with (
-        open_house(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house:
         with caplog.at_level(logging.CRITICAL, "wintermute"):
             await house.incoming("go")
             said = await house.said(3)
@@ -316,7 +299,7 @@ async def test_a_stop_ends_all_that_a_room_has_handed_out(
 ) -> None:
     """L-062: eight children of a batch and a spawned one; within a second, and nothing is told."""
     behave(model, [spawn("later"), batch(*"abcdefgh")], lambda *_: Hang())
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await model.request_arrived(10)
         async with promptly(1):
@@ -336,7 +319,7 @@ async def test_a_fresh_start_ends_what_was_spawned_before(
 ) -> None:
     """L-062, L-074."""
     behave(model, [spawn("later")], lambda *_: Hang())
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await model.request_arrived(3)
         await house.incoming("/new")
@@ -358,10 +341,7 @@ async def test_a_spawned_child_outlives_the_cast_and_a_called_one_does_not(
 
     behave(model, [spawn("spawned"), call("called")], child)
     wards = Wards(max_turns=9, max_seconds=0.5, max_tokens=9000, require_done=False)
-    async with (
-        open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         row = await house.one(
@@ -385,14 +365,11 @@ async def test_each_mode_has_its_own_instructions(
 ) -> None:
     """P-041..P-044."""
     behave(model, [call("x", mode=mode, context="c")])
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         assert await house.said(1) == ["did x"]
         child = next(seen for seen in model.requests if objective(seen))
-        system = child.messages[0]["content"]
+        system = child.system
         assert all(text in child.prompt for text in there)
         assert not any(text in child.prompt for text in missing)
         assert system.endswith("# Task Context\nc\n\n---\n\n# Objective\nx")
@@ -407,7 +384,7 @@ async def test_without_instructions_the_objective_is_the_first_message(tmp_path:
         return Calls((call("x", mode="none"),)) if seen.last_user == "go" else done("bare")
 
     async with ModelServer(rules=False, default=choose) as model:
-        async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
             await house.incoming("go")
             assert await house.said(1) == ["bare"]
         assert model.requests[1].messages == [{"role": "user", "content": "# Objective\nx"}]
@@ -424,10 +401,7 @@ async def test_children_have_their_own_models_or_the_one_that_is_named(tmp_path:
             for name, server in (("one", one), ("two", two), ("three", three))
         }
         llm = Llm(backends=backends, roles=Roles(base=("one",), sub_sessions=("two",)))
-        async with (
-            open_house(tmp_path, None, llm=llm, sub_sessions=LIMITS) as house,
-            house.working(),
-        ):
+        async with house_at_work(tmp_path, None, llm=llm, sub_sessions=LIMITS) as house:
             await house.incoming("go")
             assert await house.said(1) == ["did x; did y"]
         assert [objective(seen) for seen in two.requests] == ["x"]
@@ -446,10 +420,9 @@ async def test_a_child_acts_for_the_room_of_its_parent(tmp_path: Path, model: Mo
         return None if results(seen) else Calls((Use("note"),))
 
     behave(model, [call("x", tools=["note"]), Use("note")], child)
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate("note", note)], sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, gates=[Gate("note", note)], sub_sessions=LIMITS
+    ) as house:
         event = await house.incoming("go")
         await house.said(1)
         below, above = callers

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import until_so
 from tests.world.delegating import (
     all_over,
     batch,
@@ -21,10 +22,9 @@ from tests.world.delegating import (
     results,
     spawn,
     states,
-    until,
 )
 from tests.world.forks import edit
-from tests.world.house import ANN, ROOM, Gate, HeldClock, House, open_house
+from tests.world.house import ANN, ROOM, Gate, HeldClock, House, house_at_work, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.config.schema import SubSessionSettings
 from wintermute.config.secrets import Redaction
@@ -47,18 +47,17 @@ async def test_a_group_does_not_see_what_was_handed_out_before_it_was_one(
     gate = asyncio.Event()
     steps = [spawn("find a divorce lawyer", name="a"), spawn("secret", name="old")]
     behave(model, steps, lambda asked, _s: Slow(gate, done("x")) if "divorce" in asked else None)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
 
         async def one_is_done() -> bool:
             return (await states(house)).get("old") == "done"
 
-        await until(one_is_done)
+        await until_so(one_is_done)
         ids = {r["name"]: r["id"] for r in await house.rows("SELECT id, name FROM sub_sessions")}
         before = len(await house.spoken())
-        await in_the_group(house, "/sessions")
-        await house.said(before + 1)
+        await house.ask("/sessions", scope=GROUP, direct=False)
         behave(model, [spawn("b", depends_on=[ids["old"]]), spawn("c", depends_on=[ids["a"]])])
 
         def choose(seen: Seen) -> Step | None:
@@ -91,7 +90,7 @@ async def test_an_edit_does_not_lose_what_was_done_before_it(
     """L-054, L-067: the rest of the workflow ended with the edit, this did not."""
     behave(model, [spawn("first", name="a")], lambda *_: Slow(gate, done("found it")))
     gate = asyncio.Event()
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         (row,) = await house.rows("SELECT id FROM sub_sessions")
@@ -115,7 +114,7 @@ async def test_an_edit_does_not_lose_what_was_done_before_it(
         async def second_runs() -> bool:
             return (await states(house)).get("second") == "running"
 
-        await until(second_runs)
+        await until_so(second_runs)
         await edit(house, event, "or rather not")
         await house.settled()
         await all_over(house, 2)
@@ -131,7 +130,7 @@ async def test_the_end_of_the_calendar_is_no_bug(
 ) -> None:
     """L-066."""
     behave(model, [spawn("x", not_before=when)])
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         (said,) = await house.said(1)
         assert "went wrong" not in said
@@ -153,7 +152,7 @@ async def test_a_call_is_not_held_up_by_what_its_child_put_off(
 
     behave(model, [call("outer", tools=["spawn_sub_session"])], child)
     limits = SubSessionSettings(timeout_s=0.5)
-    async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=limits) as house:
         await house.incoming("go")
         (said,) = await house.said(1)
         assert "timed out" in said
@@ -175,7 +174,7 @@ async def test_places_are_not_used_up_by_those_who_wait(tmp_path: Path, model: M
 
     behave(model, [spawn("top", tools=["call_agent", "spawn_sub_session"])], child)
     limits = SubSessionSettings(max_depth=3, max_parallel=1, timeout_s=3)
-    async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=limits) as house:
         await house.incoming("go")
         await all_over(house, 3)
         assert set((await states(house)).values()) == {"done"}
@@ -190,7 +189,7 @@ async def test_the_report_of_a_large_workflow_is_bounded(
     steps = [spawn("o" * 300, name="n0")]
     steps += [spawn("o" * 300, name=f"n{i}", depends_on=["n0"]) for i in range(1, n)]
     behave(model, steps, lambda *_: done("r" * 1000))
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(2)  # the answer, and the report
         await house.settled()
@@ -212,12 +211,11 @@ async def test_a_turn_that_another_program_left_is_not_looked_at_again_and_again
 
     gate = Gate("echo", hang)
     clock = HeldClock()
-    async with (
-        open_house(tmp_path, model.url, gates=[gate], clock=clock, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, gates=[gate], clock=clock, sub_sessions=LIMITS
+    ) as house:
         await house.incoming("go")
-        await until(lambda: there(house, "a"))
+        await until_so(lambda: there(house, "a"))
     async with open_house(
         tmp_path, model.url, gates=[gate], sub_sessions=LIMITS, clock=clock
     ) as house:
@@ -241,10 +239,7 @@ async def test_nothing_waits_when_nothing_is_under_way(tmp_path: Path, model: Mo
     clock = HeldClock()
     steps = [spawn("a", name="a"), spawn("b", name="b", depends_on=["a"]), spawn("c", name="c")]
     behave(model, steps)
-    async with (
-        open_house(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await all_over(house, 3)
         clock.slept.clear()
@@ -278,16 +273,13 @@ async def test_secrets_stay_out_of_results_contexts_and_reports(
         call("three", context=f"see {SECRET}"),
     ]
     behave(model, steps, child)
-    async with (
-        open_house(
-            tmp_path,
-            model.url,
-            gates=[Gate("leak", leak)],
-            redact=Redaction([SECRET]),
-            sub_sessions=LIMITS,
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path,
+        model.url,
+        gates=[Gate("leak", leak)],
+        redact=Redaction([SECRET]),
+        sub_sessions=LIMITS,
+    ) as house:
         await house.incoming("go")
         await all_over(house, 3)
         dump = [
@@ -316,7 +308,7 @@ async def test_hostile_results_stay_data(tmp_path: Path, model: ModelServer) -> 
 
     def child(asked: str, seen: Seen) -> Step | None:
         if "two " in asked:
-            contexts.append(str(seen.messages[0]["content"]))
+            contexts.append(seen.system)
             return Hang()
         return done(HOSTILE)
 
@@ -326,7 +318,7 @@ async def test_hostile_results_stay_data(tmp_path: Path, model: ModelServer) -> 
         call("three"),
     ]
     behave(model, steps, child)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         await model.request_arrived(5)
@@ -361,13 +353,13 @@ async def test_a_batch_whose_children_have_spawned_goes_on_after_a_restart(
     calls = {"calls": [{"intent": name, **piece} for name in "abc"]}
     behave(model, [Use("call_agent_batch", calls)], child)
     for n in range(2):
-        async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
             if n == 0:
                 await house.incoming("go")
-            await until(partial(in_state, house, "collecting", 3))
+            await until_so(partial(in_state, house, "collecting", 3))
             await model.request_arrived(10 + 3 * n)
     gate.set()
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         (said,) = await house.said(1)
         found = [one["result"] for one in json.loads(said)]
         assert [text[0] for text in found] == ["a", "b", "c"]
@@ -386,7 +378,7 @@ async def test_other_rooms_neither_see_nor_stop_nor_use_it(
 ) -> None:
     """L-062, M-010: also when both rooms are of one person."""
     behave(model, [spawn("x", name="a")], lambda *_: Hang())
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         await model.request_arrived(3)
@@ -408,7 +400,7 @@ async def test_children_fail_without_a_model_and_that_is_told(
 ) -> None:
     """L-061, L-034."""
     behave(model, [spawn("x", name="a"), call("y")], lambda *_: Fail(503))
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await all_over(house, 2)
         assert await reasons(house) == {"a": "model_unavailable", "y": "model_unavailable"}
@@ -423,7 +415,7 @@ async def test_nothing_of_it_stays_in_memory(tmp_path: Path, model: ModelServer)
         [spawn("a"), spawn("b"), batch("c", "d")],
         lambda a, _: Fail(400) if a == "b" else None,
     )
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         for n in range(5):
             await house.incoming("go")
             await all_over(house, 4 * (n + 1))
@@ -441,7 +433,7 @@ async def test_who_waits_for_a_private_result_is_told_that_it_is_kept_back(
     """M-010, F-002: somebody came in while it was made; it waits for those it is meant for."""
     gate = asyncio.Event()
     behave(model, [spawn("find a divorce lawyer")], lambda _a, _s: Slow(gate, done("Dr. Weber")))
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         await in_the_group(house, "/help")

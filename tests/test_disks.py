@@ -72,12 +72,12 @@ def key_store(daemon: Bot) -> Path:
     return file
 
 
-def lines(daemon: Bot, text: str) -> list[str]:
+def log_lines(daemon: Bot, text: str) -> list[str]:
     return [line for line in daemon.log if text in line]
 
 
 def has_kept_calm(daemon: Bot, pid: int) -> bool:
-    return daemon.pid == pid and daemon.running and not lines(daemon, "Traceback")
+    return daemon.pid == pid and daemon.running and not log_lines(daemon, "Traceback")
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ async def test_a_full_disk_is_waited_for(
     await ann.wait_for(chat, lambda m: m.body == "echo: more")
     assert await said(ann, chat, daemon.user_id) == ["echo: hello", "echo: more"]
     assert killed or has_kept_calm(daemon, pid)
-    [told] = lines(daemon, "waits until it can be written")
+    [told] = log_lines(daemon, "waits until it can be written")
     assert "make room on its disk" in told
 
 
@@ -145,7 +145,7 @@ async def test_a_daemon_ends_while_its_database_is_locked(
             assert (code, "let the program that holds it end" in told) == (1, True)
         async with promptly(20):
             assert await daemon.stop() == 0
-    assert not lines(daemon, "Traceback")
+    assert not log_lines(daemon, "Traceback")
     await daemon.start()
     await ann.wait_for(chat, lambda m: m.body == "echo: more")
     assert await said(ann, chat, daemon.user_id) == ["echo: hello", "echo: more"]
@@ -193,7 +193,7 @@ async def test_a_key_that_cannot_be_stored_is_not_lost(
     await ann.wait_for(new, lambda m: m.body == "echo: newer")
     assert await said(ann, new, daemon.user_id) == ["echo: new", "echo: newer"]
     assert killed or has_kept_calm(daemon, pid)
-    assert len(lines(daemon, "key store blocked")) == 1
+    assert len(log_lines(daemon, "key store blocked")) == 1
     await daemon.until(lambda: bool(keys_of(daemon, "ok")))
     await ann.send(new, "still")
     await ann.wait_for(new, lambda m: m.body == "echo: still")
@@ -347,7 +347,7 @@ async def test_no_login_is_made_that_could_not_be_kept(
         1 if first else 2
     )
     assert has_kept_calm(daemon, daemon.pid)
-    [told] = lines(daemon, "waits until it can be written")
+    [told] = log_lines(daemon, "waits until it can be written")
     assert "make room on its disk" in told
 
 
@@ -368,7 +368,7 @@ async def test_what_is_blocked_at_the_start_is_waited_for(
         assert await daemon.stop() == 0
         await daemon.start(ready=False)
     await ann.wait_for(chat, lambda m: m.body == "echo: hello")
-    assert not lines(daemon, "Traceback")
+    assert not log_lines(daemon, "Traceback")
 
 
 @pytest.mark.slow

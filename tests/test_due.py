@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
+from tests.world.clock import utc
 from wintermute.tasks.due import (
     MOST_MISSED,
     Missed,
@@ -67,10 +68,6 @@ def ruled(start: str, rule: str) -> Schedule:
 
 
 wall = datetime.fromisoformat
-
-
-def utc(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 CHANGES = {

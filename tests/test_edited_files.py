@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import said
-from tests.world.house import ANN, PROMPTS, ROOM, WITHIN, HeldClock, House, open_house
-from tests.world.memory import Memory, memory_in
+from tests.world.house import (
+    ANN,
+    PROMPTS,
+    ROOM,
+    WITHIN,
+    HeldClock,
+    House,
+    house_at_work,
+    open_house,
+)
+from tests.world.memory import Memory
 from tests.world.model import ModelServer, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.changes.change_sets import Reason
@@ -97,12 +106,6 @@ def identity(path: Path) -> tuple[int, ...]:
     """What is another once a file was written or replaced, and the same when it was only read."""
     found = path.lstat()
     return found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns
-
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
-    async with memory_in(tmp_path) as memory:
-        yield memory
 
 
 @pytest.mark.parametrize("harm", [*HARMS, _link])
@@ -212,8 +215,7 @@ async def watched(tmp_path: Path, model: ModelServer) -> AsyncIterator[Watched]:
     clock = HeldClock()
     shutil.copytree(PROMPTS, tmp_path / "prompts")
     async with (
-        open_house(tmp_path, model.url, clock=clock, prompts=tmp_path / "prompts") as house,
-        house.working(),
+        house_at_work(tmp_path, model.url, clock=clock, prompts=tmp_path / "prompts") as house,
         asyncio.TaskGroup() as group,
     ):
         watched = Watched(house, clock, tmp_path)
@@ -348,14 +350,13 @@ async def test_a_list_that_is_longer_than_the_window_is_told_once(
     model.keyed(lambda _: Text("yes", usage=None))
     small: Json = {"context_tokens": 12_000, "max_output_tokens": 1_000}
     async with (
-        open_house(
+        house_at_work(
             *(tmp_path, model.url),
             clock=clock,
             prompts=tmp_path / "prompts",
             limits=ComponentSizeLimits(memories=10**9),
             **small,
         ) as house,
-        house.working(),
         asyncio.TaskGroup() as group,
     ):
         watched = Watched(house, clock, tmp_path)

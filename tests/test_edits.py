@@ -438,10 +438,10 @@ async def test_an_edited_question_is_answered_once_more_with_its_new_text(
         "echo: how young?",
         "echo: end",
     ]
-    assert asked(model) == ["before", "how tall is Ann?", "how young?", "end"]
+    assert asked_texts(model) == ["before", "how tall is Ann?", "how young?", "end"]
 
 
-def asked(model: ModelServer) -> Sequence[str]:
+def asked_texts(model: ModelServer) -> Sequence[str]:
     """What the last request has of the person."""
     turns = [m for m in model.requests[-1].messages if m["role"] == "user"]
     return [own_words(turn["content"]).rsplit(": ")[-1] for turn in turns]

@@ -1,21 +1,20 @@
 """Memories by meaning when who computes meanings dies, hangs or lies: words go on, vectors are owed."""
 
-import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.tiers import tiered
-from tests.world.clock import WITHIN, FakeClock, HeldClock, promptly
+from tests.world.clock import FakeClock, HeldClock, promptly, until_so
 from tests.world.embedder import child
-from tests.world.house import ANN, PROMPTS, House, open_house, tell_each, texts_of
+from tests.world.house import ANN, PROMPTS, SCOPE, House, house_at_work, open_house
 from tests.world.missing import NO_QDRANT
 from tests.world.model import Calls, ModelServer, Text, Use
-from tests.world.ranked import SCOPE, context_block, remember_fact
+from tests.world.ranked import context_block, remember_fact
 from tests.world.schema import lay_schema
 from tests.world.sockets import refuse, served
 from tests.world.vectors import needs_sqlite_vec
@@ -52,20 +51,11 @@ async def house_with(
     folder: Path, model: ModelServer, embedder: Embedder
 ) -> AsyncIterator[tuple[House, HeldClock]]:
     clock = HeldClock()
-    async with (
-        open_house(
-            folder, model.url, prompts=PROMPTS, clock=clock, memory=BY_MEANING, embedder=embedder
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        folder, model.url, prompts=PROMPTS, clock=clock, memory=BY_MEANING, embedder=embedder
+    ) as house:
         needs_sqlite_vec(house.database)
         yield house, clock
-
-
-async def soon(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WITHIN):
-        while not await true():  # noqa: ASYNC110  nobody tells us
-            await asyncio.sleep(0.01)
 
 
 def meaning_of(house: House) -> Meaning:
@@ -80,7 +70,7 @@ async def all_made(house: House) -> None:
         waiting = await house.rows("SELECT 1 FROM jobs WHERE state IN ('waiting', 'running')")
         return not waiting and not await meaning_of(house).owed()
 
-    await soon(done)
+    await until_so(done)
 
 
 async def note(house: House) -> tuple[str, str]:
@@ -111,7 +101,7 @@ async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
             await house.incoming("which tea do I like?")
             await model.request_arrived(1)
         await house.settled()
-        assert f"- {TEA}\n" in context_block(texts_of(model.requests[0])[-1])
+        assert f"- {TEA}\n" in context_block(model.requests[0].texts[-1])
         state, detail = await note(house)
         if way not in ("hangs", "never ready"):  # these may be at work for half a minute
             assert state == "warn"
@@ -140,7 +130,7 @@ async def test_an_embedder_that_comes_back_is_used_without_a_start(
         async def told() -> bool:
             return (await note(house))[1].startswith("embeddings are missing")
 
-        await soon(told)
+        await until_so(told)
         (tmp_path / "once").touch()
         its.advance(600)
         await clock.asleep()
@@ -156,11 +146,11 @@ async def test_an_embedder_that_is_killed_between_two_messages_is_not_missed(
     await lay_memories(tmp_path, model)
     embedder = child("well", tmp_path)
     async with house_with(tmp_path, model, embedder) as (house, _):
-        await tell_each(house, "which tea?")
+        await house.say("which tea?")
         killed = embedder.pid
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
-        await tell_each(house, "and which chess?")
+        await house.say("and which chess?")
         assert embedder.pid not in (None, killed)
         assert (await note(house))[0] == "ok"
     assert CHESS in str(model.requests[1].messages)
@@ -173,9 +163,9 @@ async def test_another_model_is_noticed_and_all_is_embedded_anew(
     await lay_memories(tmp_path, model)
     other = child("hangs", tmp_path, OtherModel)
     async with house_with(tmp_path, model, other) as (house, _):
-        await tell_each(house, "which tea?")
+        await house.say("which tea?")
         assert await note(house) == ("warn", f"{ALONE}: the vectors are not of another model yet")
-    assert f"- {TEA}\n" in context_block(texts_of(model.requests[0])[-1])
+    assert f"- {TEA}\n" in context_block(model.requests[0].texts[-1])
     async with house_with(tmp_path, model, child("well", tmp_path, OtherModel)) as (house, clock):
         await clock.move(120)
         await all_made(house)
@@ -197,12 +187,9 @@ async def test_while_qdrant_is_away_words_find_and_it_gets_all_when_it_is_back(
     async def at(where: str) -> AsyncIterator[tuple[House, HeldClock]]:
         clock, memory = HeldClock(), Memory(backend="qdrant", qdrant=Qdrant(url=where))
         well = child("well", tmp_path)
-        async with (
-            open_house(
-                tmp_path, model.url, prompts=PROMPTS, clock=clock, memory=memory, embedder=well
-            ) as house,
-            house.working(),
-        ):
+        async with house_at_work(
+            tmp_path, model.url, prompts=PROMPTS, clock=clock, memory=memory, embedder=well
+        ) as house:
             yield house, clock
 
     server = str(tmp_path / "server")
@@ -212,7 +199,7 @@ async def test_while_qdrant_is_away_words_find_and_it_gets_all_when_it_is_back(
         await all_made(house)
     async with served(refuse) as url, at(url) as (house, clock):
         await remember_fact(house, CHESS)
-        await tell_each(house, "which tea?", "and chess?")
+        await house.say("which tea?", "and chess?")
         state, detail = await note(house)
         assert (state, url in detail) == ("warn", True)
         assert await meaning_of(house).owed() == {SCOPE: 1}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.world.asking import DEAD, KEY, Asking, asking, backend
 from tests.world.clock import WITHIN, FakeClock
-from tests.world.embedding_server import EmbeddingServer, EmbeddingStep, data, numbers, told
+from tests.world.embedding_server import EmbeddingServer, EmbeddingStep, data, numbers, text_step
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import Embeddings, Memory, Price, Secret
 from wintermute.config.secrets import Redaction
@@ -135,8 +135,8 @@ async def test_a_server_that_takes_fewer_gets_fewer(tmp_path: Path) -> None:
 
 async def test_a_passing_failure_is_tried_again_as_chats_are(tmp_path: Path) -> None:
     """L-033, L-034."""
-    busy = told('{"error": "later"}', 503)
-    async with serving(tmp_path, busy, told("{}", 429, **{"Retry-After": "7"})) as served:
+    busy = text_step('{"error": "later"}', 503)
+    async with serving(tmp_path, busy, text_step("{}", 429, **{"Retry-After": "7"})) as served:
         assert await served.embedder.embed_document(["tea"]) == [TEA]
         assert served.world.clock.slept == [1, 7]
         outcomes = ["local status_503", "local status_429", "local ok"]
@@ -173,15 +173,15 @@ async def test_the_budget_of_the_day_holds_for_embeddings(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (told(PAGE, kind="text/html"), "a web page: check its base_url"),
-        (told("{not json"), "no JSON"),
-        (told("[" * 100_000), "no JSON"),
-        (told("[1, 2]"), "JSON that is no object"),
-        (told('{"choices": []}'), "has no embeddings"),
-        (told('{"error": {"message": "no such model"}}'), "no such model"),
-        (told("nobody", 401), "check its api_key"),
-        (told("nobody", 404), "check its base_url and model"),
-        (told("", 302, Location="https://example.org"), "set base_url to where it leads"),
+        (text_step(PAGE, kind="text/html"), "a web page: check its base_url"),
+        (text_step("{not json"), "no JSON"),
+        (text_step("[" * 100_000), "no JSON"),
+        (text_step("[1, 2]"), "JSON that is no object"),
+        (text_step('{"choices": []}'), "has no embeddings"),
+        (text_step('{"error": {"message": "no such model"}}'), "no such model"),
+        (text_step("nobody", 401), "check its api_key"),
+        (text_step("nobody", 404), "check its base_url and model"),
+        (text_step("", 302, Location="https://example.org"), "set base_url to where it leads"),
         (data(lambda rows: rows[:-1]), "1 embeddings of 2 texts"),
         (data(lambda rows: [*rows, rows[0]]), "3 embeddings of 2 texts"),
         (data(lambda rows: ["text"] * len(rows)), "has no embeddings"),
@@ -225,7 +225,7 @@ async def test_a_dimension_that_changes_between_two_answers_is_refused(tmp_path:
 
 async def test_a_query_is_not_tried_again_and_the_next_ones_do_not_wait(tmp_path: Path) -> None:
     """M-008: a person waits for the answer."""
-    async with serving(tmp_path, told("{}", 503)) as served:
+    async with serving(tmp_path, text_step("{}", 503)) as served:
         for _ in range(3):
             with pytest.raises(EmbeddingsUnavailable, match="local answered 503"):
                 await served.embedder.embed_query(["tea"])

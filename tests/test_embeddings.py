@@ -88,7 +88,7 @@ def runs(pid: int) -> bool:
         return not Path("/proc").exists()
 
 
-async def gone(pid: int, within: float = WITHIN) -> None:
+async def until_gone(pid: int, within: float = WITHIN) -> None:
     async with asyncio.timeout(within):
         while runs(pid):  # noqa: ASYNC110  nobody tells us
             await asyncio.sleep(0.02)
@@ -248,7 +248,7 @@ def dies_with_its_parent(program: str, *words: str) -> None:
             assert runs(pid)
             parent.kill()
             parent.wait()
-            asyncio.run(gone(pid, within=10))
+            asyncio.run(until_gone(pid, within=10))
         finally:
             if runs(pid):
                 os.kill(pid, signal.SIGKILL)
@@ -263,7 +263,7 @@ async def test_the_model_leaves_when_nobody_asks() -> None:
         for _ in range(2):
             await embedder.embed_query(["tea"])
             assert embedder.pid is not None
-            await gone(embedder.pid)
+            await until_gone(embedder.pid)
 
 
 @needs_the_model
@@ -372,7 +372,7 @@ async def test_a_child_that_hangs_is_killed_and_counted(tmp_path: Path) -> None:
     async with speaking("hangs", tmp_path, limits) as embedder:
         assert await embedder.embed_document(["tea at eight"]) == WELL
         first, second = map(int, (tmp_path / "starts").read_text().splitlines())
-        await gone(first)
+        await until_gone(first)
         assert embedder.pid == second
 
 
@@ -382,7 +382,7 @@ async def test_a_child_that_never_gets_ready_is_killed(tmp_path: Path) -> None:
         with pytest.raises(EmbeddingsUnavailable, match=r"gave no answer in 0\.3 s"):
             await embedder.embed_query(["tea"])
     for pid in map(int, (tmp_path / "starts").read_text().splitlines()):
-        await gone(pid)
+        await until_gone(pid)
 
 
 async def test_a_query_does_not_wait_long_for_a_start_and_the_start_goes_on(tmp_path: Path) -> None:
@@ -434,7 +434,7 @@ async def test_a_child_that_left_by_itself_is_no_failure(tmp_path: Path) -> None
             await embedder.warm()
             assert embedder.pid is not None
             pid = embedder.pid
-            await gone(pid)
+            await until_gone(pid)
             async with asyncio.timeout(WITHIN):
                 while embedder.pid is not None:  # noqa: ASYNC110  nobody tells us
                     await asyncio.sleep(0.01)

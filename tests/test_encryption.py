@@ -1,7 +1,6 @@
 """Encrypted rooms: nothing leaves in clear, keys survive, and what cannot be read is not lost."""
 
 import asyncio
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import Bot, said
+from tests.world.chats import send_in_clear
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
@@ -26,19 +26,11 @@ from wintermute.matrix.people import People
 
 CLIENT = "/_matrix/client/v3"
 MEGOLM = {"algorithm", "ciphertext", "sender_key", "session_id", "device_id", OUTBOX_KEY}
-NUMBERS = itertools.count(1)
 
 
 def sent_to(proxy: Proxy, room: str) -> list[Request]:
     """Every event of any type that was sent to a room."""
     return [r for r in proxy.requests if r.method == "PUT" and f"/rooms/{room}/send/" in r.path]
-
-
-async def plainly(person: Person, room: str, text: str) -> None:
-    """Send in clear, whatever this person's client thinks of the room."""
-    path = f"{CLIENT}/rooms/{room}/send/m.room.message/clear-{next(NUMBERS)}"
-    status, told = await person.api("PUT", path, {"msgtype": "m.text", "body": text})
-    assert status == 200, told
 
 
 async def test_what_cannot_be_encrypted_is_not_sent(
@@ -76,7 +68,7 @@ async def test_nothing_is_said_in_clear_in_an_encrypted_room(
     chat = await room(ann, daemon, encrypted=True)
     await ann.send(chat, "secret")
     await ann.send(chat, "/status")
-    await plainly(ann, chat, "in clear")
+    await send_in_clear(ann, chat, "in clear")
     await ann.wait_for_count(chat, daemon.user_id, 3)
     assert len(sent_to(proxy, chat)) >= 3
     for request in sent_to(proxy, chat):
@@ -89,7 +81,7 @@ async def test_nothing_is_said_in_clear_in_an_encrypted_room(
     path = f"{CLIENT}/rooms/{odd}/state/m.room.encryption/"
     status, _ = await ann.api("PUT", path, {"algorithm": "org.example.rot13"})
     assert status == 200
-    await plainly(ann, odd, "and now?")
+    await send_in_clear(ann, odd, "and now?")
     await ann.until(lambda: len(sent_to(proxy, odd)) >= 2, what="something")
     assert daemon.rows("SELECT encrypted FROM rooms WHERE room_id = ?", odd)[0]["encrypted"]
     assert all("/send/m.room.encrypted/" in r.path for r in sent_to(proxy, odd)[1:])
@@ -132,7 +124,7 @@ async def test_encrypted_rooms_only_when_so_configured(
     assert len(model.requests) == 1
 
     # Whoever runs the homeserver could write this in the owner's name.
-    await plainly(ann, sealed, "do as I say")
+    await send_in_clear(ann, sealed, "do as I say")
     await ann.wait_for(sealed, lambda m: m.content.get("msgtype") == "m.notice")
     await ann.send(sealed, "four")
     await ann.wait_for(sealed, lambda m: m.body == "echo: four")
@@ -149,7 +141,7 @@ async def test_without_encryption_nothing_is_said_in_encrypted_rooms(
     plain = await room(ann, daemon)
     sealed = await room(ann, daemon, encrypted=True)
     await ann.send(sealed, "one")
-    await plainly(ann, sealed, "two")
+    await send_in_clear(ann, sealed, "two")
     await ann.send(plain, "three")
     await ann.wait_for(plain, lambda m: m.body == "echo: three")
     await ann.send(plain, "/status")

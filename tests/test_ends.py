@@ -10,7 +10,7 @@ import pytest
 
 from tests.world.asking import backend
 from tests.world.clock import FakeClock
-from tests.world.house import ROOM, WARDS, Gate, House, open_house
+from tests.world.house import ROOM, WARDS, Gate, House, house_at_work, open_house
 from tests.world.model import Calls, Cut, Events, Hang, ModelServer, Step, Text, Use
 from tests.world.redacted import take_back
 from wintermute.config.schema import Llm, Roles
@@ -122,7 +122,7 @@ async def test_the_last_attempt_that_falls_silent_is_all_there_is(
     model.script(*[silent("Never")] * 3, last, *[silent("Never")] * 2, Text("fine"), Text("fine"))
     both = {name: backend(model.url, timeout_s=0.4) for name in "ab"}
     llm = Llm(backends=both, roles=Roles(base=("a", "b")), max_retries=1)
-    async with open_house(tmp_path, None, llm=llm, clock=FakeClock()) as house, house.working():
+    async with house_at_work(tmp_path, None, llm=llm, clock=FakeClock()) as house:
         await house.incoming("go")
         await is_said(house, said)
         await house.incoming("and?")
@@ -140,7 +140,7 @@ async def test_what_one_said_before_it_refused_is_not_said_as_the_silence_of_ano
     model.script(Events(spent), Hang(), Text("fine"))
     both = {"a": backend(model.url), "b": backend(model.url, first_token_s=0.4)}
     llm = Llm(backends=both, roles=Roles(base=("a", "b")), max_retries=0)
-    async with open_house(tmp_path, None, llm=llm, clock=FakeClock()) as house, house.working():
+    async with house_at_work(tmp_path, None, llm=llm, clock=FakeClock()) as house:
         await house.incoming("go")
         assert (await house.said(1))[-1] == "fine"
 
@@ -152,7 +152,7 @@ async def test_a_ward_leaves_what_there_is_and_who_does_not_want_it_nothing(
     """F-063, F-027, L-054, L-023, F-004: what was said is known later, what was not is not."""
     model.script(silent("So far"))
     wards = replace(WARDS, max_seconds=1.5 if end == "ward" else 60)
-    async with open_house(tmp_path, model.url, wards=wards) as house, house.working():
+    async with house_at_work(tmp_path, model.url, wards=wards) as house:
         event = await house.incoming("go")
         await is_said(house, "So far")
         if end == "redact":

@@ -88,7 +88,7 @@ def uploads(wire: Wire) -> list[Json]:
     return [body for body in bodies if body]
 
 
-async def heard(keys: Keys, *, lacks: bool | None, count: int | None = FULL) -> None:
+async def keys_left(keys: Keys, *, lacks: bool | None, count: int | None = FULL) -> None:
     """A sync, and what is done after it."""
     keys.left(KeysLeft(count, lacks))
     await keys.upkeep()
@@ -114,11 +114,11 @@ async def test_a_fallback_key_is_replaced_after_its_use_and_never_else(
     for lacks in (True, False):
         async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
             for _ in range(3):
-                await heard(keys, lacks=lacks)
+                await keys_left(keys, lacks=lacks)
                 lacks = False
             assert len(uploads(wire)) == 1
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, nio):
-        await heard(keys, lacks=True)
+        await keys_left(keys, lacks=True)
         [(name, first)], [(other, second)] = (upload.items() for upload in uploads(wire))
         assert name.startswith("signed_curve25519:")
         assert (name, first["key"]) != (other, second["key"])
@@ -133,7 +133,7 @@ async def test_no_fallback_key_is_given_to_who_knows_none(wire: Wire, tmp_path: 
     """F-010: a homeserver that does not speak of them."""
     async with keys_of(tmp_path, wire, FakeClock()) as (keys, _):
         for _ in range(2):
-            await heard(keys, lacks=None)
+            await keys_left(keys, lacks=None)
     assert uploads(wire) == []
 
 
@@ -146,11 +146,11 @@ async def test_keys_that_are_an_earlier_copy_bring_a_new_fallback_key_where_one_
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, _):
         if lacks is not None:
-            await heard(keys, lacks=True)
-        await heard(keys, lacks=lacks)
+            await keys_left(keys, lacks=True)
+        await keys_left(keys, lacks=lacks)
         keys.renewal.begin()
         clock.advance(SETTLED_SECONDS)
-        await heard(keys, lacks=lacks)
+        await keys_left(keys, lacks=lacks)
     assert len(uploads(wire)) == given
 
 
@@ -163,16 +163,16 @@ async def test_who_cannot_use_up_keys_that_are_an_earlier_copy_is_given_new_ones
     wire.answers["keys/claim"] = refusal
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, _):
-        await heard(keys, lacks=None)
+        await keys_left(keys, lacks=None)
         before = len(wire.bodies("/keys/upload"))
         keys.renewal.begin()
         clock.advance(SETTLED_SECONDS)
         if not accepts:
             wire.answers["keys/upload"] = refusal
             with pytest.raises(DeviceSpent):
-                await heard(keys, lacks=None)
+                await keys_left(keys, lacks=None)
             return
-        await heard(keys, lacks=None)
+        await keys_left(keys, lacks=None)
         assert not keys.renewal.is_due
         assert len(wire.bodies("/keys/upload")) == before + 1
 
@@ -188,18 +188,18 @@ async def test_a_fallback_key_without_an_answer_is_uploaded_again_the_very_same(
     wire.answers["keys/upload"] = silent
     for _ in range(2):
         async with keys_of(tmp_path, wire, FakeClock()) as (keys, _):
-            await heard(keys, lacks=True)
+            await keys_left(keys, lacks=True)
             assert keys.trouble.startswith("fallback key: ")
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
-        await heard(keys, lacks=True)
+        await keys_left(keys, lacks=True)
         first, *others = uploads(wire)
         assert others == [first] * 2
-        await heard(keys, lacks=False)  # only its answer was lost
+        await keys_left(keys, lacks=False)  # only its answer was lost
         assert keys.trouble == ""
         wire.answers["keys/upload"] = taken
         clock.advance(61)
-        await heard(keys, lacks=True)
+        await keys_left(keys, lacks=True)
         assert uploads(wire)[-1].keys() != first.keys()
         assert all(begins_a_session(nio, key) for key in first.values())
 
@@ -211,7 +211,7 @@ async def test_a_refused_fallback_key_is_told_and_tried_again_later(
     clock = FakeClock()
     wire.answers["keys/query"] = {"device_keys": {ANN: {}}}
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
-        await heard(keys, lacks=True)
+        await keys_left(keys, lacks=True)
 
         def refused(request: Request) -> object:
             error = {"errcode": "M_INVALID_PARAM", "error": "no such key, please"}
@@ -221,16 +221,16 @@ async def test_a_refused_fallback_key_is_told_and_tried_again_later(
         before = len(wire.bodies("/keys/query"))
         for _ in range(3):
             nio.olm.users_for_key_query.add(ANN)
-            await heard(keys, lacks=True, count=0)
+            await keys_left(keys, lacks=True, count=0)
         assert len(uploads(wire)) == 2
         assert "no such key, please" in keys.trouble
         assert len([body for body in wire.bodies("/keys/upload") if "one_time_keys" in body]) == 4
         assert len(wire.bodies("/keys/query")) == before + 3
         clock.advance(3601)
-        await heard(keys, lacks=True)
+        await keys_left(keys, lacks=True)
         wire.answers["keys/upload"] = taken
         clock.advance(3601)
-        await heard(keys, lacks=True)
+        await keys_left(keys, lacks=True)
         assert keys.trouble == ""
         first, *others = uploads(wire)
         assert others == [others[0]] * 3
@@ -243,15 +243,15 @@ async def test_a_count_that_is_missing_means_that_there_are_no_keys(
     """F-010: new ones at once; from a homeserver that never counts them once an hour."""
     clock = FakeClock()
     async with keys_of(tmp_path, wire, clock) as (keys, _):
-        await heard(keys, lacks=None, count=None)
+        await keys_left(keys, lacks=None, count=None)
     async with keys_of(tmp_path, wire, clock) as (keys, _):
         for _ in range(3):
-            await heard(keys, lacks=None, count=None)
+            await keys_left(keys, lacks=None, count=None)
         assert len(wire.bodies("/keys/upload")) == 2
-        await heard(keys, lacks=None, count=0)
-        await heard(keys, lacks=None, count=24)
+        await keys_left(keys, lacks=None, count=0)
+        await keys_left(keys, lacks=None, count=24)
         clock.advance(3601)
-        await heard(keys, lacks=None, count=None)
+        await keys_left(keys, lacks=None, count=None)
     counts = [len(body["one_time_keys"]) for body in wire.bodies("/keys/upload")]
     assert counts == [FULL, FULL, FULL, 26, FULL]
 

@@ -21,12 +21,10 @@ from tests.world.folding import (
     first_words,
     folds,
     opening,
-    tell_at_once,
     tokens_of,
 )
-from tests.world.forks import tell_in_turn
 from tests.world.histories import HISTORY
-from tests.world.house import SYSTEM, WARDS, Gate, House, open_house
+from tests.world.house import SYSTEM, WARDS, Gate, House, house_at_work
 from tests.world.model import (
     Calls,
     Fail,
@@ -58,8 +56,8 @@ async def test_a_long_talk_is_folded_and_the_newest_messages_stay(
 ) -> None:
     """L-038 to L-041: no request is too large, few summaries are made, the loom has it all."""
     talk = Summariser(model)
-    async with open_house(tmp_path, model.url, gates=[Gate()], **WINDOW) as house, house.working():
-        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(30)))
+    async with house_at_work(tmp_path, model.url, gates=[Gate()], **WINDOW) as house:
+        await house.say_at_once(*(f"m{n} {WORDS}" for n in range(30)))
         assert await house.spoken() == [f"noted m{n}" for n in range(30)]
         stored = await folds(house)
         turns = await house.rows("SELECT utterance FROM turns")
@@ -71,7 +69,7 @@ async def test_a_long_talk_is_folded_and_the_newest_messages_stay(
         expected = [f"m{k}" for k in range(folded, n) for _ in "qa"] + [f"m{n}"]
         assert first_words(seen) == expected
         assert len(seen.messages) - 1 >= min(10, 2 * n + 1)
-        assert seen.messages[0]["content"].startswith(SYSTEM)
+        assert seen.system.startswith(SYSTEM)
     ranges = [marker[0] for marker in talk.marked if marker]
     assert ranges == sorted(ranges)
 
@@ -84,8 +82,8 @@ async def test_the_newest_messages_give_way_when_they_alone_do_not_fit(
     """L-041: they are summed up as well, nothing goes out of view without a word."""
     talk = Summariser(model, most=None if told else 3 * PROMPT_TOKENS)
     window = WINDOW if told else {}
-    async with open_house(tmp_path, model.url, **window) as house, house.working():
-        await tell_at_once(house, *(f"m{n} {WORDS * 3}" for n in range(8)))
+    async with house_at_work(tmp_path, model.url, **window) as house:
+        await house.say_at_once(*(f"m{n} {WORDS * 3}" for n in range(8)))
         assert await house.spoken() == [f"noted m{n}" for n in range(8)]
         assert await folds(house)
     answered = [seen for seen in talk.chats if not talk.too_large(seen)]
@@ -102,9 +100,9 @@ async def test_a_second_fold_takes_the_first_summary_and_only_what_is_new(
 ) -> None:
     """L-040: no turn is read twice, and one marker covers the whole range."""
     talk = Summariser(model)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell_at_once(house, "a long story", "b long story", "c long story", "/compact")
-        await tell_at_once(house, "d long story", "e long story", "/compact", "f")
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+        await house.say_at_once("a long story", "b long story", "c long story", "/compact")
+        await house.say_at_once("d long story", "e long story", "/compact", "f")
         assert [row["turns"] for row in await folds(house)] == [2, 4]
     first, second = talk.summaries
     assert re.findall(r"\b([a-f]) long", first) == ["a", "b"]
@@ -136,10 +134,9 @@ async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
     chats: list[Seen] = []
     model.keyed(choose)
     context = Context(keep_recent=4)
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate(act=big)], context=context, **WINDOW) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, gates=[Gate(act=big)], context=context, **WINDOW
+    ) as house:
         await house.incoming(intent)
         assert await house.said(1) == ["all seen"]
         assert len(await folds(house)) >= 2
@@ -162,12 +159,9 @@ async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(
 
     model.keyed(choose)
     wards = Wards(**{**WARDS.record(), "max_turns": 12})
-    async with (
-        open_house(
-            tmp_path, model.url, gates=[Gate()], wards=wards, context=FEW, **WINDOW
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, gates=[Gate()], wards=wards, context=FEW, **WINDOW
+    ) as house:
         await house.incoming("long " * 1600)
         await house.said(1)
         assert await folds(house)
@@ -177,9 +171,9 @@ async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(
 async def test_a_new_branch_has_no_summary(tmp_path: Path, model: ModelServer) -> None:
     """L-074: nor does the next fold begin with it."""
     talk = Summariser(model)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell_at_once(house, "a long story", "b long story", "/compact", "/new")
-        await tell_at_once(house, "c long story", "d long story", "/compact", "e")
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+        await house.say_at_once("a long story", "b long story", "/compact", "/new")
+        await house.say_at_once("c long story", "d long story", "/compact", "e")
     assert talk.marked == [None, None, None, None, (1, "summary 2")]
     assert "earlier summary" not in talk.summaries[1]
     assert "a long" not in talk.summaries[1]
@@ -197,14 +191,14 @@ async def test_a_forgotten_summary_is_replaced_by_the_one_before_it(
 ) -> None:
     """L-042, L-048: then by none; the turns come back into view."""
     talk = Summariser(model)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell_at_once(house, *(f"{name} long story" for name in "abc"), "/compact", "d")
-        await tell_at_once(house, "/compact", "e")
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+        await house.say_at_once(*(f"{name} long story" for name in "abc"), "/compact", "d")
+        await house.say_at_once("/compact", "e")
         assert [talk.marked[3], talk.marked[4]] == [(2, "summary 1"), (3, "summary 2")]
         await forget(house, texts=["summary 2 of it all"])
-        await tell_at_once(house, "f")
+        await house.say_at_once("f")
         await forget(house, texts=["summary 1 of it all"])
-        await tell_at_once(house, "g")
+        await house.say_at_once("g")
         assert [row["summary"] for row in await folds(house)] == ["", ""]
     assert talk.marked[5:] == [(2, "summary 1"), None]
     assert first_words(talk.chats[5]) == [*"ccddee", "f"]
@@ -220,15 +214,14 @@ async def test_a_redaction_takes_the_summaries_of_what_it_blanks(
     """L-048: a summary says in its own words what was taken back, and so does the prompt."""
     talk = Summariser(model)
     few = replace(FEW, layout=layout)
-    async with open_house(tmp_path, model.url, context=few) as house, house.working():
-        await tell_at_once(house, "a long story", "b long story", "/compact")
-        event = await house.incoming("c long story")
-        await house.settled()
-        await tell_at_once(house, "d long story", "/compact", "e long story", "f long story")
+    async with house_at_work(tmp_path, model.url, context=few) as house:
+        await house.say_at_once("a long story", "b long story", "/compact")
+        [event] = await house.say("c long story")
+        await house.say_at_once("d long story", "/compact", "e long story", "f long story")
         await forget(house, [event])
         assert [row["summary"] != "" for row in await folds(house)] == [True, False]
         texts = await house.rows("SELECT text FROM prompt_parts")
-        await tell_at_once(house, "g")
+        await house.say_at_once("g")
     assert talk.marked[4] == (3, "summary 2")
     assert talk.marked[-1] == (1, "summary 1")
     assert not any("summary 2" in row["text"] for row in texts)
@@ -242,15 +235,15 @@ async def test_a_fold_in_a_branch_is_not_seen_in_the_one_it_came_from(
 ) -> None:
     """L-052, L-039: nor is one made there after the fork, unless it covers only what both share."""
     talk = Summariser(model)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell_at_once(house, *(f"{name} long story" for name in "abc"))
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+        await house.say_at_once(*(f"{name} long story" for name in "abc"))
         origin = await house.one("SELECT id, conversation_id FROM branches")
         turns = [row["id"] for row in await house.rows("SELECT id FROM turns ORDER BY seq")]
         async with house.database.transaction() as tx:
             fork = await house.conversations.branch(
                 tx, origin["conversation_id"], "fork", None, turns[1]
             )
-        await tell_at_once(house, "x long story", "y long story", "/compact", "z")
+        await house.say_at_once("x long story", "y long story", "/compact", "z")
         assert talk.marked[-1] == (3, "summary 1")
         assert first_words(talk.chats[-1]) == ["y", "y", "z"]
         assert await house.stores.folds.newest(origin["id"]) is None
@@ -334,19 +327,12 @@ async def test_what_the_model_may_not_see_is_not_summed_up(
     hidden = Gate("camera")
     model.script(Calls((Use("camera", {"say": "a naked truth"}, id="c1"),)), Text("noted it all"))
     model.keyed(lambda s: Text("a summary of it", usage=None) if is_for_summary(s.body) else None)
-    async with (
-        open_house(
-            tmp_path,
-            model.url,
-            gates=[hidden],
-            ephemeral=["camera"],
-            context=Context(keep_recent=1),
-        ) as house,
-        house.working(),
-    ):
-        await tell_in_turn(house, "look there", "a second message", "/compact")
+    async with house_at_work(
+        tmp_path, model.url, gates=[hidden], ephemeral=["camera"], context=Context(keep_recent=1)
+    ) as house:
+        await house.say_at_once("look there", "a second message", "/compact")
     (asked,) = [seen for seen in model.requests if is_for_summary(seen.body)]
-    assert "[result]\n[ephemeral:camera]" in asked.messages[0]["content"]
+    assert "[result]\n[ephemeral:camera]" in asked.system
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -371,8 +357,8 @@ async def test_one_call_larger_than_the_window_ends_no_cast(
     model.keyed(answer)
     window: Json = {"context_tokens": 4096, "max_output_tokens": 1024} if told else {}
     echo = Gate("echo", act=_short)
-    async with open_house(tmp_path, model.url, gates=[echo], **window) as house, house.working():
-        await tell_in_turn(house, "write much")
+    async with house_at_work(tmp_path, model.url, gates=[echo], **window) as house:
+        await house.say_at_once("write much")
         assert await house.spoken() == ["done it"]
     sent = [json.dumps(seen.body) for seen in model.requests]
     assert all(one != other for one, other in pairwise(sent))
@@ -405,13 +391,10 @@ async def test_a_summary_cannot_pass_for_an_event_of_ours(tmp_path: Path) -> Non
     async with ModelServer(rules=False) as model:
         model.allow("fold")
         model.keyed(lambda seen: wrong if is_for_summary(seen.body) else None)
-        async with (
-            open_house(tmp_path, model.url, prompt=Nothing(), context=context) as house,
-            house.working(),
-        ):
-            await tell_in_turn(
-                house, "a long first message " * 5, "a second message", "/compact", "so"
+        async with house_at_work(tmp_path, model.url, prompt=Nothing(), context=context) as house:
+            await house.say_at_once(
+                "a long first message " * 5, "a second message", "/compact", "so"
             )
-        first = model.requests[-1].messages[0]["content"]
+        first = model.requests[-1].system
     assert first.startswith("# Conversation Summary\n[Folded: turns 1-1]")
     assert "said &lt;event kind" in first

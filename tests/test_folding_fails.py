@@ -18,10 +18,9 @@ from tests.world.folding import (
     Summariser,
     first_words,
     folds,
-    tell_at_once,
     tokens_of,
 )
-from tests.world.house import WARDS, Gate, open_house
+from tests.world.house import WARDS, Gate, house_at_work
 from tests.world.model import (
     Calls,
     ContextTooLarge,
@@ -65,8 +64,8 @@ async def test_a_useless_summary_changes_nothing_and_everybody_is_answered(
 ) -> None:
     """L-042, L-036: nothing is stored, nothing said; each cast tries once and is then cut."""
     talk = Summariser(model, lambda _: answer)
-    async with open_house(tmp_path, model.url, **WINDOW) as house, house.working():
-        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(14)))
+    async with house_at_work(tmp_path, model.url, **WINDOW) as house:
+        await house.say_at_once(*(f"m{n} {WORDS}" for n in range(14)))
         assert await house.spoken() == [f"noted m{n}" for n in range(14)]
         assert await folds(house) == []
     assert talk.marked == [None] * 14
@@ -95,7 +94,7 @@ async def test_a_failing_summary_is_asked_for_once_in_a_cast(
     asked: list[Seen] = []
     model.keyed(choose)
     gates = [Gate(act=big)]
-    async with open_house(tmp_path, model.url, gates=gates, **WINDOW) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=gates, **WINDOW) as house:
         await house.incoming("go on")
         assert "max_turns" in (await house.said(1))[0]
     assert len(model.requests) == 31
@@ -111,10 +110,10 @@ async def test_a_refused_summary_is_asked_for_again_once_as_much_is_new(
     asked_at: list[int] = []
     for day in range(4):
         talk = Summariser(model, lambda _: Text("-", usage=None))
-        async with open_house(tmp_path, model.url, context=context) as house, house.working():
+        async with house_at_work(tmp_path, model.url, context=context) as house:
             for n in range(5):
                 before = len(talk.summaries)
-                await tell_at_once(house, f"m{day * 5 + n} {WORDS}")
+                await house.say_at_once(f"m{day * 5 + n} {WORDS}")
                 asked_at += [day * 5 + n] * (len(talk.summaries) - before)
             assert await folds(house) == []
     assert asked_at == [4, 7, 13]
@@ -122,8 +121,8 @@ async def test_a_refused_summary_is_asked_for_again_once_as_much_is_new(
     assert len(refused) == 3
     talk = Summariser(model)
     model.allow("fold")
-    async with open_house(tmp_path, model.url, context=context) as house, house.working():
-        await tell_at_once(house, "/compact", "after it", *(f"n{n} {WORDS}" for n in range(4)))
+    async with house_at_work(tmp_path, model.url, context=context) as house:
+        await house.say_at_once("/compact", "after it", *(f"n{n} {WORDS}" for n in range(4)))
         assert len(await folds(house)) == 2
 
 
@@ -144,8 +143,8 @@ async def test_what_is_too_long_for_the_summariser_is_folded_in_chunks(
     """L-043: each question fits its own window, and each turn is read once, in order."""
     talk = Summariser(model)
     llm = two_windows(model.url, WINDOW)
-    async with open_house(tmp_path, None, llm=llm, context=FEW) as house, house.working():
-        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(30)), "/compact", "last")
+    async with house_at_work(tmp_path, None, llm=llm, context=FEW) as house:
+        await house.say_at_once(*(f"m{n} {WORDS}" for n in range(30)), "/compact", "last")
         stored = await folds(house)
         said = await house.spoken()
     assert len(stored) == len(talk.summaries) > 2
@@ -162,7 +161,7 @@ async def test_chunks_may_end_in_the_middle_of_a_cast(tmp_path: Path, model: Mod
 
     def choose(seen: Seen) -> Step:
         if is_for_summary(seen.body):
-            summaries.append(seen.messages[0]["content"].split("<history>")[-1])
+            summaries.append(seen.system.split("<history>")[-1])
             return Text(f"summary {len(summaries)} of it all", usage=None)
         looked = sum(message["role"] == "tool" for message in seen.messages)
         if seen.last_user != "look" or looked == looks:
@@ -172,11 +171,8 @@ async def test_chunks_may_end_in_the_middle_of_a_cast(tmp_path: Path, model: Mod
     summaries: list[str] = []
     model.keyed(choose)
     llm = two_windows(model.url, WINDOW)
-    async with (
-        open_house(tmp_path, None, llm=llm, gates=[Gate()], context=FEW) as house,
-        house.working(),
-    ):
-        await tell_at_once(house, "look", "next", "/compact")
+    async with house_at_work(tmp_path, None, llm=llm, gates=[Gate()], context=FEW) as house:
+        await house.say_at_once("look", "next", "/compact")
         assert [row["turns"] for row in await folds(house)][-1] == looks + 1
     read = [name for asked in summaries for name in re.findall(r"\[result\]\n(look\d+)", asked)]
     assert read == [f"look{n}" for n in range(looks)]
@@ -190,8 +186,8 @@ async def test_one_message_larger_than_the_window_still_gets_an_answer(
 ) -> None:
     """L-043: it is shown shortened, and later folded shortened."""
     talk = Summariser(model)
-    async with open_house(tmp_path, model.url, context=FEW, **WINDOW) as house, house.working():
-        await tell_at_once(house, "huge " * 20_000, "next", "and", "/compact", "last")
+    async with house_at_work(tmp_path, model.url, context=FEW, **WINDOW) as house:
+        await house.say_at_once("huge " * 20_000, "next", "and", "/compact", "last")
         first, *others = (await house.spoken())[:3]
         assert first.startswith("noted huge\n\n*I could read only")
         assert others == ["noted next", "noted and"]
@@ -218,8 +214,8 @@ async def test_a_window_that_is_smaller_than_configured_is_found_out(
         return Text("summary 1 of it all" if summary else "noted", usage=None)
 
     model.keyed(choose)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(25)))
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+        await house.say_at_once(*(f"m{n} {WORDS}" for n in range(25)))
         assert await house.spoken() == ["noted"] * 25
         assert await folds(house)
         assert await house.rows("SELECT 1 FROM turns WHERE error IS NOT NULL") == []
@@ -242,12 +238,12 @@ async def test_a_history_is_folded_though_the_summarisers_window_is_not_as_told(
     def choose(seen: Seen) -> Step | None:
         if not is_for_summary(seen.body):
             return None
-        sizes.append(len(seen.messages[0]["content"]))
+        sizes.append(len(seen.system))
         return ContextTooLarge() if sizes[-1] > 8_000 else Text("summary 1 of it all", usage=None)
 
     model.keyed(choose)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(25)), "/compact")
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+        await house.say_at_once(*(f"m{n} {WORDS}" for n in range(25)), "/compact")
         assert (await house.spoken())[-1].startswith("Summed up:")
         assert (await folds(house))[-1]["turns"] == 24
     assert [size > 8_000 for size in sizes[:3]] == [True, True, False]
@@ -259,8 +255,8 @@ async def test_a_summariser_that_takes_nothing_is_not_asked_for_ever(
 ) -> None:
     """L-036: nor with the same question twice."""
     model.keyed(lambda seen: ContextTooLarge() if is_for_summary(seen.body) else None)
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell_at_once(house, *(f"m{n} {WORDS}" for n in range(25)), "/compact")
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+        await house.say_at_once(*(f"m{n} {WORDS}" for n in range(25)), "/compact")
         assert "I changed nothing" in (await house.spoken())[-1]
     asked = [json.dumps(seen.messages) for seen in model.requests if is_for_summary(seen.body)]
     assert 3 < len(asked) == len(set(asked)) < 12
@@ -277,11 +273,8 @@ async def test_a_summariser_that_is_away_is_nobodys_business(
     llm = two_windows(model.url, WINDOW | {"price": price}, budget=BudgetSettings(usd_per_day=1.0))
     wards = Wards(**{**WARDS.record(), "max_seconds": 2 if how == "hangs" else 60})
     context = Context(fold_at=0.1, keep_recent=2)
-    async with (
-        open_house(tmp_path, None, llm=llm, wards=wards, context=context) as house,
-        house.working(),
-    ):
-        await tell_at_once(house, *(f"m{n} {WORDS}{WORDS}" for n in range(9)))
+    async with house_at_work(tmp_path, None, llm=llm, wards=wards, context=context) as house:
+        await house.say_at_once(*(f"m{n} {WORDS}{WORDS}" for n in range(9)))
         assert await house.spoken() == [f"noted m{n}" for n in range(9)]
         assert await folds(house) == []
         assert {row["reason"] for row in await house.rows("SELECT reason FROM casts")} == {"text"}
@@ -298,10 +291,10 @@ async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
     go_on = asyncio.Event()
     late = Slow(go_on, Text("summary 2 of it all", usage=None))
     talk = Summariser(model, lambda n: late if n == 2 else Text("summary 1 of it all", usage=None))
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell_at_once(house, "a long story", "b long story", "/compact")
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+        await house.say_at_once("a long story", "b long story", "/compact")
         event = await house.incoming("c long story")
-        await tell_at_once(house, "d long story")
+        await house.say_at_once("d long story")
         await house.incoming("/compact")
         await model.request_arrived(6)
         events, texts = ([event], []) if what == "a message" else ([], ["summary 1 of it all"])
@@ -309,7 +302,7 @@ async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
         async with house.database.transaction() as tx:
             await erase(tx, LOOM, said, await house.casts.came_of(tx, events))
         go_on.set()
-        await tell_at_once(house, "e")
+        await house.say_at_once("e")
         stored = [row["summary"] for row in await folds(house)]
         assert "I changed nothing" in (await house.spoken())[5]
     assert stored == ["summary 1 of it all" if what == "a message" else ""]
@@ -322,11 +315,10 @@ async def test_instructions_larger_than_the_window_cost_no_summaries(
     """L-042: folding cannot make room there, and is not tried for every message."""
     model.allow("cutting")
     talk = Summariser(model)
-    async with (
-        open_house(tmp_path, model.url, prompt=lambda: "Be kind. " * 2000, **WINDOW) as house,
-        house.working(),
-    ):
-        await tell_at_once(house, *(f"m{n}" for n in range(16)))
+    async with house_at_work(
+        tmp_path, model.url, prompt=lambda: "Be kind. " * 2000, **WINDOW
+    ) as house:
+        await house.say_at_once(*(f"m{n}" for n in range(16)))
         assert await house.spoken() == [f"noted m{n}" for n in range(16)]
     assert talk.summaries == []
 
@@ -341,11 +333,8 @@ async def test_a_window_that_a_fold_cannot_empty_is_cut_with_a_mark(
     room = window - window // 4
     prompt = "Be kind. " * (room * 85 // 300)  # more than the share that triggers
     backend: Json = {"context_tokens": window, "max_output_tokens": window // 4}
-    async with (
-        open_house(tmp_path, model.url, prompt=lambda: prompt, **backend) as house,
-        house.working(),
-    ):
-        await tell_at_once(house, *(f"m{n} {'word ' * 60}" for n in range(16)))
+    async with house_at_work(tmp_path, model.url, prompt=lambda: prompt, **backend) as house:
+        await house.say_at_once(*(f"m{n} {'word ' * 60}" for n in range(16)))
         assert await house.spoken() == [f"noted m{n}" for n in range(16)]
     assert talk.summaries == []
     assert (
@@ -371,8 +360,8 @@ async def test_long_results_are_folded_where_that_is_enough_and_not_cut(
 
     backend: Json = {"context_tokens": 12_000, "max_output_tokens": 1_000}
     gates = [Gate(act=look)]
-    async with open_house(tmp_path, model.url, gates=gates, **backend) as house, house.working():
-        await tell_at_once(house, "How is the sea?")
+    async with house_at_work(tmp_path, model.url, gates=gates, **backend) as house:
+        await house.say_at_once("How is the sea?")
         assert await house.spoken() == ["It is blue."]
         assert len(await house.rows("SELECT 1 FROM folds")) == 1
     assert "left out" not in json.dumps([seen.body for seen in model.requests])
@@ -380,21 +369,21 @@ async def test_long_results_are_folded_where_that_is_enough_and_not_cut(
 
 async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> None:
     """L-005, L-044."""
-    async with open_house(tmp_path, None) as house, house.working():
-        await tell_at_once(house, "/compact")
+    async with house_at_work(tmp_path, None) as house:
+        await house.say_at_once("/compact")
         assert "llm.roles.base" in (await house.spoken())[0]
 
 
 async def test_stop_ends_a_running_compact(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-044: one word, nothing stored, and the room goes on."""
     Summariser(model, lambda _: Hang())
-    async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
-        await tell_at_once(house, "a long story", "b long story")
+    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+        await house.say_at_once("a long story", "b long story")
         await house.incoming("/compact")
         await model.request_arrived(3)
         async with promptly(1):
-            await tell_at_once(house, "/stop")
-        await tell_at_once(house, "c")
+            await house.say_at_once("/stop")
+        await house.say_at_once("c")
         assert (await house.spoken())[2:] == ["Stopped.", "noted c"]
         assert await folds(house) == []
 
@@ -404,13 +393,10 @@ async def test_an_outage_pushes_nothing_out_of_view(tmp_path: Path, model: Model
     """L-034, L-041: the attempts at a message show nothing, so they do not count as messages."""
     model.script(Text("one"), Text("two"), *[Fail(500)] * 12, Text("three"))
     context = Context(keep_recent=4)
-    async with (
-        open_house(tmp_path, model.url, clock=FakeClock(), context=context) as house,
-        house.working(),
-    ):
-        await tell_at_once(house, "a long story", "b long story", "c long story")
+    async with house_at_work(tmp_path, model.url, clock=FakeClock(), context=context) as house:
+        await house.say_at_once("a long story", "b long story", "c long story")
         model.script(Text("summary 1 of it all"), Text("four"))
-        await tell_at_once(house, "/compact", "d")
+        await house.say_at_once("/compact", "d")
         (fold,) = await folds(house)
     assert fold["turns"] == 1
     shown = [m["content"].splitlines()[-1] for m in model.requests[-1].messages[1:]]
@@ -428,13 +414,10 @@ async def test_a_full_window_is_cut_at_most_once_after_a_summary_of_no_use(
         model, lambda _: Text(next(summaries, "They spoke of the garden."), usage=None)
     )
     context = Context(keep_recent=4, fold_at=0.95)
-    async with (
-        open_house(
-            tmp_path, model.url, context=context, context_tokens=5000, max_output_tokens=500
-        ) as house,
-        house.working(),
-    ):
-        await tell_at_once(house, *(f"m{n} {WORDS * 3}" for n in range(10)))
+    async with house_at_work(
+        tmp_path, model.url, context=context, context_tokens=5000, max_output_tokens=500
+    ) as house:
+        await house.say_at_once(*(f"m{n} {WORDS * 3}" for n in range(10)))
     cut = [seen for seen in talk.chats if "left out to fit" in str(seen.body["messages"])]
     assert len(cut) <= 1
     assert len(talk.summaries) >= 2
@@ -446,10 +429,7 @@ async def test_a_message_that_was_read_in_part_is_answered_with_how_much_of_it(
     """L-043: the answer sounds as if all of it had been read."""
     model.allow("fold", "cutting", perhaps=True)
     model.script(Text("Here is a summary."))
-    async with (
-        open_house(tmp_path, model.url, context_tokens=2_000) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, context_tokens=2_000) as house:
         await house.incoming("Sum this up: " + "many ships on the sea. " * 800)
         said = (await house.said(1))[0]
         shown = re.fullmatch(

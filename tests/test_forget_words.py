@@ -12,17 +12,9 @@ import pytest
 from tests.world.clock import FakeClock, HeldClock
 from tests.world.files import files_with, texts_below
 from tests.world.folding import FEW
-from tests.world.forgetting import (
-    IN_CLUB,
-    SCOPE,
-    edit_of,
-    forgotten,
-    furnish,
-    import_lines,
-    said_by,
-)
-from tests.world.harvested import RANKED, say
-from tests.world.house import PROMPTS, ROOM, House, open_house
+from tests.world.forgetting import IN_CLUB, edit_of, forgotten, furnish, import_lines, said_by
+from tests.world.harvested import RANKED
+from tests.world.house import PROMPTS, ROOM, SCOPE, House, house_at_work, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.remembering import worded
 from wintermute.commands.forgetting import (
@@ -89,9 +81,9 @@ def knows(word: str) -> Any:
     return choose
 
 
-async def asked(house: House, said: str, room: str = ROOM, **about: Any) -> str:
+async def answer_of(house: House, said: str, room: str = ROOM, **about: Any) -> str:
     """Say something in a room and return the answer."""
-    await say(house, [said], room=room, **about)
+    await house.say(said, room=room, **about)
     while await house.deliver(room):
         pass
     return (await house.spoken(room))[-1]
@@ -113,12 +105,10 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
     async with opened as house, house.working():
         house.stores.places.core(SCOPE).write_text(f"# USER\n- Has a {word}\n- Likes tea\n")
         model.keyed(knows(word))
-        await say(
-            house, [f"My bird is a {word} called Hugo", "Tell me more", "and more", "/compact"]
-        )
-        await say(house, ["/new", f"The {word} sings", "What a fine day", f"/memory {word}"])
-        await say(house, [f"/remind tomorrow 09:00 feed the {word}"])
-        question = await asked(house, f"/forget {word}")
+        await house.say(f"My bird is a {word} called Hugo", "Tell me more", "and more", "/compact")
+        await house.say("/new", f"The {word} sings", "What a fine day", f"/memory {word}")
+        await house.say(f"/remind tomorrow 09:00 feed the {word}")
+        question = await answer_of(house, f"/forget {word}")
         for kind in (
             "- 1 memory: ",
             "- 3 messages of yours: ",
@@ -131,15 +121,15 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
         assert "Your messages stay in the room until you delete them there." in question
         assert "only you can change them: the task 1 (`/tasks cancel 1`)" in question
         model.keyed(lambda _: None)
-        await asked(house, "/forget yes")
+        await answer_of(house, "/forget yes")
         assert FORGETTING in await house.spoken()
         await forgotten(house)
-        rest = await asked(house, f"/forget {word}")
+        rest = await answer_of(house, f"/forget {word}")
         assert "- " not in rest
         assert "only you can change them: the task 1 (`/tasks cancel 1`)" in rest
         for task in await house.stores.tasks.listed(SCOPE, "all"):
-            await say(house, [f"/tasks cancel {task.number}"])
-        await say(house, ["And now?"])
+            await house.say(f"/tasks cancel {task.number}")
+        await house.say("And now?")
         assert word not in str(model.requests[-1].messages).replace(f"feed the {word}", "")
         pages = texts_below(root)
         assert [
@@ -157,32 +147,32 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-084: harvested or not; an answer of ours alone; `/forget` alone says how it is used."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Text(f"Perhaps a {WORD}?"))
-        await say(house, ["Which bird shall I buy?"])
-        assert "- 1 answer of mine with these words" in await asked(house, f"/forget {WORD}")
-        await asked(house, "/forget yes")
+        await house.say("Which bird shall I buy?")
+        assert "- 1 answer of mine with these words" in await answer_of(house, f"/forget {WORD}")
+        await answer_of(house, "/forget yes")
         await forgotten(house)
-        assert await asked(house, f"/forget {WORD}") == NOTHING_LIKE_IT
+        assert await answer_of(house, f"/forget {WORD}") == NOTHING_LIKE_IT
         await import_lines(
             house, [json.dumps({"text": "tea", "id": "fact_b", "scope": "person:@b:test"})]
         )
-        assert await asked(house, "/forget fact_b") == "I know no memory `fact_b` here."
-        assert await asked(house, "/forget yes") == NOT_ASKED
+        assert await answer_of(house, "/forget fact_b") == "I know no memory `fact_b` here."
+        assert await answer_of(house, "/forget yes") == NOT_ASKED
         for nothing in ("/forget", "/forget  ", "/forget 🐶!"):
-            assert await asked(house, nothing) == FORGET_WHAT
-        await say(house, ["And now?"])
+            assert await answer_of(house, nothing) == FORGET_WHAT
+        await house.say("And now?")
         assert WORD not in str(model.requests[-1].messages)
 
 
 @pytest.mark.breaks("edit", "forgetting", perhaps=True)
 async def test_a_message_counts_in_each_of_its_wordings(tmp_path: Path, model: ModelServer) -> None:
     """M-084: an edit that was noted and not answered; blanks and capitals in the yes do no harm."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        first, _ = await say(house, ["I have a dog", "hello"])
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
+        first, _ = await house.say("I have a dog", "hello")
         assert not await worded(house, edit_of(first, f"I have a {WORD}", house))
-        assert "- 1 message of yours" in await asked(house, f"/forget {WORD}")
-        assert (await asked(house, "/Forget  YES")).startswith("I forget it for good")
+        assert "- 1 message of yours" in await answer_of(house, f"/forget {WORD}")
+        assert (await answer_of(house, "/Forget  YES")).startswith("I forget it for good")
         await forgotten(house)
         assert [row["text"] for row in await house.rows("SELECT text FROM edits")] == [""]
         assert "I have a dog" in await said_by(house, "@ann:test")
@@ -192,27 +182,27 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-084, M-010: what Ann said here in private before is neither shown nor touched."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Text(f"A {WORD}, in private"), Text("echo"))
-        await say(house, [f"Mine is a {WORD}, in private"], room="!club:test")
-        await say(house, [f"We keep a {WORD}"], **IN_CLUB, **BEN)
-        await say(house, [f"The {WORD} is loud"], **IN_CLUB)
-        await say(house, [f"A {WORD}, said nobody to you"], kind="context", **IN_CLUB, **BEN)
-        theirs = await asked(house, f"/forget {WORD}", **IN_CLUB, **BEN)
+        await house.say(f"Mine is a {WORD}, in private", room="!club:test")
+        await house.say(f"We keep a {WORD}", **IN_CLUB, **BEN)
+        await house.say(f"The {WORD} is loud", **IN_CLUB)
+        await house.say(f"A {WORD}, said nobody to you", kind="context", **IN_CLUB, **BEN)
+        theirs = await answer_of(house, f"/forget {WORD}", **IN_CLUB, **BEN)
         assert "- 2 messages of yours" in theirs
         assert "1 message of others in this room with these words would stay" in theirs
         assert "private" not in theirs
-        assert await asked(house, "/forget yes", **IN_CLUB, **BEN) == FORGETTING_HERE
+        assert await answer_of(house, "/forget yes", **IN_CLUB, **BEN) == FORGETTING_HERE
         await forgotten(house)
-        mine = await asked(house, f"/forget {WORD}", **IN_CLUB)
+        mine = await answer_of(house, f"/forget {WORD}", **IN_CLUB)
         assert "- 1 message of yours" in mine
         assert "of others" not in mine
         assert await said_by(house, "@ben:test") == ["", "", "", "/forget yes"]
         assert f"A {WORD}, in private" in await house.spoken("!club:test")
-        await asked(house, "/forget yes", **IN_CLUB)
+        await answer_of(house, "/forget yes", **IN_CLUB)
         await forgotten(house)
-        await say(house, [f"Ben, no {WORD} any more"], **IN_CLUB, **BEN)
-        others = await asked(house, f"/forget {WORD}", **IN_CLUB)
+        await house.say(f"Ben, no {WORD} any more", **IN_CLUB, **BEN)
+        others = await answer_of(house, f"/forget {WORD}", **IN_CLUB)
         assert "1 message of others in this room with these words would stay" in others
         assert "of yours" not in others
         assert f"Mine is a {WORD}, in private" in await said_by(house, "@ann:test")
@@ -224,23 +214,23 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-084: neither a bare yes will do, nor another number, nor one after something was said."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await import_lines(
             house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)]
         )
-        question = await asked(house, f"/forget {WORD}")
+        question = await answer_of(house, f"/forget {WORD}")
         assert "- 60 memories: " in question
         [one] = re.findall(r" `/forget (fact_\w+)` erases only the first memory\.", question)
         assert f"(`{one}`); " in question
         assert "`/forget yes 60`" in question
         assert len(question.splitlines()) < 8
         for wrong in ("/forget yes", "/forget yes 61"):
-            assert await asked(house, wrong) == NOT_ASKED
-            await asked(house, f"/forget {WORD}")
-        assert (await asked(house, "/forget yes 60")).startswith("I forget it for good")
+            assert await answer_of(house, wrong) == NOT_ASKED
+            await answer_of(house, f"/forget {WORD}")
+        assert (await answer_of(house, "/forget yes 60")).startswith("I forget it for good")
         await forgotten(house)
         assert await house.stores.facts.live(SCOPE) == []
-        assert "I forgot what you confirmed today at" in await asked(house, "/forget yes 60")
+        assert "I forgot what you confirmed today at" in await answer_of(house, "/forget yes 60")
         assert await house.database.scrub()
         assert files_with(tmp_path) == []
 
@@ -250,19 +240,19 @@ async def test_a_yes_counts_only_for_a_list_that_was_seen_before_it_was_sent(
 ) -> None:
     """U-015: not said in advance, and not after something else: then the command is named."""
     clock = FakeClock()
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
-        await say(house, [f"Mine is a {WORD}", f"/forget {WORD}", "/forget yes"])
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+        await house.say(f"Mine is a {WORD}", f"/forget {WORD}", "/forget yes")
         assert (await house.spoken())[-1] == TOO_EARLY.format(WORD)  # of a list that still waits
-        await asked(house, f"/forget {WORD}")
+        await answer_of(house, f"/forget {WORD}")
         clock.ahead = timedelta(seconds=-1)
-        assert await asked(house, "/forget yes") == TOO_EARLY.format(WORD)
+        assert await answer_of(house, "/forget yes") == TOO_EARLY.format(WORD)
         clock.ahead = timedelta(0)
         for line in (f"/forget {WORD}", "/memory"):
-            await asked(house, line)
-        assert await asked(house, "/forget yes") == INTERRUPTED.format(WORD)
-        assert await asked(house, "/forget yes") == NOT_ASKED
-        await asked(house, f"/forget {WORD}")
-        assert await asked(house, "/forget yes") == FORGETTING
+            await answer_of(house, line)
+        assert await answer_of(house, "/forget yes") == INTERRUPTED.format(WORD)
+        assert await answer_of(house, "/forget yes") == NOT_ASKED
+        await answer_of(house, f"/forget {WORD}")
+        assert await answer_of(house, "/forget yes") == FORGETTING
         await forgotten(house)
 
 
@@ -288,7 +278,7 @@ async def test_from_the_yes_on_nothing_shows_what_is_being_forgotten(
     opened = open_house(tmp_path, model.url, prompts=PROMPTS, memory=kept, clock=clock)
     async with opened as house, house.working():
         model.keyed(lambda seen: slow(seen) or knows(WORD)(seen))
-        await say(house, [f"My bird is a {WORD}", "And my bird?"])
+        await house.say(f"My bird is a {WORD}", "And my bird?")
         await house.incoming(f"Bring my {WORD} to the vet", room="!vet:test")
         await model.request_arrived(before := len(model.requests) + 2)
         await house.incoming(f"/forget {WORD}")
@@ -309,5 +299,5 @@ async def test_from_the_yes_on_nothing_shows_what_is_being_forgotten(
         await deliver()
         await clock.move(60)
         await forgotten(house)
-        await say(house, ["/undo", "/undo"])
+        await house.say("/undo", "/undo")
         assert await house.rows("SELECT * FROM facts") == []

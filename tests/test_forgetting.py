@@ -11,9 +11,8 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.delegating import objective
 from tests.world.files import WORD, files_with
-from tests.world.forgetting import SCOPE, deliver, forget_live, import_lines
-from tests.world.forks import tell_in_turn
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.forgetting import deliver, forget_live, import_lines
+from tests.world.house import ANN, PROMPTS, ROOM, SCOPE, House, house_at_work, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.promised import MORNING, after, promise
 from wintermute.changes.change_sets import Reason
@@ -69,7 +68,7 @@ async def test_no_file_has_what_was_forgotten_and_the_rest_stays(
     tmp_path: Path, model: ModelServer, way: str
 ) -> None:
     """M-030, M-066: database, log, memories file; also while the daemon has it open."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await import_lines(house, [json.dumps({"text": "likes tea", "id": "tea"})])
         await converse(house, model, WAYS[way])
         await deliver(house)
@@ -101,7 +100,7 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
         "<b>&Auml;rztin</b> hei&szlig;t &#214;znur<br>Ünlü aus Köln",
         json.dumps({"notes": json.dumps([text])}),
     )
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await import_lines(house, [json.dumps({"text": text}), json.dumps({"text": "likes tea"})])
         for number, way in enumerate(ways, 1):
             write = {
@@ -173,7 +172,7 @@ async def test_what_was_retired_goes_with_what_replaced_it(tmp_path: Path) -> No
 
 async def test_earlier_wordings_are_forgotten_too(tmp_path: Path, model: ModelServer) -> None:
     """M-066: a line that somebody reworded in the memories file is still the same memory."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await import_lines(house, [json.dumps({"text": "The shed opens with zimtkanarie"})])
         await house.incoming("The shed opens with zimtkanarie, right?")
         await house.said(1)
@@ -191,7 +190,7 @@ async def test_a_running_cast_is_left_alone_and_forgetting_is_to_be_repeated(
     """M-030: the fact stays until nothing of it is under way, so that it can be named again."""
     text = WAYS["quotes"]
     gate = asyncio.Event()
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await import_lines(house, [json.dumps({"text": text})])
         model.script(
             Calls((Use("append_memory", {"entry": text, "source": "harvest"}),)),
@@ -235,7 +234,7 @@ async def test_a_short_text_is_erased_where_it_was_learnt_only(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """It would be found in messages that have nothing to do with it."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(
             Calls((Use("append_memory", {"entry": "a dog", "source": "user_explicit"}),)),
             Text("noted"),
@@ -256,7 +255,7 @@ async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: an empty message would be sent in its place."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await import_lines(house, [json.dumps({"text": WAYS["plain"]})])
         await house.incoming(WAYS["plain"])
         await house.said(1)
@@ -366,7 +365,7 @@ async def test_recorded_questions_of_what_is_forgotten_go_by_their_cast(
     model.script(Calls((Use("append_memory", {"entry": "- I am zik"}),)), Text("noted: zik"))
     async with open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
         async with house.working():
-            await tell_in_turn(house, "I am zik")
+            await house.say_at_once("I am zik")
             await house.said(1)
             await deliver(house)
         facts = await house.stores.facts.live(f"person:{ANN}")
@@ -393,8 +392,8 @@ async def test_recorded_questions_do_not_keep_a_forgotten_summary(
         tmp_path, model.url, prompts=PROMPTS, record=True, context=Context(keep_recent=1)
     ) as house:
         async with house.working():
-            await tell_in_turn(
-                house, "The parrot is called Zimtkanarie", "what a day", "/compact", "so"
+            await house.say_at_once(
+                "The parrot is called Zimtkanarie", "what a day", "/compact", "so"
             )
             await house.said(4)
             await deliver(house)

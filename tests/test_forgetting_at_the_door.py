@@ -26,7 +26,7 @@ def learns(seen: Seen) -> Step | None:
     return Text(f"I keep that the bird is a {WORD}")
 
 
-async def told(ann: Person, daemon: Bot, room: str) -> tuple[str, str]:
+async def tell_and_wait(ann: Person, daemon: Bot, room: str) -> tuple[str, str]:
     """Ann says it and is answered, long ago by now; both events."""
     said = await ann.send(room, f"My bird is a {WORD} called Hugo")
     answer = await ann.wait_for(room, lambda m: m.body.startswith("I keep that"))
@@ -60,7 +60,7 @@ async def test_what_is_deleted_at_a_second_client_is_gone(
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=encrypted)
-    said, answer = await told(ann, daemon, chat)
+    said, answer = await tell_and_wait(ann, daemon, chat)
     phone = await current(ann, identity=False)
     if down:
         assert await daemon.stop() == 0

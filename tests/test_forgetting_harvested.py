@@ -8,7 +8,7 @@ import pytest
 from tests.world.clock import HeldClock
 from tests.world.files import files_with
 from tests.world.forgetting import deliver, edit_of, forgotten
-from tests.world.harvested import Picker, harvested, harvested_facts, say, talking
+from tests.world.harvested import Picker, harvested, harvested_facts, talking
 from tests.world.house import House
 from tests.world.model import ModelServer, Text
 from tests.world.redacted import take_back
@@ -22,7 +22,7 @@ BOTH = "The zimtkanarie is Hugo."
 HUGO = "Hugo sings."
 
 
-async def gone(house: House, clock: HeldClock, *events: str) -> None:
+async def take_back_at_last(house: House, clock: HeldClock, *events: str) -> None:
     """Ann deletes these, and all that is owed for it is done."""
     await deliver(house)
     await clock.move(1)
@@ -30,7 +30,7 @@ async def gone(house: House, clock: HeldClock, *events: str) -> None:
     await forgotten(house)
 
 
-async def texts(house: House) -> list[str]:
+async def harvested_texts(house: House) -> list[str]:
     return sorted(fact["text"] for fact in await harvested_facts(house))
 
 
@@ -43,13 +43,13 @@ async def test_what_is_derived_again_from_the_rest_is_there_once_and_the_deleted
     picker.picks(BOTH, HUGO)
     picker.usual = lambda: Text(json.dumps({"contents": [HUGO, "Hugo sings at night."]}))
     async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
-        bird, *_ = await say(house, [BIRD, NAME])
+        bird, *_ = await house.say(BIRD, NAME)
         await harvested(house)
-        assert await texts(house) == sorted([BOTH, HUGO])
-        await gone(house, clock, bird)
+        assert await harvested_texts(house) == sorted([BOTH, HUGO])
+        await take_back_at_last(house, clock, bird)
         await clock.move(QUARTER)
         await harvested(house, 2)
-        assert await texts(house) == ["Hugo sings at night.", HUGO]
+        assert await harvested_texts(house) == ["Hugo sings at night.", HUGO]
         rows = await house.rows("SELECT text, count(*) AS n FROM facts GROUP BY text")
         assert {row["n"] for row in rows} == {1}
     one, two = picker.transcripts
@@ -64,15 +64,15 @@ async def test_what_only_an_edited_message_says_as_well_goes_too(
     """M-030: an edit is a message like any other, and says only half of it."""
     picker, clock = Picker(model), HeldClock()
     async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
-        bird, name = await say(house, [BIRD, "Hugo sings"])
+        bird, name = await house.say(BIRD, "Hugo sings")
         await harvested(house)
         picker.picks(BOTH)
-        await say(house, [NAME], edits=name)
-        await say(house, [f"{BIRD}, yes"])
+        await house.say(NAME, edits=name)
+        await house.say(f"{BIRD}, yes")
         await harvested(house, 2)
         (row,) = await house.rows("SELECT event_id FROM inbox WHERE body = ?", f"{BIRD}, yes")
-        await gone(house, clock, bird, row["event_id"])
-        assert await texts(house) == []
+        await take_back_at_last(house, clock, bird, row["event_id"])
+        assert await harvested_texts(house) == []
 
 
 @pytest.mark.breaks("redaction", "forgetting", "edit", perhaps=True)
@@ -85,16 +85,16 @@ async def test_what_a_noted_edit_said_goes_when_the_edit_alone_is_deleted(
     picker.usual = lambda: Text(json.dumps({"contents": ["Ann has a dog."]}))
     rare = MemoryHarvest(message_threshold=3, min_messages=1)
     async with talking(tmp_path, model, clock, harvest=rare) as house:
-        first, _ = await say(house, ["I have a dog", "hello"])
+        first, _ = await house.say("I have a dog", "hello")
         assert not await worded(house, edit_of(first, BIRD, house))
-        await say(house, ["bye"])
+        await house.say("bye")
         await harvested(house)
-        assert await texts(house) == ["Ann has a zimtkanarie."]
-        await gone(house, clock, "$edit")
-        assert await texts(house) == []
+        assert await harvested_texts(house) == ["Ann has a zimtkanarie."]
+        await take_back_at_last(house, clock, "$edit")
+        assert await harvested_texts(house) == []
         await clock.move(QUARTER)
         await harvested(house, 2)
-        assert await texts(house) == ["Ann has a dog."]
+        assert await harvested_texts(house) == ["Ann has a dog."]
     assert BIRD in picker.transcripts[0]
     assert "I have a dog" in picker.transcripts[1]
 
@@ -106,9 +106,9 @@ async def test_no_recording_has_a_deleted_message_however_short(
     """M-030, L-048: of a harvest, which belongs to no answer."""
     picker, clock = Picker(model), HeldClock()
     async with talking(tmp_path, model, clock, harvest=OFTEN, record=True) as house:
-        short, _ = await say(house, ["zimtkanari", "hello"])
+        short, _ = await house.say("zimtkanari", "hello")
         await harvested(house)
         assert picker.transcripts[0].count("zimtkanari") > 1
-        await gone(house, clock, short)
+        await take_back_at_last(house, clock, short)
         assert await house.database.scrub()
         assert files_with(tmp_path, "zimtkanari") == []

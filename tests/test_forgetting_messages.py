@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import HeldClock
+from tests.world.clock import HeldClock, until_so
 from tests.world.core_pages import at_work, batch, keep, quarter, waits, wish
-from tests.world.delegating import until
 from tests.world.files import files_with
-from tests.world.forgetting import SCOPE, deliver, forgotten, import_lines, learn, wrote
-from tests.world.harvested import Picker, harvested, is_harvest, say, talking
-from tests.world.house import PROMPTS, House, open_house
+from tests.world.forgetting import deliver, forgotten, import_lines, learn, wrote
+from tests.world.harvested import Picker, harvested, is_harvest, talking
+from tests.world.house import PROMPTS, SCOPE, House, house_at_work, open_house
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.redacted import take_back
 from tests.world.request_rules import is_for_core, is_for_reconstruction
@@ -31,10 +30,7 @@ async def test_a_message_answered_long_ago_leaves_no_trace(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030, L-048: facts, answers, prompts, core, recordings; what has nothing to do with it stays."""
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
         page = f"# USER\n- Has a {WORD} bird\n- The bird is a {WORD}\n- Likes tea\n"
         await wrote(house, page, f"Has a {WORD} bird")
         gone = await learn(house, model, SAID, f"The bird is a {WORD}")
@@ -62,7 +58,7 @@ async def test_a_message_answered_long_ago_leaves_no_trace(
 async def test_what_another_message_says_as_well_stays(tmp_path: Path, model: ModelServer) -> None:
     """M-030: it has other evidence, and is not known from the deleted message any more."""
     fact = f"The bird is a {WORD}"
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         gone = await learn(house, model, SAID, fact)
         other = await learn(house, model, f"As I said, the bird is a {WORD}", fact)
         assert [f.origins for f in await house.stores.facts.live(SCOPE)] == [(gone, other)]
@@ -77,7 +73,7 @@ async def test_a_merged_memory_is_made_anew_from_what_is_left(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: what was merged with it is there again, and queued."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         gone = await learn(house, model, SAID, f"The bird is a {WORD}")
         await learn(house, model, "The bird sings at night", "The bird sings at night")
         old = await house.stores.facts.live(SCOPE)
@@ -102,14 +98,14 @@ async def test_who_forgets_two_things_in_a_hurry_forgets_both(
     async with talking(tmp_path, model, clock) as house:
         await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
         await import_lines(house, [json.dumps({"text": "Ann's boat is called Saltwind"})])
-        await say(house, ["/forget bird"])
+        await house.say("/forget bird")
         await deliver(house)
-        await say(house, ["/forget yes", *(f"n{n}" for n in range(6)), "/forget boat"])
+        await house.say("/forget yes", *(f"n{n}" for n in range(6)), "/forget boat")
         await deliver(house)
         picker.picks("Ann likes tea")
         await clock.move(16 * 60)
         await harvested(house)
-        await say(house, ["/forget yes"])
+        await house.say("/forget yes")
         assert (await house.spoken())[-1].startswith("I forget it for good")
 
 
@@ -135,13 +131,13 @@ async def test_what_was_learnt_since_it_was_asked_goes_with_its_message(
     picker.picks(f"Ann's boss is a {WORD}")
     async with talking(tmp_path, model, clock) as house:
         await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
-        await say(house, [f"My boss is a {WORD}", *(f"n{n}" for n in range(5)), f"/forget {WORD}"])
+        await house.say(f"My boss is a {WORD}", *(f"n{n}" for n in range(5)), f"/forget {WORD}")
         assert "- 1 message of yours" in (await house.spoken())[-1]
         await clock.move(16 * 60)
         await harvested(house)
         assert len(await house.stores.facts.live(SCOPE)) == 2
         await deliver(house)
-        await say(house, ["/forget yes", "/forget yes"])
+        await house.say("/forget yes", "/forget yes")
         first, second = (await house.spoken())[-2:]
         assert first == FORGETTING
         assert second.startswith((FORGETTING, "There is nothing to confirm: I forgot"))
@@ -157,12 +153,12 @@ async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
     picker, clock = Picker(model), HeldClock()
     picker.picks(f"Ann's boss is a {WORD}")
     async with talking(tmp_path, model, clock) as house:
-        await say(house, ["hello", f"My boss is a {WORD}", f"/forget {WORD}"])
+        await house.say("hello", f"My boss is a {WORD}", f"/forget {WORD}")
         assert "- 1 message of yours" in (await house.spoken())[-1]
         await deliver(house)
-        await say(house, ["/forget yes"])
+        await house.say("/forget yes")
         await forgotten(house)
-        await say(house, [f"n{n}" for n in range(20)])
+        await house.say(*(f"n{n}" for n in range(20)))
         await harvested(house)
         assert await house.stores.facts.live(SCOPE) == []
         assert await house.database.scrub()
@@ -173,7 +169,7 @@ async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """X-034: neither by an id nor by confirming what the owner was shown."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await learn(house, model, SAID, f"The bird is a {WORD}")
         [fact] = await house.stores.facts.live(SCOPE)
         await house.incoming(f"/forget {WORD}")
@@ -195,11 +191,11 @@ async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_i
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.", "Ann owns a boat.")
     async with talking(tmp_path, model, clock) as house:
-        both, *_ = await say(house, ["I keep bees and own a boat", *map(str, range(19))])
+        both, *_ = await house.say("I keep bees and own a boat", *map(str, range(19)))
         await harvested(house)
         await deliver(house)
         bees, _ = await house.stores.facts.live(SCOPE)
-        await say(house, [f"/forget {bees.id}"])
+        await house.say(f"/forget {bees.id}")
         await deliver(house)
         await forgotten(house)
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == ["Ann owns a boat."]
@@ -223,22 +219,19 @@ async def test_what_cannot_be_erased_yet_is_looked_for_ever_less_often(
             (job,) = await house.rows("SELECT not_before, state FROM jobs WHERE name = 'forget'")
             return job["state"] == "waiting" and (job["not_before"] or "") > stamp(clock.now())
 
-        await until(put_off)
+        await until_so(put_off)
         row = await house.one("SELECT not_before FROM jobs WHERE name = 'forget'")
         return (datetime.fromisoformat(row["not_before"]) - clock.now()).total_seconds()
 
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, clock=clock) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, clock=clock) as house:
         await learn(house, model, SAID, f"The bird is a {WORD}")
         [fact] = await house.stores.facts.live(SCOPE)
-        await say(house, ["/memory", f"/forget {fact.id}"])  # both answers are not sent yet
+        await house.say("/memory", f"/forget {fact.id}")  # both answers are not sent yet
         for seconds in (2, 4, 8, 16, 32, 64, 128, 256, 300, 300):
             assert await pause(house) == seconds
             await clock.move(seconds)
         assert await pause(house) == 300
-        await say(house, [f"/forget {fact.id}"])
+        await house.say(f"/forget {fact.id}")
         assert await pause(house) == 2
         await deliver(house)
         await clock.move(2)
@@ -258,7 +251,7 @@ async def test_what_is_owed_for_several_memories_goes_on_without_the_one_that_is
         await quarter(house)
         await waits(house, 2)
         await deliver(house)
-        await say(house, [f"/forget {alone}", f"/forget {gone}"])
+        await house.say(f"/forget {alone}", f"/forget {gone}")
         await deliver(house)
         await forgotten(house)
         rows = await house.rows("SELECT args, state FROM jobs WHERE name = 'core'")
@@ -297,18 +290,18 @@ async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
             return core.exists() and text in core.read_text()
 
         told = f"Hugo is my {WORD}, the bird I always wanted"
-        gone, *_ = await say(house, [told, f"I must say: {nurse}", *(f"n{n}" for n in range(18))])
+        gone, *_ = await house.say(told, f"I must say: {nurse}", *(f"n{n}" for n in range(18)))
         await harvested(house)
         await clock.move(16 * 60)
-        await until(lambda: has(merged))
-        await say(house, ["What do I keep?", "/memory", "Thanks for that"])
+        await until_so(lambda: has(merged))
+        await house.say("What do I keep?", "/memory", "Thanks for that")
         await deliver(house)
         (fact,) = await house.stores.facts.live(SCOPE)
         assert WORD in fact.text
         await take_back(house, gone)
         await forgotten(house)
         await clock.move(16 * 60)  # it is there again by itself, and is brought together anew
-        await until(lambda: has("- Ann is a nurse."))
+        await until_so(lambda: has("- Ann is a nurse."))
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == [f"{nurse}."]
         assert await house.database.scrub()
         assert files_with(tmp_path) == []
@@ -316,7 +309,7 @@ async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
         assert said[:2] == ["", f"I must say: {nurse}"]
         assert said[-3:] == ["What do I keep?", "/memory", "Thanks for that"]
         assert (await house.spoken())[-1] == "echo: Thanks for that"
-        await say(house, ["And now?"])
+        await house.say("And now?")
         assert WORD not in json.dumps(model.requests[-1].body).lower()
 
 
@@ -342,7 +335,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
         assert WORD in (tmp_path / "core.md").read_text()
         [fact] = [f for f in await house.stores.facts.live(SCOPE) if WORD in f.text]
         await deliver(house)
-        await say(house, [f"/forget {fact.id}"])
+        await house.say(f"/forget {fact.id}")
         await forgotten(house)
 
         async def is_there_again() -> bool:
@@ -350,9 +343,9 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
             await house.settled()
             return "nurse" in (tmp_path / "core.md").read_text()
 
-        await until(is_there_again)
+        await until_so(is_there_again)
         assert (tmp_path / "core.md").read_text() == json.loads(first.text)["core_markdown"]
-        asked = str(model.requests[-1].messages[0]["content"])
+        asked = model.requests[-1].system
         assert "- Ann is a nurse at the hospital\n" in asked
         assert WORD not in asked
         assert await house.database.scrub()
@@ -383,7 +376,7 @@ async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
             query = "SELECT 1 FROM jobs WHERE name = 'core' AND state <> 'done'"
             return not await house.rows(query)
 
-        await until(is_over)
+        await until_so(is_over)
         assert core.read_text() == nurse
         assert await house.database.scrub()
         assert files_with(tmp_path) == []
@@ -393,7 +386,7 @@ async def test_what_shares_only_common_words_with_it_stays(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: a word counts that people said there in no other message, and that no other memory has."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Text("The garden is lovely."))
         await house.incoming("Tell me something")
         await house.said(1)

@@ -17,8 +17,7 @@ from tests.world.forgetting import (
     furnish,
     learn,
 )
-from tests.world.harvested import say
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import ANN, PROMPTS, House, house_at_work
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from tests.world.terminal import Terminal
@@ -38,7 +37,7 @@ async def test_a_memory_that_is_forgotten_is_in_no_file_of_the_wiki(
     half = root / "semantic" / ".part_of_a_kill"
     half.write_text(FACT)
     os.utime(half, (0, 0))
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await learn(house, model, "Remember something of mine", FACT)
         await forget_all(house)
         found = texts_below(root)
@@ -75,7 +74,7 @@ async def test_what_is_written_otherwise_than_in_utf_8_keeps_every_letter(
     (root / "meta").mkdir(exist_ok=True)
     (root / "meta" / "conversations.json").write_text(json.dumps([str(elsewhere)]))
     (tmp_path / ".git").mkdir()
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await learn(house, model, "Remember something of mine", FACT)
         unsaid = Unsaid([FACT], [FACT])
         cut = await forget_in_pages(house.stores, unsaid, at="now")
@@ -97,7 +96,7 @@ async def test_a_page_that_repeats_the_message_of_a_memory_goes_with_it(
     written = root / "sleep" / "written" / "meta" / "Index.md"
     written.parent.mkdir(parents=True)
     written.write_text(f"- [[Pet of Ann]]: The bird is a {WORD}.\n")
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await learn(house, model, said, FACT)
         await forget_all(house)
     assert bird.read_text() == f"{MATTER}# Pet\n\n- It sings.\n"
@@ -115,7 +114,7 @@ async def test_what_we_wrote_of_it_in_other_words_goes_as_well(
     written.parent.mkdir(parents=True)
     written.write_text(f"- Bird: a {WORD}\n")
     (root / "sleep" / "20260504-010000" / "diff.patch").write_text(f"+- {ours}\n+Roses\n")
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await learn(house, model, "Remember something of mine", FACT)
         await forget_all(house)
     assert page.read_text() == f"{MATTER}# Pet\n\n- {theirs}\n"
@@ -126,8 +125,8 @@ async def test_what_we_wrote_of_it_in_other_words_goes_as_well(
 async def test_a_deleted_message_goes_from_raw_copies(tmp_path: Path, model: ModelServer) -> None:
     """W-058, M-030."""
     root = furnish(tmp_path / "wiki")
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        [event] = await say(house, [FACT])
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
+        [event] = await house.say(FACT)
         await take_back(house, event)
         await forgotten(house)
     assert not [name for name, text in texts_below(root).items() if WORD in text.lower()]
@@ -144,7 +143,7 @@ async def test_what_another_person_forgets_stays_in_the_owners_wiki(
         "name": "Ben",
         "origin": "other",
     }
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         event = await house.incoming(FACT, **his)
         await house.said(1, "!ben:test")
         await take_back(house, event)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.forgetting import IN_CLUB, SCOPE, deliver, forget_all, forgotten, learn, said_by
-from tests.world.harvested import Picker, harvested, say, talking
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.forgetting import IN_CLUB, deliver, forget_all, forgotten, learn, said_by
+from tests.world.harvested import Picker, harvested, talking
+from tests.world.house import ANN, PROMPTS, ROOM, SCOPE, House, house_at_work
 from tests.world.model import ModelServer, Text
 from tests.world.redacted import take_back
 from wintermute.changes.change_sets import Reason
@@ -36,7 +36,7 @@ async def test_the_same_words_of_another_person_are_theirs(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-010, M-030: message, answer, record and memory; it cannot be used to erase what others have."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await house.incoming(FACT, **BENS)
         await house.said(1, HIS)
         await house.deliver(HIS)
@@ -55,7 +55,7 @@ async def test_an_answer_that_is_taken_back_was_given_once(
 ) -> None:
     """M-030: what we said to another, or at another time, in the same words is another answer."""
     night = "Good night, sleep well!"
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(*[Text(night)] * 3)
         await house.incoming("night", **BENS)
         await house.said(1, HIS)
@@ -78,7 +78,7 @@ async def test_commands_and_rules_of_others_outlive_a_deleted_message(
     """M-030, T-008: what is said by a command is said, also by the same person."""
     text = "Water the old plants"
     command = f"/remind tomorrow 09:00 {text}"
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         his = house.stores.places.core(f"person:{BEN}")
         his.parent.mkdir(parents=True)
         his.write_text(f"# RULE\n- {text} every day\n")
@@ -105,7 +105,7 @@ async def test_of_what_a_memory_came_from_the_rest_keeps_its_text(
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann likes tea.")
     async with talking(tmp_path, model, clock) as house:
-        await say(house, [told, other, *(f"n{n}" for n in range(18))])
+        await house.say(told, other, *(f"n{n}" for n in range(18)))
         await harvested(house)
         await deliver(house)
         (fact,) = await house.stores.facts.live(SCOPE)
@@ -139,7 +139,7 @@ async def test_what_was_told_otherwise_than_it_is_kept_is_found(
     picker, clock = Picker(model), HeldClock()
     picker.picks(entry)
     async with talking(tmp_path, model, clock) as house:
-        await say(house, [*told, *(f"more {n}" for n in range(17))])
+        await house.say(*told, *(f"more {n}" for n in range(17)))
         await harvested(house)
         await deliver(house)
         await forget_all(house)
@@ -150,10 +150,9 @@ async def test_who_asked_is_told_what_still_says_it_and_what_to_do(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: task, skill, file and copy by their names, once, and not a word of what is gone."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await learn(house, model, "Remember the bird", FACT)
-        await house.incoming(f"/remind tomorrow 09:00 {FACT}")
-        await house.settled()
+        await house.say(f"/remind tomorrow 09:00 {FACT}")
         why = Reason("tool", SCOPE)
         await house.stores.skills.write(why, "birds", "How to feed", f"{FACT}: feed it")
         (tmp_path / "notes.txt").write_text(FACT)
@@ -167,8 +166,7 @@ async def test_who_asked_is_told_what_still_says_it_and_what_to_do(
             " `notes.txt` (edit it). Please change it there yourself. `wintermute.db.before-0001`, from before an upgrade, may hold it"
         )
         assert WORD not in told
-        await house.incoming(f"/tasks cancel {task.number}")
-        await house.settled()
+        await house.say(f"/tasks cancel {task.number}")
         await deliver(house)
         before = await house.spoken()
         other = await house.incoming("Something else")
@@ -184,7 +182,7 @@ async def test_what_still_says_a_deleted_message_is_told_to_a_person_alone_only(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-010, M-030: the others in a room are not told who deleted what."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         in_club = {"room": ROOM, "scope": IN_CLUB["scope"]}
         for about in (in_club, {}):
             why = Reason("tool", SCOPE)

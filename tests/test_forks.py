@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.world.forks import DONE_BEFORE, branches, edit, shown_messages, tell_in_turn
-from tests.world.house import Gate, HeldClock, House, open_house
+from tests.world.forks import DONE_BEFORE, branches, edit
+from tests.world.house import Gate, HeldClock, House, house_at_work, open_house
 from tests.world.model import (
     Calls,
     Fail,
@@ -39,13 +39,13 @@ async def test_an_edit_is_answered_in_a_branch_of_its_own(
     """L-052 to L-054: what came before is in view, the first answer is not, and it stays on record."""
     echo = Gate()
     model.script(Calls((Use("echo", {"say": "seen"}),)), Text("one"), Text("two"), Text("better"))
-    async with open_house(tmp_path, model.url, gates=[echo]) as house, house.working():
-        await tell_in_turn(house, "first")
-        event = await tell_in_turn(house, "secnd")
+    async with house_at_work(tmp_path, model.url, gates=[echo]) as house:
+        await house.say_at_once("first")
+        [event] = await house.say_at_once("secnd")
         before = await house.rows("SELECT * FROM turns ORDER BY seq")
         await edit(house, event, "second")
         assert await house.said(3) == ["one", "two", "better"]
-        await tell_in_turn(house, "third")
+        await house.say_at_once("third")
         assert (await house.spoken())[3:] == ["echo: third"]
         assert await casts(house) == [
             (text, "text") for text in ("first", "secnd", "second", "third")
@@ -57,8 +57,8 @@ async def test_an_edit_is_answered_in_a_branch_of_its_own(
     assert fork["forked_from"] == turns[1]["id"] == turns[3]["parent_id"]
     assert turns[:3] == before
     assert [cast.intent for cast in past.casts] == ["first", "secnd"]
-    assert shown_messages(model.requests[3]) == ["first", "", "seen", "one", "second"]
-    assert shown_messages(model.requests[4]) == [
+    assert model.requests[3].texts[1:] == ["first", "", "seen", "one", "second"]
+    assert model.requests[4].texts[1:] == [
         "first",
         "",
         "seen",
@@ -74,13 +74,13 @@ async def test_the_first_message_of_a_room_may_be_edited(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-054: nothing is in view before it."""
-    async with open_house(tmp_path, model.url) as house, house.working():
-        await edit(house, await tell_in_turn(house, "helo"), "hello")
+    async with house_at_work(tmp_path, model.url) as house:
+        await edit(house, (await house.say_at_once("helo"))[-1], "hello")
         await house.said(2)
-        await tell_in_turn(house, "more")
+        await house.say_at_once("more")
         assert [row["forked_from"] for row in await branches(house)] == [None, None]
-    assert shown_messages(model.requests[1]) == ["hello"]
-    assert shown_messages(model.requests[2]) == ["hello", "echo: hello", "more"]
+    assert model.requests[1].texts[1:] == ["hello"]
+    assert model.requests[2].texts[1:] == ["hello", "echo: hello", "more"]
 
 
 async def fail(_caller: Caller, _args: Json) -> object:
@@ -94,18 +94,15 @@ async def test_what_was_done_for_the_old_text_is_named_to_the_model(
     mail, look, broken = Gate("mail"), Gate("read_file"), Gate("broken", fail)
     uses = [Use("mail", {"say": f"to Bob <event> {'x' * 2000}"}), Use("read_file", {"say": "a"})]
     model.script(Calls((*uses, Use("broken"))), Text("sent"))
-    async with (
-        open_house(tmp_path, model.url, gates=[mail, look, broken]) as house,
-        house.working(),
-    ):
-        event = await tell_in_turn(house, "mail Bob")
+    async with house_at_work(tmp_path, model.url, gates=[mail, look, broken]) as house:
+        [event] = await house.say_at_once("mail Bob")
         await edit(house, event, "mail Bib")
         await house.said(2)
         await edit(house, event, "mail Bab")
         await house.said(3)
     assert len(mail.taken) == 1
     for seen, text in zip(model.requests[2:], ("mail Bib", "mail Bab"), strict=True):
-        (told,) = shown_messages(seen)
+        (told,) = seen.texts[1:]
         assert DONE_BEFORE in told
         assert told.endswith(text)
         assert 'mail {"say": "to Bob &lt;event> xxx' in told
@@ -119,7 +116,7 @@ async def test_an_edit_while_the_old_text_is_answered_takes_its_place(
 ) -> None:
     """L-054: within the same second; there is one answer, and the old cast has its end."""
     model.keyed(lambda seen: Hang() if seen.last_user == "old" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         event = await house.incoming("old")
         await model.request_arrived(1)
         await edit(house, event, "newer")
@@ -129,7 +126,7 @@ async def test_an_edit_while_the_old_text_is_answered_takes_its_place(
         await house.said(2)
         assert await casts(house) == [("old", "edited"), ("newer", "text"), ("newest", "text")]
         assert len(await branches(house)) == 3
-    assert [shown_messages(seen) for seen in model.requests] == [["old"], ["newer"], ["newest"]]
+    assert [seen.texts[1:] for seen in model.requests] == [["old"], ["newer"], ["newest"]]
 
 
 async def test_only_the_last_of_several_edits_is_answered(
@@ -153,7 +150,7 @@ async def test_an_edit_that_came_while_we_were_down_is_all_that_is_answered(
     """L-051, L-054: the cast that the kill interrupted does not go on."""
     mail = Gate("mail", durable=False)
     model.script(Calls((Use("mail", {"say": "x"}),)), Hang())
-    async with open_house(tmp_path, model.url, gates=[mail]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[mail]) as house:
         event = await house.incoming("old")
         await model.request_arrived(2)
     async with open_house(tmp_path, model.url, gates=[mail]) as house:
@@ -179,10 +176,7 @@ async def test_what_began_and_has_no_result_is_named_too(
 
     never = asyncio.Event()
     model.script(Calls((Use("mail", {"say": "x"}),)))
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate("mail", hang)]) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[Gate("mail", hang)]) as house:
         event = await house.incoming("old")
         (said,) = await house.said(1)
     assert f'{DONE_BEFORE}mail {{"say": "x"}}' in said
@@ -200,13 +194,12 @@ async def test_a_reminder_after_the_message_is_left_behind_with_it(
             else None
         )
     )
-    async with open_house(tmp_path, model.url, gates=[note]) as house, house.working():
-        event = await tell_in_turn(house, "old")
-        await house.incoming("remind", kind="event", origin="timer")
-        await house.settled()
+    async with house_at_work(tmp_path, model.url, gates=[note]) as house:
+        [event] = await house.say_at_once("old")
+        await house.say("remind", kind="event", origin="timer")
         await edit(house, event, "new")
         await house.said(3)
-    (told,) = shown_messages(model.requests[-1])
+    (told,) = model.requests[-1].texts[1:]
     assert 'note {"say": "it"}' in told
     assert len(note.taken) == 1
 
@@ -215,15 +208,15 @@ async def test_a_reminder_after_the_message_is_left_behind_with_it(
 async def test_stop_ends_an_edit_as_any_message(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-054: the branch stays, and the next message goes on in it."""
     model.keyed(lambda seen: Hang() if seen.last_user == "new" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
-        await tell_in_turn(house, "first")
-        event = await tell_in_turn(house, "old")
+    async with house_at_work(tmp_path, model.url) as house:
+        await house.say_at_once("first")
+        [event] = await house.say_at_once("old")
         await edit(house, event, "new")
         await model.request_arrived(3)
-        await tell_in_turn(house, "/stop")
-        await tell_in_turn(house, "next")
+        await house.say_at_once("/stop")
+        await house.say_at_once("next")
         assert (await house.spoken())[2:] == ["Stopped.", "echo: next"]
-    assert shown_messages(model.requests[-1]) == [
+    assert model.requests[-1].texts[1:] == [
         "first",
         "echo: first",
         "new",
@@ -247,20 +240,19 @@ async def test_a_summary_of_what_both_share_is_used_and_one_of_the_rest_is_not(
     summaries: list[Any] = []
     model.keyed(choose)
     context = Context(keep_recent=1)
-    async with open_house(tmp_path, model.url, context=context) as house, house.working():
-        await tell_in_turn(house, "a long story a", "a long story b", "/compact")
-        event = await tell_in_turn(house, "a long story c")
+    async with house_at_work(tmp_path, model.url, context=context) as house:
+        await house.say_at_once("a long story a", "a long story b", "/compact")
+        [event] = await house.say_at_once("a long story c")
         summaries.append(1)
-        await tell_in_turn(house, "/compact")
-        await house.incoming("a long story e", kind="event", origin="timer")
-        await house.settled()
-        await tell_in_turn(house, "/compact")
+        await house.say_at_once("/compact")
+        await house.say("a long story e", kind="event", origin="timer")
+        await house.say_at_once("/compact")
         assert [row["turns"] for row in await house.rows("SELECT turns FROM folds")] == [1, 2, 3]
         await edit(house, event, "a long story d")
         await house.said(8)
     last = model.requests[-1].messages
     assert "[Folded: turns 1-2]" in last[1]["content"]
-    assert [own_words(text) for text in shown_messages(model.requests[-1])] == ["a long story d"]
+    assert [own_words(text) for text in model.requests[-1].texts[1:]] == ["a long story d"]
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -271,17 +263,17 @@ async def test_a_fork_shows_a_cast_up_to_the_turn_it_came_from(
     """L-052, L-053: in the middle of a cast, with its results from the record."""
     echo = Gate()
     model.script(Calls((Use("echo", {"say": "a"}),)), Calls((Use("echo", {"say": "b"}),)))
-    async with open_house(tmp_path, model.url, gates=[echo]) as house, house.working():
-        await tell_in_turn(house, "go")
+    async with house_at_work(tmp_path, model.url, gates=[echo]) as house:
+        await house.say_at_once("go")
         (branch,) = await house.rows("SELECT id, conversation_id FROM branches")
         turns = await house.rows("SELECT id FROM turns ORDER BY seq")
         async with house.database.transaction() as tx:
             await house.conversations.branch(
                 tx, branch["conversation_id"], "fork", None, turns[1 if done else 0]["id"]
             )
-        await tell_in_turn(house, "and now?")
+        await house.say_at_once("and now?")
     results = ["", "a", "", "b"] if done else ["", "a"]
-    assert shown_messages(model.requests[-1]) == [
+    assert model.requests[-1].texts[1:] == [
         "go",
         *results,
         "[no answer was given]",
@@ -303,8 +295,8 @@ async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_bef
     """L-054, M-010: effects of another scope stay there, arguments and all."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "private words"}),)), Text("sent"))
-    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
-        event = await tell_in_turn(house, "old")
+    async with house_at_work(tmp_path, model.url, gates=[mail], clock=clock) as house:
+        [event] = await house.say_at_once("old")
         gone = away_for(model, "new")
         await edit(house, event, "new")
         await clock.asleep()
@@ -326,8 +318,8 @@ async def test_new_keeps_its_place_behind_an_edit_that_waits(
     """F-035, L-054: the edit is answered where it was said, and what follows begins afresh."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "x"}),)), Text("sent"))
-    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
-        event = await tell_in_turn(house, "old")
+    async with house_at_work(tmp_path, model.url, gates=[mail], clock=clock) as house:
+        [event] = await house.say_at_once("old")
         gone = away_for(model, "new")
         await edit(house, event, "new")
         await clock.asleep()
@@ -337,10 +329,9 @@ async def test_new_keeps_its_place_behind_an_edit_that_waits(
         await clock.move(61)
         await house.settled()
         reasons = [row["reason"] for row in await branches(house)]
-        assert DONE_BEFORE in shown_messages(model.requests[-1])[-1]
-        await house.incoming("then")
-        await house.settled()
-    assert shown_messages(model.requests[-1]) == ["then"]
+        assert DONE_BEFORE in model.requests[-1].texts[1:][-1]
+        await house.say("then")
+    assert model.requests[-1].texts[1:] == ["then"]
     assert reasons == ["start", "edit", "new"]
 
 
@@ -350,8 +341,8 @@ async def test_an_edit_that_finds_the_model_away_forks_once(
     """L-034, L-054: it goes on where it began, with what was done for it in view."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "old one"}),)), Text("sent"))
-    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
-        event = await tell_in_turn(house, "old")
+    async with house_at_work(tmp_path, model.url, gates=[mail], clock=clock) as house:
+        [event] = await house.say_at_once("old")
         model.script(Calls((Use("mail", {"say": "new one"}),)), Fail(500), Fail(500))
         await edit(house, event, "new")
         await clock.asleep()
@@ -361,7 +352,7 @@ async def test_an_edit_that_finds_the_model_away_forks_once(
         await clock.move(61)
         await house.settled()
         assert [row["reason"] for row in await branches(house)] == ["start", "edit"]
-    told, call, result = shown_messages(model.requests[-1])
+    told, call, result = model.requests[-1].texts[1:]
     assert told.count(DONE_BEFORE) == 1
     assert (call, result) == ("", "new one\n\n[written 14:00, 2 minutes ago]")
     assert mail.taken == [{"say": "old one"}, {"say": "new one"}]

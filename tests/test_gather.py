@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import PROMPTS, SCOPE, House, open_house, open_laid_out
+from tests.world.house import PROMPTS, SCOPE, House, house_at_work, open_laid_out
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
@@ -188,14 +188,12 @@ async def test_memory_is_asked_what_was_said_and_answered_last(
     """P-012, P-013: the message and the beginning of the last reply; an event asks nothing."""
     asked = Asked()
     model.script(Text("x" * 600), Text("y"), Text("z"), Fail(400))
-    async with open_house(tmp_path, model.url, prompt=asked) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompt=asked) as house:
         for text in ("first", "second"):
-            await house.incoming(text)
-            await house.settled()
+            await house.say(text)
         await house.incoming("a task is due", kind="event", origin="timer")
         for text in ("refused", "third"):
-            await house.incoming(text)
-            await house.settled()
+            await house.say(text)
     wanted = [
         *(Query("first"), Query("second", "x" * 500), None),
         *(Query("refused", "z"), Query("third", "z")),
@@ -225,7 +223,7 @@ async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(
         await house.incoming("remember tea")
         await house.said(1)
         names = [definition["function"]["name"] for definition in model.requests[0].body["tools"]]
-    prompts = [str(seen.messages[0]["content"]) for seen in model.requests]
+    prompts = [seen.system for seen in model.requests]
     wanted = ("Ann likes tea.", "Buy tea", "data/skills/tea.md — Making tea")
     assert [[word in prompt for word in wanted] for prompt in prompts] == [
         [False, False, False],

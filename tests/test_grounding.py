@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.harvested import Picker, harvested, harvested_facts, say, status_line, talking
+from tests.world.harvested import Picker, harvested, harvested_facts, status_line, talking
 from tests.world.house import ROOM
 from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer, Text
@@ -48,7 +48,7 @@ async def test_what_the_assistant_says_is_not_learnt_of_the_person(
     often = MemoryHarvest(message_threshold=9, min_messages=9)
     talk = ["I am always thirsty", "guess where I live", "Yes, exactly!", "and now?", "yes", "hm"]
     async with talking(tmp_path, model, clock, harvest=often) as house:
-        said = await say(house, [*talk, "yes, and a canoe", "I drink 2 litres of lemonade", "bye"])
+        said = await house.say(*talk, "yes, and a canoe", "I drink 2 litres of lemonade", "bye")
         await harvested(house)
         found = {fact["text"]: json.loads(fact["origins"]) for fact in await harvested_facts(house)}
         assert found == {
@@ -87,13 +87,13 @@ def test_only_a_yes_to_one_question_makes_it_the_persons_own_words() -> None:
     assert [name for name, pair in NO_YES.items() if confirmed(*pair)] == []
 
 
-def lines(*said: tuple[str, str]) -> Grounding:
+def grounding_of(*said: tuple[str, str]) -> Grounding:
     return Grounding([Line(text, date(2026, 5, 6), name, name) for name, text in said])
 
 
 def test_a_fact_is_of_the_lines_of_one_person() -> None:
     """M-085, M-086: of one line or of two, and nothing is put together of what two people say."""
-    talk = lines(
+    talk = grounding_of(
         ("Ann", "my poodle is called Rex"),
         ("Ben", "mine is 5 years old"),
         ("Ann", "my flat is in Rome"),

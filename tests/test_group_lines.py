@@ -7,7 +7,7 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.groups import begin_group, group_line
-from tests.world.house import House, open_house
+from tests.world.house import House, house_at_work, open_house
 from tests.world.model import ModelServer, Text
 from tests.world.redacted import EVE, GROUP_SCOPE, PASSWORD_WORD, is_told, take_back
 from wintermute.night.expiry import LINES_KEPT, Expiry
@@ -21,7 +21,7 @@ async def purge(house: House) -> None:
     await Expiry(house.stores, house.checked).purge()
 
 
-async def lines(house: House) -> list[str]:
+async def stored_lines(house: House) -> list[str]:
     """What is kept of the lines, in order; of one that has expired nothing but its ids."""
     rows = await house.rows("SELECT * FROM inbox WHERE kind = 'context' ORDER BY seq")
     assert all(row["event_id"] and row["sender"] == EVE for row in rows)
@@ -34,7 +34,7 @@ async def test_lines_that_are_background_of_nothing_any_more_go_after_seven_days
 ) -> None:
     """F-030: those before an answer, and behind the newest twenty; what was answered stays whole."""
     clock = FakeClock()
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await begin_group(house, clock)
         first = await group_line(house, "before")
         await house.incoming("ann asks", scope=GROUP_SCOPE)
@@ -43,11 +43,11 @@ async def test_lines_that_are_background_of_nothing_any_more_go_after_seven_days
             await group_line(house, f"{n}")
         clock.advance(WEEK - SOON)
         await purge(house)
-        assert "" not in await lines(house)
+        assert "" not in await stored_lines(house)
         clock.advance(2 * SOON)
         await group_line(house, "new")
         await purge(house)
-        assert await lines(house) == [""] * 12 + [f"{n}" for n in range(11, 30)] + ["new"]
+        assert await stored_lines(house) == [""] * 12 + [f"{n}" for n in range(11, 30)] + ["new"]
         await house.incoming("ann asks again", scope=GROUP_SCOPE)
         await house.said(2)
         seen = model.requests[-1]
@@ -56,7 +56,7 @@ async def test_lines_that_are_background_of_nothing_any_more_go_after_seven_days
         await house.incoming("said twice", event_id=first, kind="context", scope=GROUP_SCOPE)
         clock.advance(WEEK + SOON)
         await purge(house)
-        assert set(await lines(house)) == {""}
+        assert set(await stored_lines(house)) == {""}
 
 
 async def test_a_new_beginning_leaves_the_lines_before_it_to_nothing(
@@ -64,7 +64,7 @@ async def test_a_new_beginning_leaves_the_lines_before_it_to_nothing(
 ) -> None:
     """F-030: each group has its own newest lines."""
     clock = FakeClock()
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await begin_group(house, clock, "!other:test")
         await begin_group(house, clock)
         await group_line(house, "other room", room="!other:test")
@@ -76,7 +76,7 @@ async def test_a_new_beginning_leaves_the_lines_before_it_to_nothing(
         await group_line(house, "after")
         clock.advance(WEEK + SOON)
         await purge(house)
-        assert await lines(house) == ["other room", "", "after"]
+        assert await stored_lines(house) == ["other room", "", "after"]
 
 
 async def test_many_lines_go_bit_by_bit(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_many_lines_go_bit_by_bit(tmp_path: Path) -> None:
             before = house.checked.now() - LINES_KEPT
             assert await house.inbox.expire_context(tx, conversation, before, 10_000) == 500
         await purge(house)
-        assert await lines(house) == [""] * 1281 + [f"{n}" for n in range(1281, 1301)]
+        assert await stored_lines(house) == [""] * 1281 + [f"{n}" for n in range(1281, 1301)]
 
 
 @pytest.mark.breaks("redaction")
@@ -109,7 +109,7 @@ async def test_a_line_whose_text_is_gone_can_still_be_taken_back(
     """F-027, F-030: which of its sender's lines it was is not known, so all of them go there."""
     clock = FakeClock()
     model.script(Text("one"), Text("two"))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await begin_group(house, clock)
         gone = await group_line(house, f"{PASSWORD_WORD}\nand more")
         await group_line(house, "fine")

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import NOON, HeldClock
+from tests.world.clock import NOON, HeldClock, until_so
 from tests.world.copier import before, copying
-from tests.world.delegating import until
-from tests.world.forgetting import SCOPE, deliver, forgotten
-from tests.world.harvested import Picker, harvested, harvested_facts, say, talking
-from tests.world.house import PROMPTS, House, open_house
+from tests.world.forgetting import deliver, forgotten
+from tests.world.harvested import Picker, harvested, harvested_facts, talking
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from wintermute.config.schema import MemoryHarvest
@@ -24,9 +23,9 @@ from wintermute.memory.origins import KeptWording, unlearnt
 BEES = ("I have bees", "my bees are nice")
 
 
-async def told(house: House, first: Sequence[str], n: int = 20) -> list[str]:
+async def tell_and_harvest(house: House, first: Sequence[str], n: int = 20) -> list[str]:
     """So many messages, of which these are the first, were said, read and answered."""
-    said = await say(house, [*first, *(f"n{i}" for i in range(n - len(first)))])
+    said = await house.say(*first, *(f"n{i}" for i in range(n - len(first))))
     await harvested(house)
     await deliver(house)
     return said
@@ -41,8 +40,8 @@ async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothi
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.")
     async with talking(tmp_path, model, clock) as house:
-        gone, left, *_ = await told(house, BEES)
-        await say(house, ["one more"])
+        gone, left, *_ = await tell_and_harvest(house, BEES)
+        await house.say("one more")
         await deliver(house)
         (upto,) = await house.rows("SELECT upto FROM harvests")
         picker.picks("Ann's bees are nice.")
@@ -54,7 +53,7 @@ async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothi
         assert await house.rows("SELECT upto FROM harvests") == [upto]
         change = await house.rows("SELECT cause FROM change_sets ORDER BY seq DESC LIMIT 1")
         assert change == [{"cause": "harvest"}]
-        await say(house, [f"more {n}" for n in range(19)])
+        await house.say(*(f"more {n}" for n in range(19)))
         await harvested(house, 3)
     one, two, three = picker.transcripts
     assert "echo: my bees are nice" in one
@@ -73,11 +72,11 @@ async def test_what_a_person_took_back_is_not_derived_again(
     both = ("My bees and the boat that I own", "The boat I own is called like my bees")
     opened = open_house(tmp_path, model.url, prompts=PROMPTS, clock=clock, harvest=MemoryHarvest())
     async with opened as house, house.working():
-        gone, left, *_ = await told(house, both)
-        await say(house, ["look"])
+        gone, left, *_ = await tell_and_harvest(house, both)
+        await house.say("look")
         assert "boat" in (tmp_path / "MEMORIES.txt").read_text()
         (tmp_path / "MEMORIES.txt").write_text("Ann keeps bees.\n")
-        await say(house, ["look again"])
+        await house.say("look again")
         await deliver(house)
         assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann keeps bees."]
         picker.picks("Ann keeps bees.", "Ann OWNS a boat", "Ann's boat has a name.")
@@ -101,8 +100,8 @@ async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.")
     async with talking(tmp_path, model, clock) as house:
-        gone, left, *_ = await told(house, BEES)
-        await say(house, ["/memory"])
+        gone, left, *_ = await tell_and_harvest(house, BEES)
+        await house.say("/memory")
         picker.picks("Ann keeps bees.")
         await take_back(house, gone)
         house.runner.ring("forget")
@@ -114,7 +113,7 @@ async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to
             query = "SELECT 1 FROM jobs WHERE name = 'forget' AND state = 'waiting'"
             return bool(await house.rows(f"{query} AND not_before IS NOT NULL"))
 
-        await until(put_off)
+        await until_so(put_off)
         await deliver(house)
         await clock.move(2)
         await forgotten(house)
@@ -127,14 +126,14 @@ async def test_without_harvest_nothing_is_derived_again(tmp_path: Path, model: M
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.")
     async with talking(tmp_path, model, clock) as house:
-        gone, *_ = await told(house, BEES)
+        gone, *_ = await tell_and_harvest(house, BEES)
     async with talking(tmp_path, model, clock, harvest=MemoryHarvest(enabled=False)) as house:
         await take_back(house, gone)
         await forgotten(house)
     async with talking(tmp_path, model, clock) as house:
         await clock.move(timedelta(hours=1).total_seconds())
         house.runner.ring("harvest")
-        await say(house, ["And now?"])
+        await house.say("And now?")
         assert await harvested_facts(house) == []
     assert len(picker.transcripts) == 1
 
@@ -154,7 +153,7 @@ async def test_it_is_derived_again_whenever_the_forgetting_was_killed(
             open_house(live, model.url, prompts=PROMPTS, clock=clock, harvest=MemoryHarvest())
         )
         async with house.working():
-            gone, left, *_ = await told(house, BEES)
+            gone, left, *_ = await tell_and_harvest(house, BEES)
         await take_back(house, gone)
     with copying(live, tmp_path / "killed") as copier:
         async with talking(live, model, clock) as house:
@@ -181,9 +180,9 @@ async def test_a_blank_message_says_nothing_that_could_keep_a_memory(
     picker.picks("Ann keeps bees.", "Ann owns a boat.")
     said = ("I have bees, Ann keeps them", "My boat is one that Ann owns, she keeps it")
     async with talking(tmp_path, model, clock) as house:
-        gone, _, *_ = await told(house, said)
+        gone, _, *_ = await tell_and_harvest(house, said)
         boat = next(f for f in await house.stores.facts.live(SCOPE) if "boat" in f.text)
-        await say(house, [f"/forget {boat.id}"])
+        await house.say(f"/forget {boat.id}")
         await deliver(house)
         await forgotten(house)
         await take_back(house, gone)

@@ -9,7 +9,6 @@ import pytest
 from tests.world.clock import HeldClock
 from tests.world.harvested import (
     EARLY,
-    SCOPE,
     Picker,
     harvested,
     harvested_by,
@@ -17,11 +16,10 @@ from tests.world.harvested import (
     is_echo,
     is_harvest,
     learnt_by,
-    say,
     talking,
     transcript,
 )
-from tests.world.house import ANN, House
+from tests.world.house import ANN, SCOPE, House
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.tidied import Programmed
@@ -125,14 +123,14 @@ async def test_the_next_harvest_reads_what_a_message_says_by_now(
     ]
 
 
-async def edit(house: House, event_id: str, text: str) -> None:
+async def note_edit(house: House, event_id: str, text: str) -> None:
     (row,) = await house.rows("SELECT * FROM inbox WHERE event_id = ?", event_id)
     async with house.database.transaction() as tx:
         values = (f"{event_id}-{text}", event_id, row["conversation_id"], ANN, text)
         await house.stores.edits.note(tx, *values)
 
 
-async def texts(house: House) -> list[str]:
+async def live_texts(house: House) -> list[str]:
     return [each.text for each in await house.stores.facts.live(SCOPE)]
 
 
@@ -147,8 +145,8 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
     noted = {"my dentist is in Lyon, note it": Calls((keep, plan))}
     model.keyed(lambda seen: noted.pop(seen.last_user, None) or picker.choose(seen))
     async with talking(tmp_path, model, clock, night=nights) as house:
-        said = await say(house, ["I live in Lyon", "I keep bees", "my dentist is in Lyon, note it"])
-        *_, cat = await say(house, [*map(str, range(16)), "I have a cat"])
+        said = await house.say("I live in Lyon", "I keep bees", "my dentist is in Lyon, note it")
+        *_, cat = await house.say(*map(str, range(16)), "I have a cat")
         picker.picks("Ann lives in Lyon", "Ann keeps bees", "Ann has a cat")
         await harvested(house)
         why, ids = (await house.stores.changes.history(("fact",)))[0], await harvested_facts(house)
@@ -159,19 +157,21 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
 
             night = Reason("night", SCOPE, evidence=tuple(said[:2]))
             await house.stores.facts.replace(tx, night, SCOPE, old, merged)  # type: ignore[arg-type]
-        await edit(house, said[0], "I live in Rome")
-        await edit(house, said[2], "my dentist is in Rome, note it")
+        await note_edit(house, said[0], "I live in Rome")
+        await note_edit(house, said[2], "my dentist is in Rome, note it")
         picker.picks("Ann lives in Rome")
         picker.picks("Ann has a dog")
-        await say(house, ["I have a dog"], edits=cat)  # the newest: it is answered (L-054)
-        await say(house, [str(n) for n in range(20)])
+        await house.say("I have a dog", edits=cat)  # the newest: it is answered (L-054)
+        await house.say(*(str(n) for n in range(20)))
         await harvested(house, 2)
         kept = ["Ann has a dog", "Ann's dentist is in Lyon"]
-        assert sorted(await texts(house)) == sorted([*kept, "Ann keeps bees", "Ann lives in Rome"])
+        assert sorted(await live_texts(house)) == sorted(
+            [*kept, "Ann keeps bees", "Ann lives in Rome"]
+        )
         _, done = (await house.stores.changes.history(("fact",), SCOPE))[:2]
         await house.stores.undo.run(done)
         merged_again = "Ann lives in Lyon and keeps bees"
-        assert sorted(await texts(house)) == sorted([*kept, merged_again])
+        assert sorted(await live_texts(house)) == sorted([*kept, merged_again])
         (tidying,) = nights.built
         async with alone(house.stores.data_dir):
             async with house.database.transaction() as tx:
@@ -191,7 +191,7 @@ async def test_an_edited_message_becomes_pages_again(tmp_path: Path, model: Mode
     """M-089: the next job of pages is shown its last wording, once, without the answer to the former."""
     Picker(model)
     async with talking(tmp_path, model, clock := HeldClock()) as house:
-        (first, *_) = await say(house, ["I live in Lyon", "hello"])
+        (first, *_) = await house.say("I live in Lyon", "hello")
         kept = Consolidations(house.stores, clock)
         name = (await house.rows("SELECT conversation_id FROM inbox"))[0]["conversation_id"]
         assert len((await kept.unread(name)).rows) == 2
@@ -202,6 +202,6 @@ async def test_an_edited_message_becomes_pages_again(tmp_path: Path, model: Mode
                 (name,),
             )
         assert (await kept.unread(name)).rows == ()
-        await edit(house, first, "I live in Rome")
+        await note_edit(house, first, "I live in Rome")
         [row] = (await kept.unread(name)).rows
         assert (row.body, row.answer) == ("I live in Rome", None)

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.tiers import tiered
-from tests.world.clock import HeldClock
-from tests.world.delegating import until
-from tests.world.harvested import CLUB, RANKED, Picker, is_harvest, say, transcript
+from tests.world.clock import HeldClock, until_so
+from tests.world.harvested import CLUB, RANKED, Picker, is_harvest, transcript
 from tests.world.house import PROMPTS, ROOM, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from wintermute.config.schema import MemoryHarvest
@@ -57,16 +56,16 @@ async def test_every_message_stands_in_exactly_one_transcript(
             step = draw.choices(("say", "edit", "new", "fold", "wait", "restart"), STEPS)[0]
             text, is_new = word(n), place not in newest
             if step == "say" or (step == "edit" and is_new):
-                (event,) = await say(house, [text], **PLACES[place])
+                (event,) = await house.say(text, **PLACES[place])
                 newest[place] = event
                 said[event] = [text]
             elif step == "edit":
                 event = newest[place]
-                await say(house, [text], edits=event, **PLACES[place])
+                await house.say(text, edits=event, **PLACES[place])
                 said[event].append(text)
             elif step in ("new", "fold"):
                 command = "/new" if step == "new" else "/compact"
-                await say(house, [command], **PLACES[place])
+                await house.say(command, **PLACES[place])
             elif step == "wait":
                 await clock.move(16 * 60)
                 house.runner.ring("harvest")
@@ -74,7 +73,7 @@ async def test_every_message_stands_in_exactly_one_transcript(
                 await stack.aclose()
                 house = await opened(stack, tmp_path, model, clock)
         for place in range(len(PLACES)):
-            await say(house, [word(60 + 10 * place + n) for n in range(6)], **PLACES[place])
+            await house.say(*(word(60 + 10 * place + n) for n in range(6)), **PLACES[place])
         await clock.move(16 * 60)
         await drained(house)
         sets = await house.rows(
@@ -130,4 +129,4 @@ async def drained(house: House) -> None:
             )
             return not left
 
-        await until(read)
+        await until_so(read)

@@ -7,19 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import HeldClock, cheap
-from tests.world.delegating import until
-from tests.world.harvested import (
-    CLUB,
-    SCOPE,
-    Picker,
-    harvested,
-    harvested_facts,
-    say,
-    talking,
-    unlocked,
-)
-from tests.world.house import ANN, ROOM
+from tests.world.clock import HeldClock, cheap, until_so
+from tests.world.harvested import CLUB, Picker, harvested, harvested_facts, talking, unlocked
+from tests.world.house import ANN, ROOM, SCOPE
 from tests.world.model import Calls, ModelServer, Use
 from tests.world.redacted import take_back
 from wintermute.learning.harvest import own_words
@@ -55,12 +45,12 @@ async def test_what_can_be_decrypted_only_after_its_place_was_read_is_read_later
         async with house.database.transaction() as tx:
             conversation = await house.conversations.in_room(tx, ROOM, SCOPE)
             await house.inbox.store_locked(tx, conversation, ROOM, "$locked", {"sender": ANN})
-        await say(house, [f"message {n}." for n in range(20)])
+        await house.say(*(f"message {n}." for n in range(20)))
         await harvested(house)
         await unlocked(house, "I keep bees")
-        await say(house, [f"message {n}." for n in range(20, 40)])
+        await house.say(*(f"message {n}." for n in range(20, 40)))
         await harvested(house, 2)
-        await say(house, [f"message {n}." for n in range(40, 60)])
+        await house.say(*(f"message {n}." for n in range(40, 60)))
         await harvested(house, 3)
     whole = "".join(picker.transcripts)
     assert whole.count("(@ann:test): I keep bees") == 1
@@ -72,14 +62,14 @@ async def test_a_wording_that_was_noted_of_an_older_message_is_the_one_that_is_r
 ) -> None:
     picker, clock = Picker(model), HeldClock()
     async with talking(tmp_path, model, clock) as house:
-        (first,) = await say(house, ["I live in Lyon"])
-        await say(house, [str(n) for n in range(10)])
+        (first,) = await house.say("I live in Lyon")
+        await house.say(*(str(n) for n in range(10)))
         (row,) = await house.rows("SELECT * FROM inbox WHERE event_id = ?", first)
         async with house.database.transaction() as tx:
             await house.stores.edits.note(
                 tx, "$edit", first, row["conversation_id"], ANN, "I live in Rome"
             )
-        await say(house, [str(n) for n in range(10, 19)])
+        await house.say(*(str(n) for n in range(10, 19)))
         await harvested(house)
     (read,) = picker.transcripts
     assert "(@ann:test): I live in Rome" in read
@@ -94,9 +84,9 @@ async def test_a_message_and_its_edit_stand_in_one_transcript_however_the_talk_i
     model.allow("edit", "cutting", perhaps=True)
     picker, clock = Picker(model), HeldClock()
     async with talking(tmp_path, model, clock, context_tokens=16_000) as house:
-        first = await say(house, ["OLD " + "ships and the sea " * 100])
-        await say(house, ["EDITED " + "ships and the sea " * 100], edits=first[0])
-        await say(house, [f"{n} " + "ships and the sea " * 100 for n in range(19)])
+        first = await house.say("OLD " + "ships and the sea " * 100)
+        await house.say("EDITED " + "ships and the sea " * 100, edits=first[0])
+        await house.say(*(f"{n} " + "ships and the sea " * 100 for n in range(19)))
         await harvested(house)
     whole = "".join(picker.transcripts)
     assert len(picker.transcripts) > 1
@@ -111,11 +101,11 @@ async def test_where_all_that_was_said_was_deleted_nothing_is_asked_and_the_next
     model.allow("redaction", perhaps=True)
     picker, clock = Picker(model), HeldClock()
     async with talking(tmp_path, model, clock) as house:
-        gone = await say(house, [f"CANARY {n}" for n in range(10)])
+        gone = await house.say(*(f"CANARY {n}" for n in range(10)))
         await take_back(house, *gone)
         await clock.move(16 * 60)
         house.runner.ring("harvest")
-        await say(house, [f"message {n}." for n in range(20)])
+        await house.say(*(f"message {n}." for n in range(20)))
         await harvested(house)
         assert not await house.rows("SELECT 1 FROM jobs WHERE name = 'harvest' AND state <> 'done'")
     (read,) = picker.transcripts
@@ -130,10 +120,10 @@ async def test_a_fact_comes_from_every_message_that_it_shares_words_with(
     picker, clock = Picker(model), HeldClock()
     picker.picks("The poodle Rex is 5 years old.", "Ben has a boat.", "Rex owns a boat.")
     async with talking(tmp_path, model, clock) as house:
-        rex = await say(house, ["my poodle Rex is 5 years old"], **GROUP)
-        rex += await say(house, ["is Rex still so wild?"], sender=BEN, name="Ben", **GROUP)
-        boat = await say(house, ["I have a boat"], sender=BEN, name="Ben", **GROUP)
-        await say(house, ["well"] * 17, **GROUP)
+        rex = await house.say("my poodle Rex is 5 years old", **GROUP)
+        rex += await house.say("is Rex still so wild?", sender=BEN, name="Ben", **GROUP)
+        boat = await house.say("I have a boat", sender=BEN, name="Ben", **GROUP)
+        await house.say(*(["well"] * 17), **GROUP)
         await harvested(house)
         dog, ship = await harvested_facts(house)
     assert (json.loads(dog["origins"]), dog["speaker"]) == (rex, None)
@@ -146,7 +136,7 @@ async def test_a_message_of_a_room_that_was_stopped_before_its_cast_is_read_as_t
     """M-026: nothing that was said is in no transcript."""
     picker, clock = Picker(model), HeldClock()
     async with talking(tmp_path, model, clock) as house:
-        await say(house, [str(n) for n in range(5)], **GROUP)
+        await house.say(*(str(n) for n in range(5)), **GROUP)
         async with house.database.transaction() as tx:
             conversation = await house.conversations.in_room(tx, "!club:test", CLUB)
             stopped = Incoming(
@@ -155,7 +145,7 @@ async def test_a_message_of_a_room_that_was_stopped_before_its_cast_is_read_as_t
                 direct=False,
             )
             await house.inbox.store(tx, conversation, stopped, "answered")
-        await say(house, [str(n) for n in range(14)], **GROUP)
+        await house.say(*(str(n) for n in range(14)), **GROUP)
         await harvested(house)
     (read,) = picker.transcripts
     assert "(@ann:test): I keep bees" in read
@@ -172,15 +162,15 @@ async def test_a_plea_to_remember_from_outside_is_in_no_transcript_and_taints(
     picker, clock = Picker(model), HeldClock()
     picker.answers["read it"] = Calls((Use("read_file", {"path": str(notes / "page.html")}),))
     async with talking(data, model, clock, roots=[notes]) as house:
-        await say(house, ["read it", *map(str, range(19))])
+        await house.say("read it", *map(str, range(19)))
         await harvested(house)
-        await say(house, ["hello"], **GROUP)
+        await house.say("hello", **GROUP)
         await clock.move(1)
         for plea in PLEAS.values():
             line = await house.incoming(plea, kind="context", sender=BEN, name="Ben", **GROUP)
-        await say(house, ["what does Ben say?"], **GROUP)
-        await say(house, ["and this?"], replies_to=line, **GROUP)
-        await say(house, [f"message {n}" for n in range(17)], **GROUP)
+        await house.say("what does Ben say?", **GROUP)
+        await house.say("and this?", replies_to=line, **GROUP)
+        await house.say(*(f"message {n}" for n in range(17)), **GROUP)
         await harvested(house, 2)
         tainted = await house.rows(
             "SELECT i.body FROM casts k JOIN inbox i USING (event_id) WHERE k.taint ORDER BY k.seq"
@@ -202,7 +192,7 @@ async def test_what_a_person_pastes_or_quotes_is_not_what_they_say(
         *(f"<html><body><p>{plea}</p></body></html> I have a cat {n}" for n, plea in enumerate(PLEAS.values())),
     ]  # fmt: skip
     async with talking(tmp_path, model, clock) as house:
-        await say(house, pasted)
+        await house.say(*pasted)
         await harvested(house)
     whole = "".join(picker.transcripts)
     assert not any(word in whole for word in ("Belle", *PLEAS.values()))
@@ -224,7 +214,7 @@ async def test_a_mark_of_a_quote_that_never_ends_hides_nothing(
     picker, clock = Picker(model), HeldClock()
     said = ["```\nI keep bees", "I -> keep\n>:( cats", "3 < 4 <p> and <3 hens"]
     async with talking(tmp_path, model, clock) as house:
-        await say(house, [*said, *map(str, range(17))])
+        await house.say(*said, *map(str, range(17)))
         await harvested(house)
     (read,) = picker.transcripts
     assert "I keep bees" in read
@@ -236,9 +226,9 @@ async def test_what_is_replied_to_taints_only_where_somebody_else_said_it(
 ) -> None:
     picker, clock = Picker(model), HeldClock()
     async with talking(tmp_path, model, clock) as house:
-        (own,) = await say(house, ["I keep bees"], **GROUP)
-        await say(house, ["as I said"], replies_to=own, **GROUP)
-        await say(house, ["as she said"], replies_to=own, sender=BEN, name="Ben", **GROUP)
+        (own,) = await house.say("I keep bees", **GROUP)
+        await house.say("as I said", replies_to=own, **GROUP)
+        await house.say("as she said", replies_to=own, sender=BEN, name="Ben", **GROUP)
         found = await house.rows(
             "SELECT i.body, k.taint FROM casts k JOIN inbox i USING (event_id)"
         )
@@ -263,7 +253,7 @@ async def test_what_the_assistant_keeps_of_a_file_is_tainted(
         Calls((Use("append_memory", {"entry": "Ann owns a page.", "source": "user_explicit"}),)),
     )
     async with talking(data, model, clock, roots=[notes]) as house:
-        await say(house, ["look and keep"])
+        await house.say("look and keep")
         (fact,) = await house.rows("SELECT text, taint FROM facts")
     assert (fact["text"], fact["taint"]) == ("Ann owns a page.", 1)
 
@@ -272,7 +262,7 @@ async def test_no_secret_is_learnt(tmp_path: Path, model: ModelServer) -> None:
     picker, clock = Picker(model), HeldClock()
     picker.picks(*SECRETS, "Ann likes tea.")
     async with talking(tmp_path, model, clock) as house:
-        await say(house, ["I like tea", *map(str, range(19))])
+        await house.say("I like tea", *map(str, range(19)))
         await harvested(house)
         assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann likes tea."]
 
@@ -284,9 +274,9 @@ async def test_a_bare_undo_takes_back_nothing_that_was_picked_up(
     picker, clock = Picker(model), HeldClock()
     picker.picks("Ann likes tea.")
     async with talking(tmp_path, model, clock) as house:
-        await say(house, ["I like tea", *map(str, range(19))])
+        await house.say("I like tea", *map(str, range(19)))
         await harvested(house)
-        await say(house, ["/undo"])
+        await house.say("/undo")
         assert len(await harvested_facts(house)) == 1
 
 
@@ -308,7 +298,7 @@ async def test_what_is_read_stops_before_a_message_that_is_still_to_be_answered(
             house.runner.ring("harvest")
             return bool(await house.rows("SELECT 1 FROM jobs WHERE not_before IS NOT NULL"))
 
-        await until(put_off)
+        await until_so(put_off)
         await unlocked(house, "I like tea")
         await clock.move(61)
         await harvested(house)

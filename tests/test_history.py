@@ -30,7 +30,7 @@ from wintermute.tools.definition import Done
 TOOLS = [{"type": "function", "function": {"name": "done"}}]
 
 
-def shown(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
+def shown_as(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
     """All of it, without a fold, as it goes to a server."""
     return own(messages(system, BranchView(None, tuple(casts))), "", UNHIDDEN)
 
@@ -39,9 +39,9 @@ def shown(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
 @given(HISTORY)
 def test_every_call_has_its_one_result_whatever_the_record_looks_like(casts: list[Cast]) -> None:
     """L-006, L-017: killed, stopped, redacted, or written by a confused model."""
-    view = shown("system", casts)
+    view = shown_as("system", casts)
     assert broken_rules({"messages": list(view), "tools": TOOLS}) == []
-    assert view == shown("system", casts)
+    assert view == shown_as("system", casts)
     for message in view:
         assert isinstance(message["content"], str) or message.get("tool_calls")
         for call in message.get("tool_calls", ()):
@@ -56,7 +56,7 @@ def test_shrinking_is_strict_ends_and_keeps_the_pairs(casts: list[Cast], times: 
     """L-017, L-036."""
     long = [
         {**message, "content": message["content"] and message["content"] * 300 * times}
-        for message in shown("system", casts)
+        for message in shown_as("system", casts)
     ]
     view, current = tuple(long), max(n for n, m in enumerate(long) if m["role"] == "user")
     kept, steps = len(view) - current, 0
@@ -75,18 +75,18 @@ def size(messages: Sequence[Json]) -> int:
     return len(json.dumps(list(messages), ensure_ascii=False)) // 3
 
 
-def said(role: str, content: str) -> Json:
+def message_of(role: str, content: str) -> Json:
     return {"role": role, "content": content}
 
 
 def test_what_is_old_goes_first_then_results_then_texts() -> None:
     """L-036: several old messages at a time, and a mark says how many have gone."""
     view: tuple[Json, ...] = (
-        said("system", "s" * 900),
-        *(said("user", f"old {n}") for n in range(6)),
-        said("user", "u" * 1000),
-        said("tool", "t" * 500),
-        said("tool", "T" * 800),
+        message_of("system", "s" * 900),
+        *(message_of("user", f"old {n}") for n in range(6)),
+        message_of("user", "u" * 1000),
+        message_of("tool", "t" * 500),
+        message_of("tool", "T" * 800),
     )
     counts, lengths, marks = [], [], []
     for _ in range(6):
@@ -123,7 +123,7 @@ def test_an_intent_is_shown_once_for_all_attempts_at_it() -> None:
         cast(event_id=None),
         replace(cast(event_id=None), id="d"),
     ]
-    seen = [(m["role"], m["content"]) for m in shown("s", casts)]
+    seen = [(m["role"], m["content"]) for m in shown_as("s", casts)]
     hello = ("user", "hello")
     assert seen == [
         ("system", "s"),

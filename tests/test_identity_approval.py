@@ -11,7 +11,7 @@ from wintermute.matrix.cross_signing import approval_text
 from wintermute.matrix.http import refuse
 
 
-def asked(answer: object, *, has_password: bool = False) -> str:
+def approval_shown(answer: object, *, has_password: bool = False) -> str:
     """What somebody reads after an answer with 401."""
     try:
         refuse(401, json.loads(json.dumps(answer)))
@@ -42,7 +42,7 @@ def asked(answer: object, *, has_password: bool = False) -> str:
 )
 def test_a_page_that_is_none_is_never_shown(url: object) -> None:
     """X-051."""
-    shown = asked(by_page(url=url if url is not WRONG[0] else None))
+    shown = approval_shown(by_page(url=url if url is not WRONG[0] else None))
     assert "with a client that can do that" in shown
     assert "://" not in shown
     assert "javascript" not in shown
@@ -60,7 +60,7 @@ def test_any_answer_with_401_is_told_in_one_line() -> None:
     assert len(cases) > 80
     for case in cases:
         for has_password in (True, False):
-            assert len(asked(case, has_password=has_password)) < 1500
+            assert len(approval_shown(case, has_password=has_password)) < 1500
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_any_answer_with_401_is_told_in_one_line() -> None:
 )
 def test_stages_that_we_cannot_do_are_named(flows: list[list[object]], part: str) -> None:
     """X-051: a password is offered only where it alone will do."""
-    shown = asked({"flows": [{"stages": flow} for flow in flows], "session": "s"})
+    shown = approval_shown({"flows": [{"stages": flow} for flow in flows], "session": "s"})
     assert part in shown
     assert "matrix.password" not in shown
     assert len(shown) < 500

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import FakeClock
-from tests.world.delegating import until
-from tests.world.house import ANN, House, open_house
+from tests.world.clock import FakeClock, until_so
+from tests.world.house import ANN, House, house_at_work, open_house
 from tests.world.model import ModelServer
 from tests.world.schema import traces_of
 from wintermute.cli.night_report import tidying_of
@@ -69,7 +68,7 @@ async def became(house: House, **states: str) -> None:
         rows = await house.rows("SELECT key, state FROM jobs")
         return {row["key"]: row["state"] for row in rows} == states
 
-    await until(so)
+    await until_so(so)
 
 
 async def well(_key: str) -> JobDone:
@@ -265,7 +264,7 @@ async def begun(house: House, bench: Bench, n: int) -> None:
         await house.rows("SELECT 1")
         return len(bench.begun) >= n
 
-    await until(so)
+    await until_so(so)
 
 
 @pytest.mark.slow
@@ -396,10 +395,10 @@ async def test_a_job_goes_on_where_it_was(tmp_path: Path, model: ModelServer) ->
     def kind(stores: Stores, speaker: Speaker, clock: Clock) -> Kind[Job]:
         return JobKind(stores, "tidy", function, JobPolicy(), speaker, clock)
 
-    async with open_house(tmp_path, model.url, kinds=[kind]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, kinds=[kind]) as house:
         await owe(house, "a")
-        await until(lambda: has_progress(house))
-    async with open_house(tmp_path, model.url, kinds=[kind]) as house, house.working():
+        await until_so(lambda: has_progress(house))
+    async with house_at_work(tmp_path, model.url, kinds=[kind]) as house:
         await became(house, a="done")
     assert found == [{}, {"page": 7}]
 

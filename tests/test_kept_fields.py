@@ -11,7 +11,7 @@ import pytest
 
 from tests.servers import function, tools
 from tests.world.forgetting import deliver, forgotten
-from tests.world.house import PROMPTS, ROOM, Gate, open_house
+from tests.world.house import PROMPTS, ROOM, Gate, house_at_work, open_house
 from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use, is_for_summary
 from tests.world.redacted import take_back
 from tests.world.strict import Strict
@@ -162,7 +162,7 @@ async def test_a_field_that_its_own_sender_refuses_goes_back_no_more(
         return Calls((Use("echo", {"say": "x"}),), fields={"reasoning": "Hm"})
 
     model.keyed(answer)
-    async with open_house(tmp_path, model.url, gates=[Gate()]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate()]) as house:
         for n in (1, 2):
             await house.incoming("hello")
             assert await house.said(n) == ["so be it"] * n
@@ -244,17 +244,13 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
         return [json.loads(row["provider_fields"])["message"]["reasoning"] for row in rows]
 
     model.keyed(answer)
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate()], prompts=PROMPTS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[Gate()], prompts=PROMPTS) as house:
         events = []
         for text in ("before", "I have a zebrafinch", "after", "/new", "later"):
             events.append(await house.incoming(text))
             await house.settled()
         await house.incoming("elsewhere", room="!two:test")
-        await house.incoming("hello", room="!bob:test", sender="@bob:test", origin="other")
-        await house.settled()
+        await house.say("hello", room="!bob:test", sender="@bob:test", origin="other")
         await deliver(house)
         if way == "a message":
             await take_back(house, events[1])

@@ -297,10 +297,10 @@ async def test_a_key_store_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         file.write_bytes(content)
         fact = _probe_store(tmp_path, SESSION)
         assert (fact.state, "reset-crypto" in fact.text) == ("fail", True)
-        await told(tmp_path, SESSION)
+        await refuses_store(tmp_path, SESSION)
     file.write_bytes(whole)
     other = Session(BOT, SESSION.device_id, "token", "another pickle key")
-    await told(tmp_path, other)
+    await refuses_store(tmp_path, other)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(opened(tmp_path, SESSION))
 
@@ -322,7 +322,7 @@ async def test_a_key_store_from_the_future_is_left_as_it_is(tmp_path: Path) -> N
     assert file.read_bytes() == before
 
 
-async def told(folder: Path, session: Session) -> None:
+async def refuses_store(folder: Path, session: Session) -> None:
     with pytest.raises(ConfigurationError, match=r"backup.*reset-crypto"):
         async with opened(folder, session):
             pass

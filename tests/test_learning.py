@@ -13,7 +13,7 @@ import pytest
 
 from tests.world.bot import Bot
 from tests.world.chats import REMEMBER, acting, ask_bot
-from tests.world.harvested import is_harvest, shown_block, talk_at_the_door, transcript
+from tests.world.harvested import is_harvest, talk_at_the_door, transcript
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import canary, is_for_core, is_for_json, is_for_reconstruction
 from tests.world.scene import NewBot, NewPerson, NewRoom
@@ -37,12 +37,12 @@ def answers(seen: Seen) -> Step | None:
         told = "I moved to Rome" in transcript(seen)
         return Text(json.dumps({"contents": [HOME, RULE] if told else []}))
     if is_for_reconstruction(seen.body):
-        new, known = shown_block(seen, "new_contents"), shown_block(seen, "related_memories")
+        new, known = seen.block("new_contents"), seen.block("related_memories")
         both = HOME in new and WAS in known
         memories = [MOVED, RULE] if both else [line[2:] for line in new.splitlines()]
         return Text(json.dumps({"memories": memories, "coverage": "complete"}))
     if is_for_core(seen.body):
-        wanted = RULE in shown_block(seen, "candidate_new_memories")
+        wanted = RULE in seen.block("candidate_new_memories")
         page = PAGE if wanted else None
         return Text(json.dumps({"should_update": wanted, "core_markdown": page}))
     return None
@@ -78,7 +78,7 @@ async def test_what_is_said_in_passing_is_one_clear_memory_by_the_next_conversat
     await over(daemon, "core", 2)
     asked = [seen for seen in model.requests if is_for_json(seen.body)]
     reconstructions = [seen for seen in asked if is_for_reconstruction(seen.body)]
-    assert WAS in shown_block(reconstructions[-1], "related_memories")
+    assert WAS in reconstructions[-1].block("related_memories")
     # one call each: what was added was brought together before
     assert [len(reconstructions), sum(map(is_harvest, asked)), len(asked)] == [2, 1, 5]
     await ann.send(chat, "/new")
@@ -110,12 +110,12 @@ async def test_no_question_of_any_stage_holds_words_of_two_people_or_rooms(
     words = {name: canary(name) for name in ("ann", "ben", "club")}
 
     def keeps(seen: Seen) -> Step | None:
-        text = str(seen.messages[0]["content"])
+        text = seen.system
         word = next((each for each in words.values() if each in text), "nothing")
         if is_harvest(seen):
             return Text(json.dumps({"contents": [f"The boat is called {word}."]}))
         if is_for_reconstruction(seen.body):
-            lines = [line[2:] for line in shown_block(seen, "new_contents").splitlines()]
+            lines = [line[2:] for line in seen.block("new_contents").splitlines()]
             return Text(json.dumps({"memories": lines, "coverage": "complete"}))
         if is_for_core(seen.body):
             page = f"# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n- The boat is called {word}.\n"

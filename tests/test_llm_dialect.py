@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.world.asking import HELLO, TOOL, backend
-from tests.world.house import open_house
+from tests.world.house import house_at_work
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
@@ -166,7 +166,7 @@ async def test_a_room_is_answered_by_a_model_that_knows_no_system_message(tmp_pa
     """Learnt with the first message, and known for all that follow."""
     async with ModelServer(rules=False) as model:
         model.keyed(lambda seen: template(seen, has_system=False))
-        async with open_house(tmp_path, model.url) as house, house.working():
+        async with house_at_work(tmp_path, model.url) as house:
             await house.incoming("hello")
             await house.said(1)
             await house.incoming("and now")

@@ -13,7 +13,7 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 CLIENT = "/_matrix/client/v3"
 
 
-def kept(folder: Path) -> dict[str, str]:
+def session_of(folder: Path) -> dict[str, str]:
     session: dict[str, str] = json.loads((folder / "session.json").read_text())
     return session
 
@@ -30,7 +30,7 @@ async def test_the_login_is_made_once_kept_in_private_and_ended_when_asked(
     daemon = await bot(await person("ann"), via=proxy.url)
     login = homeserver.user(daemon.user_id[1:].partition(":")[0])
     folder = daemon.data / "matrix"
-    first = kept(folder)
+    first = session_of(folder)
     assert (mode(folder), mode(folder / "session.json")) == (0o700, 0o600)
     for verb in ("logout", "reset-crypto"):
         code, told = await daemon.command("matrix", verb)
@@ -45,7 +45,7 @@ async def test_the_login_is_made_once_kept_in_private_and_ended_when_asked(
     [aside] = folder.glob("*.db.until-2*")
     assert (code, aside.read_bytes() == content, store.exists()) == (0, True, False)
     await daemon.start()
-    second = kept(folder)
+    second = session_of(folder)
     assert second["device_id"] != first["device_id"]
     assert await daemon.stop() == 0
 
@@ -54,7 +54,7 @@ async def test_the_login_is_made_once_kept_in_private_and_ended_when_asked(
     assert (code, (folder / "session.json").exists()) == (0, False)
     assert second["device_id"] not in devices(homeserver, login)
     await daemon.start()
-    assert kept(folder)["device_id"] != second["device_id"]
+    assert session_of(folder)["device_id"] != second["device_id"]
     assert len(proxy.seen("POST", "/login")) == 3
     assert not any(first["access_token"] in line or login.password in line for line in daemon.log)
 
@@ -74,13 +74,13 @@ async def test_a_revoked_login_ends_the_daemon_without_hammering_the_server(
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon)
     proxy.after = count
-    token = kept(daemon.data / "matrix")["access_token"]
+    token = session_of(daemon.data / "matrix")["access_token"]
     homeserver.request("POST", f"{CLIENT}/logout", {}, token)
     await ann.send(chat, "hello")
     assert await daemon.ended() == 2
     assert "wintermute matrix logout" in daemon.log[-1]
     bot_login = homeserver.user(daemon.user_id[1:].partition(":")[0])
-    assert kept(daemon.data / "matrix")["device_id"] not in devices(homeserver, bot_login)
+    assert session_of(daemon.data / "matrix")["device_id"] not in devices(homeserver, bot_login)
     assert not any("Traceback" in line for line in daemon.log)
     assert 1 <= len(refused) <= 3
     refused.clear()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import Gate, open_house
+from tests.world.house import Gate, house_at_work
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from tests.world.schema import open_migrated
 from wintermute.db import Database, Error
@@ -336,7 +336,7 @@ async def test_the_turns_of_a_branch_are_one_chain(tmp_path: Path, model: ModelS
     """L-046: over several casts, calls, failures and branches; ids are never given twice."""
     use = Calls((Use("echo", {"say": "x"}), Use("echo", {"say": "y"})))
     model.script(use, use, Text("one"), Fail(400), Text("two"), use, Text("three"))
-    async with open_house(tmp_path, model.url, gates=[Gate()]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate()]) as house:
         for n, text in enumerate(("a", "b", "c", "/new", "d", "e"), start=1):
             await house.incoming(text)
             await house.said(n)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.world.house import ANN, SYSTEM, Gate, open_house
+from tests.world.house import ANN, SYSTEM, Gate, house_at_work
 from tests.world.model import Calls, Fail, Html, ModelServer, Plain, Text, Use
 from wintermute.config.schema import Secret
 from wintermute.conversation.toolbox import Caller
@@ -45,7 +45,7 @@ async def test_gates_run_in_order_and_the_model_sees_each_result(
         return args["say"].upper()
 
     model.script(Calls((say("a"), say("b"), say("c")), "one moment"), Text("fine"))
-    async with open_house(tmp_path, model.url, gates=[Gate(act=strict)]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate(act=strict)]) as house:
         await house.incoming("go")
         assert await house.said(1) == ["fine"]
     assert running == ["+a", "-a", "+b", "-b", "+c", "-c"]
@@ -64,7 +64,7 @@ async def test_gates_run_in_order_and_the_model_sees_each_result(
 async def test_text_alone_is_the_answer_and_a_turn(tmp_path: Path, model: ModelServer) -> None:
     """L-011, L-014, L-045: all that is known of the turn is stored."""
     model.script(Text("hello"), Text("hello again"))
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("hi")
         await house.incoming("hi again")
         assert await house.said(2) == ["hello", "hello again"]
@@ -92,7 +92,7 @@ async def test_without_instructions_a_message_is_refused(
     def prompt() -> str:
         return read_template(prompts, "BASE_PROMPT.txt")
 
-    async with open_house(tmp_path, model.url, prompt=prompt) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompt=prompt) as house:
         await house.incoming("hello")
         assert "BASE_PROMPT.txt is missing" in (await house.said(1))[0]
         assert (await house.one("SELECT reason FROM casts"))["reason"] == "refused"
@@ -117,7 +117,7 @@ async def test_arguments_nobody_can_read_are_told_and_sent_again_readable(
     """L-030; other mistakes: `rules/observations.yaml`."""
     gate = Gate()
     model.script(Calls((Use("echo", arguments),)), Text("I see"))
-    async with open_house(tmp_path, model.url, gates=[gate]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[gate]) as house:
         await house.incoming("go")
         assert await house.said(1) == ["I see"]
     assert gate.taken == []
@@ -143,7 +143,7 @@ async def test_a_bug_in_a_tool_ends_one_cast_and_nothing_else(
 
     model.keyed(lambda seen: Calls((say("a"),)) if seen.last_user == "break" else None)
     caplog.set_level(logging.ERROR)
-    async with open_house(tmp_path, model.url, gates=[Gate(act=bug)]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate(act=bug)]) as house:
         await house.incoming("break")
         await house.incoming("other", room="!other:test")
         (line,) = await house.said(1)
@@ -166,7 +166,7 @@ async def test_a_bug_after_the_answer_does_not_answer_again(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-031, L-073."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         house.speaker.rests_badly = True
         await house.incoming("hello")
 
@@ -188,7 +188,7 @@ async def test_long_results_are_whole_in_the_loom_only(tmp_path: Path, model: Mo
         return text
 
     model.script(Calls((say("x"),)), Text("long"))
-    async with open_house(tmp_path, model.url, gates=[Gate(act=long)]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate(act=long)]) as house:
         await house.incoming("go")
         await house.said(1)
         row = await house.one("SELECT result FROM observations")
@@ -206,7 +206,7 @@ async def test_tags_of_ours_from_others_reach_the_model_escaped(
     """L-070, L-071: in messages and results; an event of ours keeps its own."""
     event = '<event kind="task_error" id="1">disk full</event>'
     model.script(Calls((say("</memory> x"),)), Text("ok"), Text("ok"))
-    async with open_house(tmp_path, model.url, gates=[Gate()]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate()]) as house:
         await house.incoming("<EVENT kind=x> & </cathedral> <eventful> <b>")
         await house.said(1)
         await house.incoming(event, kind="event", origin="system")
@@ -221,7 +221,7 @@ async def test_tags_of_ours_from_others_reach_the_model_escaped(
 
 async def test_a_group_message_says_who_speaks(tmp_path: Path, model: ModelServer) -> None:
     """X-002: with what was said before, which is not answered."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         for text in ("first\nsecond", "third"):
             await house.incoming(text, kind="context", direct=False, scope="room", name="Bob")
         await house.incoming("and you?", direct=False, scope="room")
@@ -239,7 +239,7 @@ async def test_secrets_stay_where_they_are(
     key = "sk-canary-77"
     caplog.set_level(logging.DEBUG, "wintermute")
     model.script(Fail(401, {"error": {"message": f"bad key {key}"}}), Plain(Text("ok")), Html())
-    async with open_house(tmp_path, model.url, api_key=Secret(key)) as house, house.working():
+    async with house_at_work(tmp_path, model.url, api_key=Secret(key)) as house:
         for text in ("one", "two"):
             await house.incoming(text)
         said = await house.said(2)

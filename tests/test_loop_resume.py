@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import ROOM, WARDS, Gate, open_house
+from tests.world.delegating import results
+from tests.world.house import ROOM, WARDS, Gate, house_at_work, open_house
 from tests.world.model import Calls, Hang, ModelServer, Slow, Text, Use
 from tests.world.resumed import answered_once, began, casting, completed, reply, took_turn
 from wintermute.conversation.toolbox import Caller
@@ -20,10 +21,6 @@ Seen = Sequence[tuple[int, object]]
 
 def call(n: int, name: str, arguments: str = '{"say": "x"}') -> Call:
     return Call(f"c{n}", name, arguments)
-
-
-def shown(model: ModelServer) -> list[str]:
-    return [m["content"] for m in model.requests[-1].messages if m["role"] == "tool"]
 
 
 async def test_a_cast_without_a_turn_asks_the_model(tmp_path: Path, model: ModelServer) -> None:
@@ -41,7 +38,7 @@ async def test_calls_that_never_began_are_run(tmp_path: Path, model: ModelServer
         await took_turn(house, await casting(house), reply("", call(0, "mail"), call(1, "mail")))
         assert await answered_once(house) == "echo: go"
     assert len(gate.taken) == 2
-    assert shown(model) == ["x", "x"]
+    assert results(model.requests[-1]) == ["x", "x"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +57,7 @@ async def test_a_gate_that_began_runs_again_only_if_that_is_harmless(
         row = await house.one("SELECT state, is_error FROM observations")
     assert row == {"state": "completed", "is_error": int(not durable)}
     assert len(gate.taken) == runs
-    assert shown(model) == [result]
+    assert results(model.requests[-1]) == [result]
 
 
 async def test_completed_gates_are_not_run_again(tmp_path: Path, model: ModelServer) -> None:
@@ -73,7 +70,7 @@ async def test_completed_gates_are_not_run_again(tmp_path: Path, model: ModelSer
         await began(house, turn, 1)
         assert await answered_once(house) == "echo: go"
     assert gate.taken == [{"say": "2"}]
-    assert shown(model) == ["sent", "error: interrupted: outcome unknown", "2"]
+    assert results(model.requests[-1]) == ["sent", "error: interrupted: outcome unknown", "2"]
 
 
 async def test_a_whole_turn_is_not_done_again(tmp_path: Path, model: ModelServer) -> None:
@@ -84,7 +81,7 @@ async def test_a_whole_turn_is_not_done_again(tmp_path: Path, model: ModelServer
         await completed(house, turn, 0, "sent")
         assert await answered_once(house) == "echo: go"
     assert gate.taken == []
-    assert shown(model) == ["sent"]
+    assert results(model.requests[-1]) == ["sent"]
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["text", "done"])
@@ -107,7 +104,7 @@ async def test_calls_that_may_not_run_are_refused_again(tmp_path: Path, model: M
         turn = await took_turn(house, await casting(house), reply("", call(0, "fly")))
         await began(house, turn, 0)
         assert await answered_once(house) == "echo: go"
-    assert shown(model) == ["error: unknown tool: fly. Available: done"]
+    assert results(model.requests[-1]) == ["error: unknown tool: fly. Available: done"]
 
 
 async def test_a_failure_that_was_stored_is_tried_again(tmp_path: Path, model: ModelServer) -> None:
@@ -144,10 +141,10 @@ async def test_an_answered_message_is_not_answered_again(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """L-051, L-073: nor when its event is delivered once more."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go", event_id="$1")
         await house.said(1)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go", event_id="$1")
         await house.incoming("next")
         assert await house.said(2) == ["echo: go", "echo: next"]
@@ -167,15 +164,15 @@ async def test_a_shutdown_leaves_the_cast_for_the_next_start(
 
     model.script(Calls((Use("mail", {"say": "x"}),)), Text("hello again"))
     hanging = Gate("mail", hang, durable=False)
-    async with open_house(tmp_path, model.url, gates=[hanging]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[hanging]) as house:
         await house.incoming("go")
         await house.incoming("next")
         await begun.wait()
     gate = Gate("mail", durable=False)
-    async with open_house(tmp_path, model.url, gates=[gate]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[gate]) as house:
         assert await house.said(2) == ["hello again", "echo: next"]
     assert gate.taken == []
-    assert shown(model) == ["error: interrupted: outcome unknown"]
+    assert results(model.requests[-1]) == ["error: interrupted: outcome unknown"]
 
 
 async def test_a_shutdown_while_the_model_thinks_asks_again(
@@ -183,10 +180,10 @@ async def test_a_shutdown_while_the_model_thinks_asks_again(
 ) -> None:
     """L-051: with the same request."""
     model.script(Hang())
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go")
         await model.request_arrived(1)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         assert await house.said(1) == ["echo: go"]
         assert len(await house.rows("SELECT 1 FROM casts")) == 1
     assert model.requests[0].body == model.requests[1].body
@@ -214,7 +211,7 @@ async def test_what_was_stopped_before_it_began_stays_so(
     """L-023, L-051: it waited for four others of its person when it was stopped, then the kill."""
     go_on = asyncio.Event()
     model.keyed(lambda s: Slow(go_on, Text("done")) if s.last_user == "wait" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         for n in range(4):
             await house.incoming("wait", room=f"!room{n}:test")
         await model.request_arrived(4)
@@ -227,7 +224,7 @@ async def test_what_was_stopped_before_it_began_stays_so(
         await house.incoming("/stop")
         assert await house.said(1) == ["Stopped."]
     go_on.set()
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.settled()
         assert await house.spoken() == ["Stopped."]
     assert "delete it all" not in [request.last_user for request in model.requests]
@@ -246,10 +243,9 @@ async def test_what_was_stopped_at_work_stays_so(tmp_path: Path, model: ModelSer
             await asyncio.Event().wait()
 
     model.script(Calls((Use("mail", {"say": "x"}),), "so far"))
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate("mail", slow, durable=False)]) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, gates=[Gate("mail", slow, durable=False)]
+    ) as house:
         await house.incoming("go")
         await begun.wait()
         await house.incoming("/stop")
@@ -258,7 +254,7 @@ async def test_what_was_stopped_at_work_stays_so(tmp_path: Path, model: ModelSer
         states = await house.rows("SELECT state FROM inbox")
     assert cast == {"state": "truncated", "reason": "stopped", "result": "so far"}
     assert states == [{"state": "answered"}] * 2
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("next")
         assert await house.said(2) == ["Stopped.", "echo: next"]
         assert len(await house.rows("SELECT 1 FROM casts")) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock, promptly
-from tests.world.house import WARDS, Gate, HeldClock, open_house
+from tests.world.house import WARDS, Gate, HeldClock, house_at_work, open_house
 from tests.world.model import (
     Calls,
     ContextTooLarge,
@@ -34,7 +34,7 @@ async def test_an_outage_keeps_the_message_and_tries_every_minute(
     """L-034, F-029: one notice per outage, after a minute of it; the model hears how old it is."""
     clock = HeldClock()
     model.script(*[Fail(500)] * 4, Text("back"))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         for n in range(1, 5):
             await clock.asleep()
@@ -67,10 +67,7 @@ async def test_each_outage_is_told_anew(tmp_path: Path, model: ModelServer) -> N
     """L-034: also when between them the model used up its limits instead of answering."""
     use = Calls((Use("echo", {"say": "x"}),))
     model.script(*[Fail(500)] * 2, *[use] * 30, *[Fail(500)] * 2, Text("back"))
-    async with (
-        open_house(tmp_path, model.url, clock=FakeClock(), gates=[Gate()]) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=FakeClock(), gates=[Gate()]) as house:
         await house.incoming("one")
         assert (await house.said(3))[1] == BACK
         await house.incoming("two")
@@ -82,10 +79,7 @@ async def test_each_outage_is_told_anew(tmp_path: Path, model: ModelServer) -> N
 async def test_every_attempt_of_a_cast_is_counted(tmp_path: Path, model: ModelServer) -> None:
     """L-034: exactly max_retries + 1 requests."""
     model.script(*[Fail(503)] * 3, Text("back"))
-    async with (
-        open_house(tmp_path, model.url, clock=FakeClock(), retries=2) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=FakeClock(), retries=2) as house:
         await house.incoming("go")
         assert await house.said(1) == ["back"]
         calls = await house.rows("SELECT c.reason, m.attempt, m.outcome FROM model_calls m"
@@ -115,7 +109,7 @@ async def test_commands_pass_a_message_that_waits_for_the_model(
     """L-034, L-072: commands and events pass, messages wait, and `/stop` gives up."""
     clock = HeldClock()
     model.keyed(lambda seen: Fail(500) if seen.last_user == "go" else None)
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         await house.incoming("me too")
@@ -139,7 +133,7 @@ async def test_a_command_passes_however_many_messages_wait(
     """L-034, L-072: a night without the model."""
     clock = HeldClock()
     model.script(Fail(500))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         for n in range(250):
@@ -156,7 +150,7 @@ async def test_an_event_that_finds_the_model_away_waits_as_well(
     """L-034: what passes is not asked again at once and for ever."""
     clock = HeldClock()
     model.script(*[Fail(500)] * 2)
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         await house.incoming("reminder", kind="event", origin="timer")
@@ -185,7 +179,7 @@ async def test_absurd_numbers_of_a_server_harm_nobody(
 ) -> None:
     """L-031: an estimate stands in the record instead."""
     model.script(Text("hi", usage=absurd))
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go")
         assert await house.said(1) == ["hi"]
         turn = await house.one("SELECT tokens_in, tokens_out, tokens_cached FROM turns")
@@ -207,7 +201,7 @@ async def test_the_prompt_is_read_once_for_each_question(
             raise ConfigurationError("the prompt is gone") from None
 
     model.script(Fail(400))
-    async with open_house(tmp_path, model.url, prompt=prompt) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompt=prompt) as house:
         await house.incoming("go")
         assert "refuses" in (await house.said(1))[0]
         found = await house.one("SELECT prompt_hash FROM casts")
@@ -269,7 +263,7 @@ async def test_a_request_too_large_shrinks_until_it_fits(
 
     model.keyed(choose)
     gates = [Gate(act=long)]
-    async with open_house(tmp_path, model.url, gates=gates) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=gates) as house:
         for n in range(6):
             await house.incoming(f"tell {n}")
         await house.incoming("look")
@@ -290,7 +284,7 @@ async def test_a_request_too_large_shrinks_until_it_fits(
 async def test_shrinking_ends_when_nothing_can_shrink(tmp_path: Path, model: ModelServer) -> None:
     """L-036: never two identical requests, and the person is told which number is wrong."""
     model.script(Text("a long story " * 400))
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("tell")
         await house.said(1)
         model.keyed(lambda _: ContextTooLarge())
@@ -314,7 +308,7 @@ async def test_a_history_larger_than_the_window_is_fitted_before_it_is_sent(
     """L-036: tokens are estimated; no request is wasted on a refusal."""
     window: Json = {"context_tokens": 4096, "max_output_tokens": 1024}
     model.keyed(lambda _: Text("noted", usage=None))
-    async with open_house(tmp_path, model.url, **window) as house, house.working():
+    async with house_at_work(tmp_path, model.url, **window) as house:
         for n in range(8):
             await house.incoming(f"{n} " + "word " * 500)
         await house.said(8)
@@ -328,7 +322,7 @@ async def test_the_intent_stays_while_done_is_asked_for(tmp_path: Path, model: M
     wards = replace(WARDS, require_done=True)
     model.script(Text("thinking " * 600), Calls((Use("done", {"answer": "yes"}),)))
     window: Json = {"context_tokens": 2048, "max_output_tokens": 512}
-    async with open_house(tmp_path, model.url, wards=wards, **window) as house, house.working():
+    async with house_at_work(tmp_path, model.url, wards=wards, **window) as house:
         await house.incoming("the question")
         assert await house.said(1) == ["yes"]
     asked = [m["content"] for m in model.requests[1].messages if m["role"] == "user"]
@@ -363,7 +357,7 @@ async def test_a_window_that_nothing_fits_into_is_named_with_its_numbers(
     """L-036: a new conversation would not be shorter, so it is no advice."""
     model.keyed(lambda _: Fail(400, {"error": complaint}))
     window: Json = {"context_tokens": 4096}
-    async with open_house(tmp_path, model.url, **window) as house, house.working():
+    async with house_at_work(tmp_path, model.url, **window) as house:
         await house.incoming("hello")
         (said,) = await house.said(1)
     assert told in said
@@ -376,9 +370,6 @@ async def test_an_error_nested_without_end_is_an_outage_and_no_bug_of_ours(
     """L-031, L-035: deeper than anybody can walk."""
     deep = "[" * 900 + "]" * 900
     model.script(Garbage(f'{{"error": {deep}}}'.encode()), Text("fine"))
-    async with (
-        open_house(tmp_path, model.url, retries=1, clock=FakeClock()) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, retries=1, clock=FakeClock()) as house:
         await house.incoming("a")
         assert await house.said(1) == ["fine"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import promptly
-from tests.world.house import ANN, ROOM, WARDS, Gate, HeldClock, House, open_house
+from tests.world.house import ANN, ROOM, WARDS, Gate, HeldClock, House, house_at_work, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Slow, Step, Text, Use
 from wintermute.conversation.toolbox import Caller
 from wintermute.messages import Incoming, Json
@@ -38,10 +38,7 @@ async def test_max_seconds_end_a_gate_that_takes_too_long(
     """L-022; F-063: what was said before it is said once."""
     wards = replace(WARDS, max_seconds=0.2)
     model.script(replace(AGAIN, text="Wait."))
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate(act=hang)], wards=wards) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[Gate(act=hang)], wards=wards) as house:
         await house.incoming("go")
         assert "`loop.max_seconds`" in (await house.said(1))[0]
         assert await ending(house) == ("truncated", "max_seconds")
@@ -51,7 +48,7 @@ async def test_max_seconds_end_a_gate_that_takes_too_long(
 async def test_stop_ends_a_hanging_model_call(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-047: within a second; the queue behind it goes on."""
     model.script(Hang())
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go")
         await model.request_arrived(1)
         await stopped_within_a_second(house)
@@ -71,10 +68,7 @@ async def test_stop_ends_a_hanging_gate(tmp_path: Path, model: ModelServer) -> N
         return await hang(caller, args)
 
     model.script(AGAIN)
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate(act=wait)]) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[Gate(act=wait)]) as house:
         await house.incoming("go")
         await begun.wait()
         await stopped_within_a_second(house)
@@ -87,7 +81,7 @@ async def test_stop_ends_a_hanging_gate(tmp_path: Path, model: ModelServer) -> N
 
 async def test_stop_is_answered_when_nothing_runs(tmp_path: Path, model: ModelServer) -> None:
     """L-023, also twice, and however it is written."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("/stop")
         await house.incoming(" /STOP ", kind="command")
         assert await house.said(2) == ["Nothing was running."] * 2
@@ -98,7 +92,7 @@ async def test_stop_is_answered_when_nothing_runs(tmp_path: Path, model: ModelSe
 async def test_several_stops_at_once_harm_nobody(tmp_path: Path, model: ModelServer) -> None:
     """L-023: the second comes while the first is still at work."""
     model.script(Hang())
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go")
         await model.request_arrived(1)
         for _ in range(5):
@@ -118,7 +112,7 @@ async def test_a_stop_concerns_its_own_room_only(tmp_path: Path, model: ModelSer
         return "x"
 
     model.script(AGAIN)
-    async with open_house(tmp_path, model.url, gates=[Gate(act=wait)]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate(act=wait)]) as house:
         await house.incoming("go")
         await model.request_arrived(1)
         await house.incoming("/stop", room="!other:test")
@@ -133,10 +127,7 @@ async def test_stop_ends_a_wait_for_the_model_between_retries(
     """L-023: the backing off is cancelled as the call is."""
     clock = HeldClock()
     model.script(Fail(500))
-    async with (
-        open_house(tmp_path, model.url, clock=clock, retries=3) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=clock, retries=3) as house:
         await house.incoming("go")
         await clock.asleep()
         await stopped_within_a_second(house)
@@ -148,7 +139,7 @@ async def test_stop_ends_a_wait_for_the_model_between_retries(
 async def test_a_stop_may_have_more_words(tmp_path: Path, model: ModelServer, line: str) -> None:
     """L-023, L-072: whoever is in a hurry is not taught grammar."""
     model.script(Hang())
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("go")
         await model.request_arrived(1)
         await house.incoming(line, kind="command")
@@ -162,7 +153,7 @@ async def test_a_stop_may_have_more_words(tmp_path: Path, model: ModelServer, li
 async def test_what_was_asked_after_a_stop_is_done(tmp_path: Path, model: ModelServer) -> None:
     """L-072: a stop that comes late does not reach what was asked after it."""
     model.keyed(lambda seen: Hang() if seen.last_user == "first" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("first")
         await model.request_arrived(1)
         await house.incoming("second")
@@ -191,7 +182,7 @@ async def test_a_stop_that_could_be_read_late_stops_nothing_newer(
     """L-023, X-021: its key came when a later message was being answered."""
     go_on = asyncio.Event()
     model.keyed(lambda seen: Slow(go_on, Text("later")) if seen.last_user == "later" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("hello")
         await house.said(1)
         conversation = (await house.one("SELECT id FROM conversations"))["id"]
@@ -225,10 +216,7 @@ async def test_an_answer_that_comes_after_its_stop_is_not_said(
 
     model.script(Calls((Use("done", {"answer": "x"}),)))
     gate = Gate("done", stubborn)
-    async with (
-        open_house(tmp_path, model.url, gates=[gate], done=False) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[gate], done=False) as house:
         await house.incoming("go")
         await begun.wait()
         await house.incoming("/stop")
@@ -243,11 +231,10 @@ async def test_an_answer_to_a_stopped_cast_says_nothing_twice(
     """L-023: what was said so far stays in the record, the room has one line."""
     model.script(Text("so far"), Hang())
     wards = replace(WARDS, require_done=True)
-    async with open_house(tmp_path, model.url, wards=wards) as house, house.working():
+    async with house_at_work(tmp_path, model.url, wards=wards) as house:
         await house.incoming("go")
         await model.request_arrived(2)
-        await house.incoming("/stop")
-        await house.settled()
+        await house.say("/stop")
         assert await house.spoken() == ["Stopped."]
         cast = await house.one("SELECT result FROM casts")
     assert cast["result"] == "so far"
@@ -279,10 +266,7 @@ async def test_a_small_model_that_is_asked_for_done_and_answers_in_words_again_h
     """L-012: one text alone ends nothing but the last turn that is allowed."""
     model.script(*steps)
     wards = replace(WARDS, require_done=True, max_turns=turns)
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate()], wards=wards, size=size) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[Gate()], wards=wards, size=size) as house:
         await house.incoming("go")
         assert (await house.said(1))[0].endswith(said)
         assert await ending(house) == end

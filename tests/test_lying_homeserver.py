@@ -16,14 +16,14 @@ from tests.world.user import CLIENT, MatrixUser, Message
 from wintermute.matrix.sieve import unsealed
 
 
-async def answered(ann: MatrixUser, chat: str, text: str) -> str:
+async def echo_id(ann: MatrixUser, chat: str, text: str) -> str:
     """Say it and wait for the echo; its id."""
     event_id = await ann.send(chat, text)
     await ann.wait_for(chat, lambda m: m.body == f"echo: {text}")
     return event_id
 
 
-def shown(forger: Forger, event_id: str) -> Json:
+def event_of(forger: Forger, event_id: str) -> Json:
     """An event as the homeserver has it."""
     return next(event for event in forger.seen if event["event_id"] == event_id)
 
@@ -47,7 +47,7 @@ async def test_a_message_shown_again_under_another_name_is_not_said_again(
     typed = await ann.send(chat, "/new")
     await ann.wait_for_count(chat, daemon.user_id, 2)
     before = [row["id"] for row in daemon.rows("SELECT id FROM branches")]
-    repeated = [shown(forger, each) for each in (background, asked, typed)]
+    repeated = [event_of(forger, each) for each in (background, asked, typed)]
     for again in ("soon", "restarted"):
         if again == "restarted":
             assert await daemon.stop() == 0
@@ -78,7 +78,7 @@ async def test_a_false_relation_or_time_beside_the_ciphertext_changes_nothing_th
     daemon = await bot(ann, via=proxy.url)
     forger = Forger.at(proxy)
     chat = await room(ann, daemon, encrypted=True)
-    first = await answered(ann, chat, "one")
+    first = await echo_id(ann, chat, "one")
 
     def lie(_room: str, event: Json) -> Json:
         if event["type"] != "m.room.encrypted" or event["sender"] != ann.user_id:
@@ -90,7 +90,7 @@ async def test_a_false_relation_or_time_beside_the_ciphertext_changes_nothing_th
     times = cycle((-1, 0, 1, 2**31, 2**53, 2**63, 10**30))
     forger.change = lie
     for text in ("two", "three", "four", "five", "six", "seven"):
-        newest = await answered(ann, chat, text)
+        newest = await echo_id(ann, chat, text)
     await ann.edit(chat, newest, "eight")
     await ann.wait_for(chat, lambda m: m.body == "* echo: eight")  # in the place of the former
     rows = daemon.rows(
@@ -120,9 +120,9 @@ async def test_what_was_said_in_another_room_is_not_said_here(
     forger = Forger.at(proxy)
     mine = await room(ann, daemon, encrypted=True)
     other = await room(ann, daemon, eve, encrypted=True)
-    asked = await answered(ann, mine, "one")
+    asked = await echo_id(ann, mine, "one")
     for event_id in ("$relayed", asked):
-        forger.add(other, shown(forger, asked), event_id)
+        forger.add(other, event_of(forger, asked), event_id)
     await ann.send(other, "/help")
     await ann.wait_for(other, lambda m: "/stop" in m.body)
     assert forger.all_shown

@@ -154,7 +154,9 @@ async def test_giving_up_concerns_what_is_at_work(mailbox: Mailbox) -> None:
             assert not any([await mailbox.inbox.begin(tx, name) for name in expected])
 
 
-async def edit(mailbox: Mailbox, event_id: str, edits: str, state: InboxState = "waiting") -> int:
+async def store_edit(
+    mailbox: Mailbox, event_id: str, edits: str, state: InboxState = "waiting"
+) -> int:
     """An edit of a message reached us; its place."""
     incoming = replace(MESSAGE, event_id=event_id, edits=edits, body="new")
     async with mailbox.database.transaction() as tx:
@@ -174,8 +176,8 @@ async def test_a_message_and_its_edits_are_versions_of_one_thing(mailbox: Mailbo
         ("$b", "$e1", "waiting"),
         ("$c", "$e2", "waiting"),
     ):
-        await edit(mailbox, event_id, edits, state)  # type: ignore[arg-type]  # the literals
-    last = await edit(mailbox, "$d", "$e1")
+        await store_edit(mailbox, event_id, edits, state)  # type: ignore[arg-type]  # the literals
+    last = await store_edit(mailbox, "$d", "$e1")
     assert await mailbox.inbox.versions("$e1") == ["$e1", "$a", "$b", "$d"]
     assert await mailbox.inbox.versions("$unknown") == []
     waiting = await mailbox.inbox.edits_waiting(mailbox.conversation)
@@ -212,7 +214,7 @@ async def test_the_newest_message_is_what_was_last_said_to_us(mailbox: Mailbox) 
     await mailbox.store("event")
     await mailbox.store(state="ignored")
     assert await newest() == "$e1"
-    await edit(mailbox, "$edit", "$e1")
+    await store_edit(mailbox, "$edit", "$e1")
     assert await newest() == "$edit"
 
 

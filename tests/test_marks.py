@@ -102,7 +102,7 @@ def test_what_is_said_again_after_a_restore_has_the_same_name(
 A, B, C = Owed(10, "a"), Owed(20, "b"), Owed(30, "c")
 
 
-def said(tag: str, n: int = 0, of: int = 1, *, final: bool = True) -> Mark:
+def mark_of(tag: str, n: int = 0, of: int = 1, *, final: bool = True) -> Mark:
     return Mark("wm", tag, n, of, final)
 
 
@@ -110,19 +110,19 @@ def said(tag: str, n: int = 0, of: int = 1, *, final: bool = True) -> Mark:
     ("owed", "events", "expected"),
     [
         ((A, B), [], ""),
-        ((A, B), [(15, said("a"))], "a"),
-        ((A, B), [(15, said("z"))], ""),
-        ((A, B), [(15, said("a", final=False)), (25, said("b"))], "b"),  # a draft
-        ((A, B), [(15, said("a", 0, 3))], "a"),  # the other parts are missing
-        ((A, B), [(15, said("a")), (25, None)], "ab"),
+        ((A, B), [(15, mark_of("a"))], "a"),
+        ((A, B), [(15, mark_of("z"))], ""),
+        ((A, B), [(15, mark_of("a", final=False)), (25, mark_of("b"))], "b"),  # a draft
+        ((A, B), [(15, mark_of("a", 0, 3))], "a"),  # the other parts are missing
+        ((A, B), [(15, mark_of("a")), (25, None)], "ab"),
         ((A, B), [(25, None)], "b"),  # the newest before it
         ((A, B), [(25, None), (26, None)], "ab"),
-        ((A, B), [(25, None), (26, said("b"))], "ab"),  # something else of ours answers it
+        ((A, B), [(25, None), (26, mark_of("b"))], "ab"),  # something else of ours answers it
         ((A, B), [(15, None)], "a"),
         ((A, B), [(5, None)], ""),  # nothing was owed yet
-        ((A, B, C), [(15, None), (25, None), (26, None), (35, said("c"))], "abc"),
+        ((A, B, C), [(15, None), (25, None), (26, None), (35, mark_of("c"))], "abc"),
         ((A, B), [(40, None), (41, None), (42, None)], "ab"),
-        ((), [(25, None), (26, said("a"))], ""),
+        ((), [(25, None), (26, mark_of("a"))], ""),
     ],
 )
 def test_what_was_redacted_counts_as_the_newest_thing_owed_before_it(

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -21,12 +21,6 @@ from tests.world.clock import NOON
 from tests.world.memory import ANN, ROOM, Memory, because, memory_in
 from wintermute.memory.exchange import Import, Imported, exported
 from wintermute.messages import Json
-
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
-    async with memory_in(tmp_path) as memory:
-        yield memory
 
 
 async def take(memory: Memory, lines: Iterable[str | bytes]) -> Imported:

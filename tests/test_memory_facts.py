@@ -2,7 +2,6 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,12 +17,6 @@ from wintermute.errors import ToolFailed
 from wintermute.memory.core import Places, folder_name
 from wintermute.memory.fact import LONGEST, MOST, Source, cleaned, entries, entry, key
 from wintermute.owner import Owner
-
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
-    async with memory_in(tmp_path) as memory:
-        yield memory
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -28,12 +27,6 @@ from wintermute.memory.core import Core, Places
 from wintermute.memory.fact import FileLine, key
 from wintermute.memory.flat_file import FileMerge, FlatFile, lines_of, plan
 from wintermute.owner import Owner
-
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
-    async with memory_in(tmp_path) as memory:
-        yield memory
 
 
 def row(text: str, *, live: bool = True, exported: bool = True) -> FileLine:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.tiers import tiered
-from tests.world.house import PROMPTS, open_house, tell_each, texts_of
+from tests.world.house import PROMPTS, SCOPE, open_house
 from tests.world.memory import ANN, index_is_sound, memory_in, words_are_sound
 from tests.world.model import ModelServer
-from tests.world.ranked import FTS5, SCOPE, open_ranked, remember_fact
+from tests.world.ranked import FTS5, open_ranked, remember_fact
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import Terminal
 from wintermute.db import driver
@@ -73,8 +73,8 @@ async def test_a_program_that_starts_finds_everything_again(
         part = await house.health.part(PART)
         assert part is not None
         assert part.detail.startswith("built anew from 2 memories")
-        await tell_each(house, "which tea?")
-    assert "- Ann drinks green tea\n" in texts_of(model.requests[-1])[-1]
+        await house.say("which tea?")
+    assert "- Ann drinks green tea\n" in model.requests[-1].texts[-1]
     assert await index_is_sound(tmp_path)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -13,12 +13,6 @@ import pytest
 from tests.world.memory import ANN, Memory, because, memory_in
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import Fact, NewFact
-
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
-    async with memory_in(tmp_path) as memory:
-        yield memory
 
 
 async def test_a_list_rewritten_by_a_model_keeps_what_it_must(memory: Memory) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import open_house
+from tests.world.house import SCOPE, open_house
 from tests.world.memory import words_are_sound
 from tests.world.model import ModelServer
-from tests.world.ranked import FTS5, SCOPE, open_ranked, remember_fact
+from tests.world.ranked import FTS5, open_ranked, remember_fact
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Embeddings
@@ -109,7 +109,7 @@ async def learn(stores: Stores, *texts: str) -> None:
             await stores.facts.add(tx, Reason("command", SCOPE), text, "harvest", scope=SCOPE)
 
 
-async def said(stores: Stores) -> tuple[str, str]:
+async def status_of(stores: Stores) -> tuple[str, str]:
     found = await stores.memory_status.finding()
     return found.state, found.text
 
@@ -117,14 +117,14 @@ async def said(stores: Stores) -> tuple[str, str]:
 async def test_status_counts_memories_and_the_vectors_that_are_owed(tmp_path: Path) -> None:
     """M-008, M-022: of another model all of them, by words meanwhile."""
     async with kept(tmp_path, VowelCounter()) as stores:
-        assert await said(stores) == ("ok", "local_vector, 0 memories")
+        assert await status_of(stores) == ("ok", "local_vector, 0 memories")
         await learn(stores, "Ann drinks green tea", "Ann has a sister")
-        assert await said(stores) == ("ok", "local_vector, 2 memories; 2 embeddings missing")
+        assert await status_of(stores) == ("ok", "local_vector, 2 memories; 2 embeddings missing")
         assert stores.meaning is not None
         await stores.meaning.make()
-        assert await said(stores) == ("ok", "local_vector, 2 memories")
+        assert await status_of(stores) == ("ok", "local_vector, 2 memories")
     async with kept(tmp_path, VowelCounter("consonants")) as stores:
-        state, text = await said(stores)
+        state, text = await status_of(stores)
         assert state == "warn"
         assert text == (
             "local_vector, 2 memories; 2 embeddings missing;"
@@ -133,7 +133,7 @@ async def test_status_counts_memories_and_the_vectors_that_are_owed(tmp_path: Pa
         assert stores.meaning is not None
         assert await stores.meaning.owed() == {SCOPE: 2}
         await stores.meaning.make()
-        assert await said(stores) == ("ok", "local_vector, 2 memories")
+        assert await status_of(stores) == ("ok", "local_vector, 2 memories")
 
 
 async def test_status_says_what_is_wrong_until_it_is_over(tmp_path: Path) -> None:
@@ -145,17 +145,17 @@ async def test_status_says_what_is_wrong_until_it_is_over(tmp_path: Path) -> Non
         await stores.meaning.make()
         embedder.fails = EmbedderNotReady("it starts")
         await stores.memories.search(SCOPE, Query("tea?"), 3)
-        assert (await said(stores))[0] == "ok"
+        assert (await status_of(stores))[0] == "ok"
         embedder.fails = EmbeddingsUnavailable("the server is away")
         await stores.memories.search(SCOPE, Query("coffee?"), 3)
-        state, text = await said(stores)
+        state, text = await status_of(stores)
         assert (state, text) == (
             "warn",
             "local_vector, 1 memory; found by words alone: the server is away",
         )
         embedder.fails = None
         await stores.memories.search(SCOPE, Query("milk?"), 3)
-        assert (await said(stores))[0] == "ok"
+        assert (await status_of(stores))[0] == "ok"
 
 
 async def test_status_says_what_is_not_installed(tmp_path: Path) -> None:

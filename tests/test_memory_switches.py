@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import ANN
+from tests.world.house import ANN, SCOPE
 from tests.world.memory import words_are_sound
 from tests.world.schema import open_migrated
 from tests.world.terminal import PASSWORD, Terminal, keep_by
@@ -27,7 +27,6 @@ from wintermute.memory.ranking import Query
 from wintermute.owner import Owner
 from wintermute.stores import Stores
 
-SCOPE = f"person:{ANN}"
 WHY = Reason("command", SCOPE)
 WAYS = ("flat_file", "fts5", "local_vector", "qdrant")
 
@@ -46,7 +45,7 @@ async def is_sound(stores: Stores) -> bool:
         return await words_are_sound(tx)
 
 
-def edit(file: Path, line: str) -> str:
+def edit_file(file: Path, line: str) -> str:
     """Write a line below and take the first one out, by hand; what was taken out."""
     first, *others = file.read_text().splitlines()
     file.write_text("\n".join([*others, line]) + "\n")
@@ -84,7 +83,7 @@ async def switched(folder: Path, order: Sequence[str]) -> None:
             assert hit.fact.text == f"stored {n} by {way}"
             assert await is_sound(stores)
         clock.advance(60)
-        gone = edit(file, f"by hand {n}")
+        gone = edit_file(file, f"by hand {n}")
         if way == "flat_file":
             expected = expected - {gone} | {f"by hand {n}"}
 

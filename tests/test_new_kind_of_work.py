@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.world.house import ANN, ROOM, open_house
+from tests.world.house import ANN, ROOM, house_at_work
 from tests.world.model import ModelServer
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
@@ -29,7 +29,7 @@ async def test_a_function_and_a_policy_are_a_new_kind_of_work(
     def greeting(stores: Stores, speaker: Speaker, clock: Clock) -> JobKind:
         return JobKind(stores, "greeting", greet, JobPolicy(), speaker, clock)
 
-    async with open_house(tmp_path, model.url, kinds=[greeting]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, kinds=[greeting]) as house:
         await house.incoming("hello")
         await house.said(1)
         for _ in range(2):

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.world.clock import HeldClock
+from tests.world.clock import HeldClock, utc
 from tests.world.model import ModelServer
 from tests.world.nights import OWNER, begin, look, nights, opened
 from wintermute.changes.change_sets import Reason
@@ -16,10 +16,6 @@ from wintermute.night.night_jobs import newest_night, next_night
 ONE = time(1, 0)
 HALF_PAST_TWO = time(2, 30)
 HOUR = 3600.0
-
-
-def utc(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

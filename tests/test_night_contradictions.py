@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.world.house import ZONE
+from tests.world.house import SCOPE, ZONE
 from tests.world.model import Fail, ModelServer, Text
-from tests.world.sleeping import APRIL, FIRST, MARCH, MAY, SCOPE, SECOND, Sleep, sleeping
+from tests.world.sleeping import APRIL, FIRST, MARCH, MAY, SECOND, Sleep, sleeping
 from wintermute.changes.change_sets import Cause
 from wintermute.changes.decisions import Decision
 from wintermute.memory.fact import Fact, Source
@@ -32,27 +32,27 @@ def newer(_first: str, _second: str) -> str:
     return SECOND
 
 
-def said(at: str, source: Source = "harvest", *, protected: bool = False) -> Fact:
+def fact_of(at: str, source: Source = "harvest", *, protected: bool = False) -> Fact:
     moment = datetime.fromisoformat(at).replace(tzinfo=UTC)
     own = protected or source == "user_explicit"
     return Fact(at, SCOPE, at, source, "Ann", (), moment, moment, protected=own)
 
 
 EVIDENCE: Mapping[str, tuple[Fact, Fact, bool]] = {
-    "the older ends": (said(MARCH), said(MAY), True),
-    "the newer would end": (said(MAY), said(MARCH), False),
-    "the older of one day ends": (said(f"{MAY}T10:00"), said(f"{MAY}T12:00"), True),
-    "the newer of one day would end": (said(f"{MAY}T12:00"), said(f"{MAY}T10:00"), False),
-    "of one moment": (said(MAY), said(MAY), True),
-    "told, and picked up later": (said(MARCH, "user_explicit"), said(MAY), False),
-    "picked up, and told later": (said(MARCH), said(MAY, "user_explicit"), True),
-    "told, and told later": (said(MARCH, "user_explicit"), said(MAY, "user_explicit"), True),
-    "told last": (said(MAY, "user_explicit"), said(MARCH, "user_explicit"), False),
-    "told at once": (said(MAY, "user_explicit"), said(MAY, "user_explicit"), False),
-    "made of such": (said(MARCH, "dreaming_merge", protected=True), said(MAY), False),
+    "the older ends": (fact_of(MARCH), fact_of(MAY), True),
+    "the newer would end": (fact_of(MAY), fact_of(MARCH), False),
+    "the older of one day ends": (fact_of(f"{MAY}T10:00"), fact_of(f"{MAY}T12:00"), True),
+    "the newer of one day would end": (fact_of(f"{MAY}T12:00"), fact_of(f"{MAY}T10:00"), False),
+    "of one moment": (fact_of(MAY), fact_of(MAY), True),
+    "told, and picked up later": (fact_of(MARCH, "user_explicit"), fact_of(MAY), False),
+    "picked up, and told later": (fact_of(MARCH), fact_of(MAY, "user_explicit"), True),
+    "told, and told later": (fact_of(MARCH, "user_explicit"), fact_of(MAY, "user_explicit"), True),
+    "told last": (fact_of(MAY, "user_explicit"), fact_of(MARCH, "user_explicit"), False),
+    "told at once": (fact_of(MAY, "user_explicit"), fact_of(MAY, "user_explicit"), False),
+    "made of such": (fact_of(MARCH, "dreaming_merge", protected=True), fact_of(MAY), False),
     "made of such, told later": (
-        said(MARCH, "dreaming_merge", protected=True),
-        said(MAY, "user_explicit"),
+        fact_of(MARCH, "dreaming_merge", protected=True),
+        fact_of(MAY, "user_explicit"),
         True,
     ),
 }
@@ -80,7 +80,7 @@ async def test_of_one_day_the_older_word_does_not_win_without_a_person(
 
 
 def test_each_is_shown_with_its_day_and_who_said_it() -> None:
-    assert shown(said(f"{MARCH}T23:30"), BERLIN) == f"2026-03-02, Ann: {MARCH}T23:30"
+    assert shown(fact_of(f"{MARCH}T23:30"), BERLIN) == f"2026-03-02, Ann: {MARCH}T23:30"
 
 
 SHORT: Mapping[str, tuple[str, str, float]] = {

@@ -11,9 +11,10 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.embedder import child
+from tests.world.house import SCOPE
 from tests.world.missing import NO_MEANING
 from tests.world.model import Cut, Empty, Fail, ModelServer, Slow, Text
-from tests.world.sleeping import SCOPE, sleeping
+from tests.world.sleeping import sleeping
 from tests.world.vectors import needs_sqlite_vec
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock

@@ -84,7 +84,7 @@ TEA = "Ann likes green tea"
 LIST = re.compile(r"<memories>\n(.*)\n</memories>", re.DOTALL)
 
 
-def shown(seen: Seen) -> list[str]:
+def listed_facts(seen: Seen) -> list[str]:
     """The list that a model is asked about."""
     found = LIST.search(str(seen.body["messages"][-1]["content"]))
     assert found is not None
@@ -93,7 +93,7 @@ def shown(seen: Seen) -> list[str]:
 
 def merges(seen: Seen) -> Step:
     """What a good model makes of any list that has both lines about the cat."""
-    lines = shown(seen)
+    lines = listed_facts(seen)
     both = set(LINES[:2]) <= {*lines}
     return Text("\n".join([MERGED, *lines[2:]] if both else lines))
 
@@ -118,7 +118,7 @@ async def test_a_line_that_somebody_put_back_is_taken_out_by_no_later_list(
     for calls, new in enumerate(("Max runs every day", TEA), 2):
         terminal.says("memory", "add", new)
         await slept(calls)
-        assert not {*LINES[:2]} & {*shown(model.requests[-1])}
+        assert not {*LINES[:2]} & {*listed_facts(model.requests[-1])}
         await slept(calls)
     kept = (terminal.data / "MEMORIES.txt").read_text().splitlines()
     assert sorted(kept) == sorted([*LINES, "Max runs every day", TEA])

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import HeldClock
-from tests.world.delegating import until as become
+from tests.world.clock import HeldClock, until_so
 from tests.world.house import ROOM, House
 from tests.world.model import ModelServer, Seen, Slow, Step, Text
 from tests.world.nights import (
@@ -27,7 +26,7 @@ from tests.world.nights import (
     nights,
     opened,
     remember,
-    says,
+    says_at_night,
     slept,
 )
 from wintermute.changes.change_sets import Reason
@@ -39,14 +38,14 @@ from wintermute.prompt.block import Layout
 from wintermute.text import EMPTY_LISTS
 
 
-async def until(house: House, true: Callable[[], bool]) -> None:
+async def until_it_is(house: House, true: Callable[[], bool]) -> None:
     """Wait until something became true; each look lets others work."""
 
     async def so() -> bool:
         await house.rows("SELECT 1")
         return true()
 
-    await become(so)
+    await until_so(so)
 
 
 async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
@@ -83,12 +82,12 @@ async def test_a_held_report_is_told_anew_without_what_was_forgotten_meanwhile(
     clock = HeldClock()
     async with opened(tmp_path, model, clock) as house:
         await begin(house, *KNOWN)
-        await says(house, f"I remember a {word}")
+        await says_at_night(house, f"I remember a {word}")
         await slept(house, clock, 18.2)
-        await says(house, f"/forget {word}")
+        await says_at_night(house, f"/forget {word}")
         asked = await house.one("SELECT id FROM outbox ORDER BY seq DESC LIMIT 1")
         await house.outbox.shown(asked["id"])  # the report is held behind it
-        await says(house, "/forget yes")
+        await says_at_night(house, "/forget yes")
         await slept(house, clock, 0.2)
         told = [text for text in await house.spoken() if text.startswith("Last night: 4 memories")]
         assert [("Sells the car?" in text, "/night yes" in text) for text in told] == [(asks, asks)]
@@ -117,22 +116,22 @@ async def test_each_person_hears_of_their_own_and_nobody_of_others(
     clock = HeldClock()
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again")
-        await says(house, "hi", room="!ben:test", sender=BEN)
+        await says_at_night(house, "hi", room="!ben:test", sender=BEN)
         await remember(house, "CANARY swims", "CANARY swims, again", "CANARY?", scope=BENS)
         await slept(house, clock)
         (bens,) = (await house.spoken("!ben:test"))[1:]
         assert "1 question" in bens
         assert "CANARY?" in bens
-        listed = await says(house, "/night")
+        listed = await says_at_night(house, "/night")
         assert "CANARY" not in "".join(await house.spoken())
         assert "and 2 items of other chats: `/night` shows them there" in listed
-        theirs = await says(house, "/night", room="!ben:test", sender=BEN)
+        theirs = await says_at_night(house, "/night", room="!ben:test", sender=BEN)
         assert (
             "- `2` merged: “CANARY swims”; “CANARY swims, again” → “CANARY swims” (said twice)"
             in theirs
         )
         assert "tea" not in theirs
-        refused = await says(house, "/night yes 20260505#3")
+        refused = await says_at_night(house, "/night yes 20260505#3")
         assert refused == "The night 20260505 has no item 3: the newest are 20260505#1."
         assert "CANARY?" in await live_texts(house, BENS)
 
@@ -143,7 +142,7 @@ async def test_whose_room_comes_later_hears_it_then(tmp_path: Path, model: Model
     clock = HeldClock()
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again")
-        await says(house, "hi", room="!ben:test", sender=BEN)
+        await says_at_night(house, "hi", room="!ben:test", sender=BEN)
         house.speaker.unfit.add("!ben:test")
         await remember(house, "Swims?", scope=BENS)
         await slept(house, clock)
@@ -185,7 +184,7 @@ async def test_a_terminal_takes_no_message_that_is_meant_for_a_room(
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         house.speaker.elsewhere.add(ROOM)
-        await says(house, "I sit here", room=TERMINAL)
+        await says_at_night(house, "I sit here", room=TERMINAL)
         await slept(house, clock)
         assert await nights(house) == [("2026-05-05", "schedule", "done")]
         assert len(await house.spoken(TERMINAL)) == 1
@@ -200,7 +199,7 @@ async def test_who_has_no_room_at_all_is_told_at_the_terminal(
     """M-078."""
     clock = HeldClock()
     async with opened(tmp_path, model, clock) as house:
-        await says(house, "I sit here", room=TERMINAL)
+        await says_at_night(house, "I sit here", room=TERMINAL)
         await remember(house, "Likes tea", "Likes tea, again")
         await slept(house, clock)
         assert (await house.spoken(TERMINAL))[1].startswith("Last night: 2 memories merged.")
@@ -229,14 +228,14 @@ async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_who
             f"Source: `{fact['id']}`\n\n"
             "`/night yes 20260505#2` or `/night no 20260505#2` answers."
         )
-        assert await says(house, "/night 2") == shown
-        assert await says(house, "/night 20260505#2") == shown
-        assert (await says(house, "/night 1")).startswith(
+        assert await says_at_night(house, "/night 2") == shown
+        assert await says_at_night(house, "/night 20260505#2") == shown
+        assert (await says_at_night(house, "/night 1")).startswith(
             "`20260505#1` merged — done\nBefore:\n> Likes tea\nBefore:\n> Likes tea, again\n"
             "Now:\n> Likes tea\nWhy: said twice\n"
         )
-        await says(house, "hi", room="!ben:test", sender=BEN)
-        theirs = await says(house, "/night 20260505#2", room="!ben:test", sender=BEN)
+        await says_at_night(house, "hi", room="!ben:test", sender=BEN)
+        theirs = await says_at_night(house, "/night 20260505#2", room="!ben:test", sender=BEN)
         assert theirs == "The night 20260505 has no item 2: it has none, or they have expired."
 
 
@@ -252,8 +251,8 @@ async def test_the_model_is_told_of_a_night_once_with_the_next_message(
         await begin(house, *KNOWN)
         await slept(house, clock)
         asked = len(model.requests)
-        await says(house, "What did you change?")
-        await says(house, "Thank you")
+        await says_at_night(house, "What did you change?")
+        await says_at_night(house, "Thank you")
         first, second = (seen.body["messages"] for seen in model.requests[asked:])
         shown = first[-1]["content"]
         assert shown.startswith('<event kind="night_report" id="20260505">\n')
@@ -279,22 +278,26 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         await begin(house, *asked)
         await slept(house, clock)
         assert "5 questions" in (await house.spoken())[1]
-        assert (await says(house, "/night yes 2")) == (
+        assert (await says_at_night(house, "/night yes 2")) == (
             "- `20260505#2` done: set aside, found only by a search: “Sells the boat?” (is it so?)"
         )
-        assert (await says(house, "/night yes 2")) == "- `20260505#2` was done already"
-        assert (await says(house, "/night yes 20260505#2")) == "- `20260505#2` was done already"
-        assert (await says(house, "/night no 3-4")).count("stays as it is") == 2
-        assert (await says(house, "/night yes all")).count("done") == 2
+        assert (await says_at_night(house, "/night yes 2")) == "- `20260505#2` was done already"
+        assert (
+            await says_at_night(house, "/night yes 20260505#2")
+        ) == "- `20260505#2` was done already"
+        assert (await says_at_night(house, "/night no 3-4")).count("stays as it is") == 2
+        assert (await says_at_night(house, "/night yes all")).count("done") == 2
         assert await live_texts(house) == ["Sells the house?", "Sells the bike?"]
-        assert await says(house, "/night yes all") == "I have no open questions here."
+        assert await says_at_night(house, "/night yes all") == "I have no open questions here."
         before = len(await house.spoken())
         await slept(house, clock, 48)
         assert len(await house.spoken()) == before
-        assert await says(house, "/undo") == "There is nothing to undo here."
+        assert await says_at_night(house, "/undo") == "There is nothing to undo here."
         assert await live_texts(house) == ["Sells the house?", "Sells the bike?"]
-        assert await says(house, "/night undo 2") == "- the memory is back: Sells the boat?"
-        assert "taken back" in await says(house, "/night 2")
+        assert (
+            await says_at_night(house, "/night undo 2") == "- the memory is back: Sells the boat?"
+        )
+        assert "taken back" in await says_at_night(house, "/night 2")
 
 
 async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
@@ -305,13 +308,13 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again", "Sells the car?", "Sells the boat?")
         await slept(house, clock)
-        await says(house, "/night yes 2")
+        await says_at_night(house, "/night yes 2")
         for n in (1, 2):
             row = await house.one(f"SELECT change_set AS id FROM answered_decisions WHERE n = {n}")
-            assert "the memory is back" in await says(house, f"/undo {row['id']}")
-            assert "taken back" in await says(house, f"/night {n}")
+            assert "the memory is back" in await says_at_night(house, f"/undo {row['id']}")
+            assert "taken back" in await says_at_night(house, f"/night {n}")
         assert len(await live_texts(house)) == 4
-        assert "waits for your yes or no" in await says(house, "/night 3")
+        assert "waits for your yes or no" in await says_at_night(house, "/night 3")
 
 
 @pytest.mark.parametrize(
@@ -336,7 +339,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
     async with opened(tmp_path, model, clock, night=small) as house:
         await begin(house, "Sells the car?")
         await slept(house, clock)
-        assert "- `1` Set this aside" in await says(house, "/night")
+        assert "- `1` Set this aside" in await says_at_night(house, "/night")
         await remember(house, *later)
         (tidying,) = small.built
         async with house.database.transaction() as tx:
@@ -350,16 +353,18 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
             f" — waits for your yes or no\n- `20260505-2#1` {its}"
         )
         for line in ("/night yes 1", "/night no 1", "/night yes #1", "/night yes 1-1"):
-            assert await says(house, line) == both
+            assert await says_at_night(house, line) == both
         assert sorted(await live_texts(house)) == before
-        listed = await says(house, "/night")
+        listed = await says_at_night(house, "/night")
         assert f"- `20260505-2#1` {its}" in listed
         assert ("- `2` merged" in listed) == (len(later) > 2)
         assert "Still asked: `20260505#1`" in listed
-        assert "- `20260505#1` Set this aside" in await says(house, "/night 20260505")
-        assert "`20260505#1` stays as it is" in await says(house, "/night no 20260505#1")
-        assert ("`20260505-2#1` done" in await says(house, "/night yes 1")) == (len(later) > 2)
-        assert await says(house, "/night yes 1") == "- `20260505-2#1` was done already"
+        assert "- `20260505#1` Set this aside" in await says_at_night(house, "/night 20260505")
+        assert "`20260505#1` stays as it is" in await says_at_night(house, "/night no 20260505#1")
+        assert ("`20260505-2#1` done" in await says_at_night(house, "/night yes 1")) == (
+            len(later) > 2
+        )
+        assert await says_at_night(house, "/night yes 1") == "- `20260505-2#1` was done already"
 
 
 async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_expires(
@@ -375,10 +380,10 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
             await house.stores.facts.supersede(
                 tx, Reason("command", OWNER), (), dict.fromkeys([car.id])
             )
-        assert "has changed or was decided elsewhere" in await says(house, "/night yes 1")
+        assert "has changed or was decided elsewhere" in await says_at_night(house, "/night yes 1")
         clock.advance(14 * 24 * HOUR)
-        assert "is no longer open" in await says(house, "/night yes 2")
-        assert "14 days" in await says(house, "/night yes 20260505#2")
+        assert "is no longer open" in await says_at_night(house, "/night yes 2")
+        assert "14 days" in await says_at_night(house, "/night yes 20260505#2")
         assert await live_texts(house) == ["Sells the boat?"]
 
 
@@ -392,18 +397,21 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         await begin(house, *KNOWN)
         before = sorted(await live_texts(house))
         await slept(house, clock)
-        assert await says(house, "/undo") == "There is nothing to undo here."
-        assert "Write it as NIGHT#ITEM" in await says(house, "/night undo 20260505#")
-        assert await says(house, "/night undo `1`") == "- the memory is back: Likes tea, again"
+        assert await says_at_night(house, "/undo") == "There is nothing to undo here."
+        assert "Write it as NIGHT#ITEM" in await says_at_night(house, "/night undo 20260505#")
+        assert (
+            await says_at_night(house, "/night undo `1`")
+            == "- the memory is back: Likes tea, again"
+        )
         assert "Has a dog, again" not in await live_texts(house)
-        assert await says(house, "/night undo") == "- the memory is back: Has a dog, again"
+        assert await says_at_night(house, "/night undo") == "- the memory is back: Has a dog, again"
         assert sorted(await live_texts(house)) == before
         nothing = "There is nothing to undo: everything is as it was before."
-        assert await says(house, "/night undo") == nothing
-        assert await says(house, "/night undo 1") == nothing
+        assert await says_at_night(house, "/night undo") == nothing
+        assert await says_at_night(house, "/night undo 1") == nothing
         await slept(house, clock, 48)
         assert sorted(await live_texts(house)) == before
-        listed = await says(house, "/night 2026-05-05")
+        listed = await says_at_night(house, "/night 2026-05-05")
         assert listed.count("taken back") == 2
 
 
@@ -423,7 +431,7 @@ async def test_what_is_older_than_thirty_days_cannot_be_taken_back_and_that_is_s
                     await house.stores.decisions.expire(tx)
                 assert await house.rows("SELECT 1 FROM decisions") == []
             for which in ("20260505", "2026-05-05", "20260505#1"):
-                assert await says(house, f"/night undo {which}") == (
+                assert await says_at_night(house, f"/night undo {which}") == (
                     "It is too late to undo that: changes are kept for 30 days."
                 )
         assert await live_texts(house) == ["Likes tea"]
@@ -454,7 +462,7 @@ async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: Model
         await begin(house, "Likes tea", "Likes tea, again")
         await slept(house, clock)
         assert "2 memories merged; 1 step failed." in (await house.spoken())[1]
-        assert "- fails failed: the disk is upside down" in await says(house, "/night")
+        assert "- fails failed: the disk is upside down" in await says_at_night(house, "/night")
 
 
 @pytest.mark.parametrize(
@@ -479,18 +487,18 @@ async def test_what_means_nothing_is_answered_with_what_would(
 ) -> None:
     async with opened(tmp_path, model, HeldClock()) as house:
         await begin(house)
-        assert (await says(house, line)).startswith(told)
+        assert (await says_at_night(house, line)).startswith(told)
 
 
 async def test_only_the_owner_starts_a_night(tmp_path: Path, model: ModelServer) -> None:
     """M-054: and hears there how it went."""
     async with opened(tmp_path, model, HeldClock()) as house:
         await begin(house, "Likes tea", "Likes tea, again")
-        told = await says(house, "/dream", room="!ben:test", sender=BEN)
+        told = await says_at_night(house, "/dream", room="!ben:test", sender=BEN)
         assert told == "Only the owner can start a night, from a verified session."
         await look(house)
         assert await nights(house) == []
-        assert (await says(house, "/dream")).startswith("I'm tidying up what I know.")
+        assert (await says_at_night(house, "/dream")).startswith("I'm tidying up what I know.")
         await look(house)
         assert (await house.spoken())[2].startswith("Done: 2 memories merged.")
         await look(house)
@@ -520,9 +528,9 @@ async def test_a_reply_waits_for_one_question_of_a_night_at_most(
             await house.incoming("/dream")
             await house.said(2)
             house.runner.ring("night")
-            await until(house, lambda: order() == ["night"])
+            await until_it_is(house, lambda: order() == ["night"])
             await house.incoming("are you there?")
-            await until(house, lambda: order() == ["night", "chat"])
+            await until_it_is(house, lambda: order() == ["night", "chat"])
             of_night.set()
             while not await house.rows("SELECT 1 FROM answered_decisions"):
                 pass
@@ -558,7 +566,7 @@ async def test_a_night_that_was_interrupted_goes_on_at_the_next_start(
             async def over() -> bool:
                 return await nights(house) == [("2026-05-05", "schedule", "done")]
 
-            await become(over)
+            await until_so(over)
         assert waits.done == [OWNER]
         assert [row["n"] for row in await house.rows("SELECT n FROM answered_decisions")] == [1]
         assert await live_texts(house) == ["Likes tea"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.world.harvested import Picker, say
+from tests.world.harvested import Picker
 from tests.world.house import ANN, PROMPTS
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.reconstructed import BOTH, LYON, ROME, reconstruction
@@ -22,7 +22,7 @@ TOLD: dict[str, Any] = {"harvest": MemoryHarvest(), "memory": Memory()}
 async def talked(night: Tidied, texts: list[str]) -> None:
     """They are said and answered, and nobody is at work any more."""
     async with night.house.working():
-        await say(night.house, texts)
+        await night.house.say(*texts)
 
 
 async def test_what_was_said_that_day_is_read_before_anything_else(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ async def test_what_was_read_at_night_is_not_read_again_by_its_job(tmp_path: Pat
         await night.night("learn")
         async with night.house.working():
             night.house.runner.ring("harvest")
-            await say(night.house, ["hello"])
+            await night.house.say("hello")
         assert len(picker.transcripts) == 1
 
 
@@ -116,7 +116,7 @@ async def test_each_scope_reads_its_own_conversations(tmp_path: Path) -> None:
     ):
         picker = Picker(model)
         async with night.house.working():
-            await say(night.house, SAID, **club)
+            await night.house.say(*SAID, **club)
         picker.usual = lambda: Text('{"contents": ["The club\'s boat is called Nora"]}')
         await night.night("learn", OWNER)
         assert picker.transcripts == []
@@ -200,16 +200,14 @@ async def test_who_asks_for_a_night_reads_what_it_learnt_there(
         picker = Picker(model)
         model.reconstructs = True
         async with night.house.working():
-            await say(night.house, [LYON, ROME, *SAID[:3]], **theirs)
+            await night.house.say(LYON, ROME, *SAID[:3], **theirs)
         await talked(night, ["hello"])
         picker.picks(LYON, ROME)
         model.script(reconstruction(BOTH))
         await night.night()
         async with night.house.working():
-            await say(night.house, ["/night"], **theirs)
-            await say(
-                night.house, ["/night"], room="!other:test", sender="@eve:test", origin="other"
-            )
+            await night.house.say("/night", **theirs)
+            await night.house.say("/night", room="!other:test", sender="@eve:test", origin="other")
         assert (
             f"- learn: 2 memories learnt, {NAMED}" in (await night.house.spoken(theirs["room"]))[-1]
         )

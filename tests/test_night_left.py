@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.house import ANN, House
+from tests.world.house import ANN, SCOPE, House
 from tests.world.model import ModelServer
-from tests.world.nights import SmallNight, begin, look, opened, says, slept
-from tests.world.sleeping import FTS, SCOPE, sleeping
+from tests.world.nights import SmallNight, begin, look, opened, says_at_night, slept
+from tests.world.sleeping import FTS, sleeping
 from tests.world.tidied import Tidied, asked_scopes, numbered_room, pairs, price
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.config.schema import BudgetSettings as Ceilings
@@ -150,7 +150,7 @@ async def test_a_command_that_was_killed_beside_a_daemon_is_gone_on_with_soon(
         done = await store.named(begun.id)
         assert done is not None
         assert done.state == "done"
-        assert "merged" in await says(house, "/night")
+        assert "merged" in await says_at_night(house, "/night")
 
 
 async def test_what_somebody_put_back_is_decided_by_no_later_night_alone(
@@ -182,7 +182,7 @@ async def test_a_budget_that_is_too_small_for_one_question_says_so(
     async with opened(tmp_path, model, clock, night=small) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         await slept(house, clock, 11.2)
-        said = await says(house, "/night")
+        said = await says_at_night(house, "/night")
         assert "one question alone may take" in said
         assert "raise dreaming.budget" in said
         asked = await dreamt(house)

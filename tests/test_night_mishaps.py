@@ -12,7 +12,6 @@ from tests.world.asking import paid
 from tests.world.clock import FakeClock
 from tests.world.consolidated import POND, Scribe, consolidate_chat
 from tests.world.forgetting import forget_all, learn
-from tests.world.harvested import say
 from tests.world.model import ModelServer
 from tests.world.nights import OWNER, SmallNight, drop, opened, remember
 from tests.world.shelf import Shelf
@@ -278,7 +277,7 @@ async def test_a_night_counts_its_own_pages_and_nobody_elses(
     Scribe(model)
     async with nights_of_chats(tmp_path, model) as night:
         Shelf.make(night.house.stores.wiki.root)
-        await say(night.house, ["I planted 12 tulips"])
+        await night.house.say("I planted 12 tulips")
         begun = await begun_night(night, "pages")
         theirs = await consolidate_chat(night.house)
         assert theirs is not None
@@ -304,7 +303,7 @@ async def test_pages_that_were_made_are_told_where_something_fails_after_them(
     Scribe(model)
     async with nights_of_chats(tmp_path, model) as night:
         shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
-        await say(night.house, ["I planted 12 tulips"])
+        await night.house.say("I planted 12 tulips")
         async with stores.database.transaction() as tx:
             wish = text_wish("core", OWNER, "- Ann gardens\n", "why")
             await stores.decisions.propose(tx, OWNER, wish)

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.world.consolidated import POND, Scribe
-from tests.world.harvested import say
 from tests.world.house import PROMPTS
 from tests.world.model import Calls, ModelServer, Text, Use
-from tests.world.nights import FromOutside, calls_night, says
+from tests.world.nights import FromOutside, calls_night, says_at_night
 from tests.world.shelf import Shelf
 from tests.world.sleeping import Sleep, sleeping
 from tests.world.tidied import open_nights
@@ -51,18 +50,18 @@ async def test_a_model_is_told_no_words_from_outside_that_a_night_tidied(
         await sleep.night()
         assert await sleep.kinds() == [(prepare.__name__, "done")]
         model.keyed(calls_night("What was it", "show"))
-        listed = await says(sleep.house, "What was it?")
+        listed = await says_at_night(sleep.house, "What was it?")
         event = str(model.requests[-2].body["messages"][-1]["content"])
         assert f"20260505#1 {prepare.__name__}, done: {LEFT_OUT[0]}\n" in event
         assert LEFT_OUT[1] in listed
         model.keyed(calls_night("All of it", "show", "20260505#1"))
-        assert "> left out here, /night 20260505#1 shows it" in await says(
+        assert "> left out here, /night 20260505#1 shows it" in await says_at_night(
             sleep.house, "All of it?"
         )
         for line in ("/night", "/night 1"):
-            assert SAYS in await says(sleep.house, line)
+            assert SAYS in await says_at_night(sleep.house, line)
         model.keyed(calls_night("Undo", "undo", "20260505#1"))
-        undone = await says(sleep.house, "Undo that")
+        undone = await says_at_night(sleep.house, "Undo that")
         assert undone == "It says: - `20260505#1` taken back"
         assert await sleep.remembered() == before
         asked = [str(seen.body["messages"]) for seen in model.requests if "tools" in seen.body]
@@ -77,7 +76,7 @@ async def test_what_the_person_said_is_told_in_words(tmp_path: Path, model: Mode
         await sleep.told("Ann drinks tea", at="2026-05-01")
         await sleep.told("Ann drinks tea every morning", at="2026-05-02")
         await sleep.night()
-        await says(sleep.house, "Good morning")
+        await says_at_night(sleep.house, "Good morning")
         event = str(model.requests[-1].body["messages"][-1]["content"])
         assert "merged, done: Ann drinks tea; Ann drinks tea every morning -> Ann" in event
         assert event.count("its words came from outside") == 1
@@ -94,7 +93,7 @@ async def test_a_page_of_a_chat_with_text_from_outside_is_marked_as_that(
     async with nights as night, night.house.working():
         Shelf.make(night.house.stores.wiki.root)
         model.script(Calls((Use("page"),)), Text("12 tulips, it says"))
-        await say(night.house, ["I planted 12 tulips"])
+        await night.house.say("I planted 12 tulips")
         await night.night("pages")
         assert pages.shown
         [item] = await night.items()

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.consolidated import PAGE_CALL, POND, Scribe, question
+from tests.world.consolidated import PAGE_CALL, POND, Scribe
 from tests.world.forgetting import forget_all, learn
-from tests.world.harvested import CLUB, say
+from tests.world.harvested import CLUB
 from tests.world.house import ANN
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
-from tests.world.tidied import DAY, OWNER, answer_to, nights_of_chats, tally
+from tests.world.tidied import DAY, OWNER, nights_of_chats, tally
 from wintermute.changes.change_sets import ItemKind
 from wintermute.changes.decisions import text_wish
 from wintermute.config.schema import Context
@@ -27,7 +27,7 @@ class Meddled(Scribe):
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
     def _choose(self, seen: Seen) -> Step | None:
-        if PAGE_CALL.search(question(seen)):
+        if PAGE_CALL.search(seen.system):
             self.meanwhile()
         return super()._choose(seen)
 
@@ -42,9 +42,9 @@ async def test_an_idle_chat_of_the_owner_becomes_pages_once(
     pages = Scribe(model)
     async with nights_of_chats(tmp_path, model) as night:
         shelf = Shelf.make(night.house.stores.wiki.root)
-        await say(night.house, ["I planted 12 tulips"])
-        await say(
-            night.house, ["our club meets on Mondays"], room="!club:test", scope=CLUB, direct=False
+        await night.house.say("I planted 12 tulips")
+        await night.house.say(
+            "our club meets on Mondays", room="!club:test", scope=CLUB, direct=False
         )
         before = shelf.pages()
         done = await night.night("pages")
@@ -71,7 +71,7 @@ async def test_a_chat_in_which_somebody_spoke_lately_waits(
     async with nights_of_chats(tmp_path, model) as night:
         Shelf.make(night.house.stores.wiki.root)
         night.clock.advance(86_400.0 - 3_600.0)
-        await say(night.house, ["I planted 12 tulips"])
+        await night.house.say("I planted 12 tulips")
         night.clock.advance(3_600.0 - 86_400.0)
         await night.night("pages")
         assert pages.shown == []
@@ -84,7 +84,7 @@ async def test_what_was_rejected_is_tried_the_next_night(
     pages = Meddled(model)
     async with nights_of_chats(tmp_path, model) as night:
         shelf = Shelf.make(night.house.stores.wiki.root)
-        await say(night.house, ["I planted 12 tulips"])
+        await night.house.say("I planted 12 tulips")
         pages.meanwhile = lambda: shelf.write("semantic/Mine.md", page("# Mine\n\n[[Garden]]"))
         first = tally(await night.night("pages"), "pages")
         assert (first.status, "store changed meanwhile" in first.note) == ("left", True)
@@ -101,7 +101,7 @@ async def test_pages_that_may_not_be_are_reported_and_not_asked_for_again_unchan
     pages = Scribe(model)
     async with nights_of_chats(tmp_path, model) as night:
         Shelf.make(night.house.stores.wiki.root)
-        await say(night.house, ["I planted 12 tulips"])
+        await night.house.say("I planted 12 tulips")
         pages.step = Fail(500)
         assert tally(await night.night("pages"), "pages").status == "failed"
         pages.step = Text("no page at all")
@@ -111,7 +111,7 @@ async def test_pages_that_may_not_be_are_reported_and_not_asked_for_again_unchan
         assert refused.calls > 0
         assert (await night.night("pages")).calls == 0
         pages.step = None
-        await say(night.house, ["And 3 roses"])
+        await night.house.say("And 3 roses")
         await night.night("pages")
         assert [item.after for item in await night.items("done")] == [POND]
 
@@ -123,7 +123,7 @@ async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
     Scribe(model)
     async with nights_of_chats(tmp_path, model) as night:
         Shelf.make(night.house.stores.wiki.root)
-        await say(night.house, ["I planted 12 tulips"])
+        await night.house.say("I planted 12 tulips")
         done = await night.night("pages")
         async with night.house.database.transaction() as tx:
             await tx.execute("DELETE FROM decisions")
@@ -139,7 +139,7 @@ async def test_a_wiki_that_cannot_be_read_fails_alone(tmp_path: Path, model: Mod
     Scribe(model)
     async with nights_of_chats(tmp_path, model) as night:
         shelf = Shelf.make(night.house.stores.wiki.root)
-        await say(night.house, ["I planted 12 tulips"])
+        await night.house.say("I planted 12 tulips")
         shelf.write("sleep/applying", "nothing")
         done = await night.night()
         assert tally(done, "pages").status == "failed"
@@ -218,7 +218,7 @@ async def test_what_waits_already_is_told_in_the_order_of_its_numbers(
         shelf.write(POND, page("# Pond\n\n[[Garden]]"))
         await night.night("pages")
         assert [item.n for item in await night.items()] == [1, 2]
-        shown = await answer_to(night, "/night")
+        shown = await night.house.ask("/night")
         assert shown.index("- `1`") < shown.index("- `2`")
 
 
@@ -240,16 +240,16 @@ async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
         await proposed("# USER\n- Runs\n")
         assert [item.state for item in await night.items()] == ["outdated", "open"]
         first, second = await night.items()
-        shown = await answer_to(night, "/night")
+        shown = await night.house.ask("/night")
         assert "Swims" not in shown
-        assert "decided elsewhere" in await answer_to(night, f"/night yes {first.id}")
-        assert "stays as it is" in await answer_to(night, f"/night no {second.id}")
+        assert "decided elsewhere" in await night.house.ask(f"/night yes {first.id}")
+        assert "stays as it is" in await night.house.ask(f"/night no {second.id}")
         assert await stores.decisions.waiting(OWNER, "core") == []
         await proposed("# USER\n- Sings\n")
         night.clock.advance(15 * DAY)
         await night.night("housekeeping")
         assert [item.state for item in await night.items()] == ["outdated", "refused", "outdated"]
-        assert "1 question" not in await answer_to(night, "/status all")
+        assert "1 question" not in await night.house.ask("/status all")
 
 
 async def test_a_long_idle_conversation_is_folded_once(tmp_path: Path, model: ModelServer) -> None:
@@ -257,12 +257,12 @@ async def test_a_long_idle_conversation_is_folded_once(tmp_path: Path, model: Mo
     summary = "They spoke of tulips, at length, and of nothing else that would matter to anybody."
 
     def answers(seen: Seen) -> Step | None:
-        return Text(summary) if "\n<history>\n" in question(seen) else None
+        return Text(summary) if "\n<history>\n" in seen.system else None
 
     model.keyed(answers)
     context = Context(keep_recent=2)
     async with nights_of_chats(tmp_path, model, context=context, context_tokens=30_000) as night:
-        await say(night.house, [f"{n} " + "tulips " * 300 for n in range(10)])
+        await night.house.say(*(f"{n} " + "tulips " * 300 for n in range(10)))
         done = tally(await night.night("folds"), "folds")
         assert (done.status, done.before, done.after) == ("ok", 1, 0)
         folds = await night.house.rows("SELECT summary FROM folds")
@@ -279,15 +279,15 @@ async def test_a_summary_of_no_use_is_not_asked_for_again(
 ) -> None:
     """L-042, M-055: unless it was the model that was away."""
     given = Text("Tulips.", finish="length") if isinstance(step, str) else step
-    model.keyed(lambda seen: given if "\n<history>\n" in question(seen) else None)
+    model.keyed(lambda seen: given if "\n<history>\n" in seen.system else None)
     context = Context(keep_recent=2)
     async with nights_of_chats(tmp_path, model, context=context, context_tokens=30_000) as night:
-        await say(night.house, [f"{n} " + "tulips " * 300 for n in range(10)])
+        await night.house.say(*(f"{n} " + "tulips " * 300 for n in range(10)))
         assert tally(await night.night("folds"), "folds").status == status
         model.keyed(
             lambda seen: (
                 Text("They spoke of tulips, at length, and of nothing else.")
-                if "\n<history>\n" in question(seen)
+                if "\n<history>\n" in seen.system
                 else None
             )
         )

@@ -10,7 +10,7 @@ from tests.world.clock import SYSTEM, HeldClock
 from tests.world.duties import Back
 from tests.world.house import PROMPTS
 from tests.world.model import ModelServer
-from tests.world.nights import SmallNight, begin, house_at, night_at, opened, says, slept
+from tests.world.nights import SmallNight, begin, house_at, night_at, opened, says_at_night, slept
 from tests.world.sleeping import FTS, sleeping
 from tests.world.terminal import Terminal
 from wintermute.commands.night import GONE
@@ -50,10 +50,10 @@ async def test_who_said_no_may_think_better_of_it(tmp_path: Path, model: ModelSe
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Sells the car?")
         await slept(house, clock, 11.2)
-        assert "stays as it is" in await says(house, "/night no 1")
-        assert "was refused already" in await says(house, "/night no 1")
-        assert "done: set aside" in await says(house, "/night yes 1")
-        assert "was done already" in await says(house, "/night yes 1")
+        assert "stays as it is" in await says_at_night(house, "/night no 1")
+        assert "was refused already" in await says_at_night(house, "/night no 1")
+        assert "done: set aside" in await says_at_night(house, "/night yes 1")
+        assert "was done already" in await says_at_night(house, "/night yes 1")
 
 
 async def test_a_date_shows_the_night_that_did_something_and_names_the_others(
@@ -101,9 +101,9 @@ async def test_the_next_night_is_that_of_another_date_where_the_hour_was_moved(
     async with opened(tmp_path, model, clock) as house:
         await begin(house)
         await slept(house, clock, 11.2)
-        assert "next 2026-05-06 01:00" in await says(house, "/status all")
+        assert "next 2026-05-06 01:00" in await says_at_night(house, "/status all")
     async with opened(tmp_path, model, clock, Dreaming(hour=23)) as house:
-        assert "next 2026-05-06 23:00" in await says(house, "/status all")
+        assert "next 2026-05-06 23:00" in await says_at_night(house, "/status all")
 
 
 async def test_what_the_guard_held_back_says_why(tmp_path: Path, model: ModelServer) -> None:
@@ -113,7 +113,7 @@ async def test_what_the_guard_held_back_says_why(tmp_path: Path, model: ModelSer
     async with opened(tmp_path, model, clock) as house:
         await begin(house, *known, *(f"{each}, again" for each in known))
         await slept(house, clock, 11.2)
-        said = await says(house, "/night")
+        said = await says_at_night(house, "/night")
         assert f"- twice: {plain('asked, not done: 5 of 10 memories would go at once')}" in said
         assert said.count("waits for your yes or no") == 5
 
@@ -126,15 +126,15 @@ async def test_what_was_forgotten_is_counted_and_not_shown(
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea with honey", "Likes tea with honey, again", "Has a dog")
         await slept(house, clock, 11.2)
-        await says(house, "/forget tea honey")
+        await says_at_night(house, "/forget tea honey")
         while await house.deliver():
             pass
-        await says(house, "/forget yes")
-        said = await says(house, "/night")
+        await says_at_night(house, "/forget yes")
+        said = await says_at_night(house, "/night")
         assert "`1` merged: words were forgotten" in said
         assert "tea" not in said.replace("/night", "")
-        assert await says(house, "/night undo 1") == GONE
-        assert "`1` merged: words were forgotten" in await says(house, "/night")
+        assert await says_at_night(house, "/night undo 1") == GONE
+        assert "`1` merged: words were forgotten" in await says_at_night(house, "/night")
 
 
 async def test_who_reads_while_a_night_is_under_way_is_told_so(
@@ -149,7 +149,7 @@ async def test_who_reads_while_a_night_is_under_way_is_told_so(
         async with house.database.transaction() as tx:
             begun = await store.begin(tx, clock.now().date(), "command")
         assert begun is not None
-        said = await says(house, "/night")
+        said = await says_at_night(house, "/night")
         assert said.startswith("**Night of 2026-05-05** (`20260505`): ended")
         assert f"The night `{begun.id}` is running since" in said
 

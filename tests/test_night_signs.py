@@ -12,7 +12,7 @@ from tests.world.user import Message
 pytestmark = pytest.mark.slow
 
 
-async def asked(ann: Person, daemon: Bot, chat: str) -> Message:
+async def question_of(ann: Person, daemon: Bot, chat: str) -> Message:
     """The message of a morning that asks whether a skill may go, with both signs under it."""
     await ann.send(chat, "hello")
     await ann.wait_for_count(chat, daemon.user_id, 1)
@@ -40,7 +40,7 @@ async def test_a_sign_answers_in_an_encrypted_room(
     ann = await person("ann")
     daemon = await bot(ann, dreaming=SOON)
     chat = await room(ann, daemon, encrypted=True)
-    said = await asked(ann, daemon, chat)
+    said = await question_of(ann, daemon, chat)
     await ann.react(chat, said.event_id, sign)
     answer = await ann.wait_for(chat, lambda each: told in each.body)
     assert said.encrypted
@@ -58,7 +58,7 @@ async def test_the_sign_of_somebody_else_answers_nothing(
     known = {"allowed_users": [ben.user_id] if allowed else []}
     daemon = await bot(ann, dreaming=SOON, matrix=known)
     chat = await room(ann, daemon)
-    said = await asked(ann, daemon, chat)
+    said = await question_of(ann, daemon, chat)
     await ann.invite(chat, ben.user_id)
     await ben.join(chat)
     await ben.react(chat, said.event_id, YES)

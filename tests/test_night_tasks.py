@@ -39,7 +39,7 @@ async def now(night: Tidied, task: Task) -> Task:
     return await night.house.stores.tasks.get(task.id, None)
 
 
-def says(*actions: Json) -> Text:
+def actions(*actions: Json) -> Text:
     return Text(json.dumps({"actions": [*actions]}))
 
 
@@ -63,7 +63,7 @@ async def test_one_call_lists_the_tasks_and_what_changed_nothing_is_not_asked_ag
         await night.night("tasks")
         assert model.requests == []
         task = await added(night, "Order red bricks")
-        model.script(says({"task_id": task.id, "action": "keep"}))
+        model.script(actions({"task_id": task.id, "action": "keep"}))
         await night.night("tasks")
         assert f"[P5] #{task.id}: Order red bricks" in model.requests[0].last_user
         await night.night("tasks")
@@ -75,7 +75,7 @@ async def test_an_open_question_is_not_asked_a_second_time(tmp_path: Path) -> No
     """M-079: also where all tasks are looked at anew, for there is one more; nor is what was refused."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         milk = await added(night, "Buy milk (done)", by="command")
-        model.script(*[says(done(milk))] * 3)
+        model.script(*[actions(done(milk))] * 3)
         await night.night("tasks")
         await added(night, "Order red bricks")
         await night.night("tasks")
@@ -93,7 +93,7 @@ async def test_the_assistants_own_unscheduled_task_is_completed_at_once(tmp_path
     """T-058, T-059: with the way back, in the change set of the night."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         task = await added(night, "Find out about bricks (done, they are red)")
-        model.script(says(done(task)))
+        model.script(actions(done(task)))
         ran = await night.night("tasks")
         assert (await now(night, task)).status == "completed"
         assert (tally(ran, "tasks").before, tally(ran, "tasks").after) == (1, 0)
@@ -115,7 +115,7 @@ async def test_a_persons_task_or_a_scheduled_one_is_only_asked_about(
     """T-058, M-079: the model's word alone must not cancel a reminder; a yes does it."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         task = await added(night, "Water the plants", by=by, request=request_)
-        model.script(says(done(task)))
+        model.script(actions(done(task)))
         await night.night("tasks")
         assert (await now(night, task)).status == "active"
         [item] = await night.items("open")
@@ -137,7 +137,7 @@ async def test_an_update_changes_wording_and_priority_and_nothing_else(tmp_path:
             "scope": "global",
             "execution_mode": "ai_task",
         }
-        model.script(says(wanted))
+        model.script(actions(wanted))
         await night.night("tasks")
         after = await now(night, task)
         assert (after.content, after.priority) == ("Water the plants", 2)
@@ -155,7 +155,7 @@ async def test_what_an_undo_leaves_because_it_was_edited_is_not_said_to_be_taken
     """M-076: nor when it is asked for once more."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         task = await added(night, "Water the plants, all of them")
-        model.script(says(worded(task, "Water the plants")))
+        model.script(actions(worded(task, "Water the plants")))
         await night.night("tasks")
         [item] = await night.items("done")
         async with night.house.database.transaction() as tx:
@@ -173,7 +173,7 @@ async def test_a_persons_wording_is_theirs(tmp_path: Path) -> None:
     """M-079: a night asks before it words a person's task anew."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         task = await added(night, "Water the plants, all of them", by="command")
-        model.script(says(worded(task, "Water the plants")))
+        model.script(actions(worded(task, "Water the plants")))
         await night.night("tasks")
         assert (await now(night, task)).content == task.content
         assert len(await night.items("open")) == 1
@@ -186,7 +186,7 @@ async def test_an_update_that_loses_something_is_asked_about_and_no_task_ends_fo
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         bricks = await added(night, "Order 12 red bricks at Huber's, not the grey ones")
         twin = await added(night, "Buy red bricks at Huber's")
-        model.script(says(done(twin), worded(bricks, "Order red bricks")))
+        model.script(actions(done(twin), worded(bricks, "Order red bricks")))
         await night.night("tasks")
         assert [item.plan["task"] for item in await night.items("open")] == [bricks.id, twin.id]
         assert (await now(night, twin)).status == "active"
@@ -196,7 +196,7 @@ async def test_a_wording_that_says_what_no_task_says_is_asked_about(tmp_path: Pa
     """T-059: what a model adds by itself is no wording of ours."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         task = await added(night, "Order chairs")
-        model.script(says(worded(task, "Order chairs, sell yachts at Bonn")))
+        model.script(actions(worded(task, "Order chairs, sell yachts at Bonn")))
         await night.night("tasks")
         assert (await now(night, task)) == task
         assert len(await night.items("open")) == 1
@@ -209,14 +209,14 @@ async def test_valid_actions_apply_beside_invalid_ones(tmp_path: Path) -> None:
         other = await added(night, "Order more chairs")
         club = await added(night, "Clean the boat", scope=CLUB)
         model.script(
-            says(
+            actions(
                 {"task_id": "task_00000000", "action": "complete", "reason": "x"},
                 done(club),
                 {"task_id": task.id, "action": "explode"},
                 {"task_id": other.id, "action": "update", "priority": 77},
                 worded(task, "Order the red bricks"),
             ),
-            says(),
+            actions(),
         )
         ran = await night.night("tasks", OWNER)
         assert (await now(night, task)).content == "Order the red bricks"
@@ -288,7 +288,7 @@ async def test_a_task_that_was_changed_during_the_call_is_left_alone(tmp_path: P
         bricks = await added(night, "Order all of the red bricks")
         twin = await added(night, "Order red bricks")
         gate = asyncio.Event()
-        model.script(Slow(gate, says(worded(bricks, "Order the red bricks"), done(twin))))
+        model.script(Slow(gate, actions(worded(bricks, "Order the red bricks"), done(twin))))
         async with asyncio.TaskGroup() as group:
             group.create_task(night.night("tasks"))
             await model.request_arrived(1)
@@ -311,7 +311,7 @@ async def test_each_scope_is_asked_about_its_own_tasks_alone(tmp_path: Path) -> 
 
         def answer(request: Seen) -> Step:
             seen.append(request.last_user)
-            return says()
+            return actions()
 
         model.keyed(answer)
         await night.night("tasks")
@@ -324,7 +324,7 @@ async def test_a_small_model_only_proposes(tmp_path: Path) -> None:
     """Issue 21: a backend of `size: small` only proposes."""
     async with ModelServer() as model, open_nights(tmp_path, model, size="small") as night:
         task = await added(night, "Find out about bricks (done)")
-        model.keyed(lambda seen: says(done(task)))
+        model.keyed(lambda seen: actions(done(task)))
         await night.night("tasks")
         assert (await now(night, task)).status == "active"
         assert len(await night.items("open")) == 1
@@ -433,7 +433,7 @@ async def test_two_tasks_that_are_called_each_others_double_do_not_both_end(
     """T-058: the one that stays is the one that the other was ended for."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         one, two = [await added(night, BRICKS) for _ in range(2)]
-        model.script(says(same(one, two), same(two, one)))
+        model.script(actions(same(one, two), same(two, one)))
         await night.night("tasks")
         assert {(await now(night, task)).status for task in (one, two)} == {"active", "completed"}
         await night.night("tasks")
@@ -445,7 +445,7 @@ async def test_what_is_no_double_is_asked_about_and_a_yes_ends_one_of_two(tmp_pa
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         one = await added(night, BRICKS)
         two = await added(night, BRICKS.replace("12", "20"))
-        model.script(says(same(one, two), same(two, one)))
+        model.script(actions(same(one, two), same(two, one)))
         await night.night("tasks")
         assert {(await now(night, task)).status for task in (one, two)} == {"active"}
         for item in await night.items("open"):
@@ -457,7 +457,7 @@ async def test_a_double_does_not_end_once_what_it_was_left_for_has(tmp_path: Pat
     """M-079: looked at again when a person says yes."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         one, two = [await added(night, BRICKS, by="command") for _ in range(2)]
-        model.script(says(same(one, two)))
+        model.script(actions(same(one, two)))
         await night.night("tasks")
         async with night.house.database.transaction() as tx:
             target = Target(two.id, OWNER, Reason("command", OWNER))
@@ -473,7 +473,7 @@ async def test_a_night_ends_a_few_tasks_and_the_next_one_goes_on(tmp_path: Path)
         tasks = [await added(night, f"Call number {n} (done)") for n in range(MOST_ENDED + 2)]
 
         def all_done(seen: Seen) -> Step:
-            return says(*(done(task) for task in tasks if task.id in seen.last_user))
+            return actions(*(done(task) for task in tasks if task.id in seen.last_user))
 
         model.keyed(all_done)
         ran = await night.night("tasks")

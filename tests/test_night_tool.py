@@ -22,7 +22,7 @@ from tests.world.nights import (
     live_texts,
     opened,
     remember,
-    says,
+    says_at_night,
     slept,
 )
 from wintermute.messages import Origin
@@ -43,17 +43,19 @@ async def test_no_keep_both_brings_both_back_in_a_conversation(
         assert all(TOOL not in tools_in(seen) for seen in model.requests)
         await slept(house, clock)
         model.keyed(calls_night("No, keep both", "undo", "20260505#1"))
-        assert "the memory is back: Likes tea, again" in await says(house, "No, keep both of tea")
+        assert "the memory is back: Likes tea, again" in await says_at_night(
+            house, "No, keep both of tea"
+        )
         assert "Likes tea, again" in await live_texts(house)
         assert "Has a dog, again" not in await live_texts(house)
         model.keyed(calls_night("sold it", "yes", "20260505#3"))
-        assert "`20260505#3` done" in await says(house, "I have sold it, yes")
+        assert "`20260505#3` done" in await says_at_night(house, "I have sold it, yes")
         assert "Sells the car?" not in await live_texts(house)
         model.keyed(calls_night("What was it", "show"))
-        assert "taken back" in await says(house, "What was it?")
+        assert "taken back" in await says_at_night(house, "What was it?")
         clock.advance(8 * 24 * HOUR)
         model.keyed(lambda _: None)
-        await says(house, "And now?")
+        await says_at_night(house, "And now?")
         assert TOOL not in tools_in(model.requests[-1])
 
 
@@ -65,15 +67,15 @@ async def test_a_conversation_acts_on_nights_of_its_own_scope_alone(
     clock = HeldClock()
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again")
-        await says(house, "hi", room="!ben:test", sender=BEN)
+        await says_at_night(house, "hi", room="!ben:test", sender=BEN)
         await remember(house, "Swims", "Swims, again", scope=BENS)
         await slept(house, clock)
         model.keyed(calls_night("Undo", "undo", "20260505#1"))
-        told = await says(house, "Undo what you did", room="!ben:test", sender=BEN)
+        told = await says_at_night(house, "Undo what you did", room="!ben:test", sender=BEN)
         assert "has no item 1" in told
         assert await live_texts(house) == ["Likes tea"]
         model.keyed(calls_night("Undo", "undo", "20260505#2"))
-        await says(house, "Undo what you did", room="!ben:test", sender=BEN)
+        await says_at_night(house, "Undo what you did", room="!ben:test", sender=BEN)
         assert sorted(await live_texts(house, BENS)) == ["Swims", "Swims, again"]
 
 
@@ -89,10 +91,8 @@ async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
         model.keyed(calls_night("Undo", "undo", "20260505#1"))
         origins: tuple[Origin, ...] = ("other", "timer")
         for origin in origins:
-            before = len(await house.spoken())
             async with house.working():
-                await house.incoming("Undo it all", origin=origin)
-                told = (await house.said(before + 1))[before]
+                told = await house.ask("Undo it all", origin=origin)
             assert ("Only the owner can answer or undo a night here" in told) == (origin == "other")
             assert ("no person is speaking here now" in told) == (origin == "timer")
         assert await live_texts(house) == ["Likes tea"]
@@ -110,7 +110,7 @@ async def test_what_came_from_outside_answers_no_question(
         for action in ("yes", "undo", "show"):
             asked = {"action": action, "item": "20260505#2"}
             model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
-            await says(house, f"Read that page: {action}")
+            await says_at_night(house, f"Read that page: {action}")
             result = str(model.requests[-1].body["messages"][-1]["content"])
             assert ("must not decide" in result) == (action != "show")
         assert "Sells the car?" in await live_texts(house)
@@ -130,7 +130,7 @@ async def test_to_show_what_is_no_item_and_no_night_does_nothing(
         before = sorted(await live_texts(house))
         asked = {"action": "show", "item": item}
         model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
-        await says(house, "Read that page")
+        await says_at_night(house, "Read that page")
         result = str(model.requests[-1].body["messages"][-1]["content"])
         assert f"There is no night {item}: the newest are 20260505." in result
         assert sorted(await live_texts(house)) == before

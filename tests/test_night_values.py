@@ -5,10 +5,11 @@ from typing import Literal
 
 import pytest
 
+from tests.world.house import SCOPE
 from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer
-from tests.world.nights import says
-from tests.world.sleeping import APRIL, MARCH, MAY, SCOPE, SECOND, Sleep, sleeping
+from tests.world.nights import says_at_night
+from tests.world.sleeping import APRIL, MARCH, MAY, SECOND, Sleep, sleeping
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.llm.embedded import EmbeddedEmbedder, is_there
@@ -99,11 +100,11 @@ async def test_what_is_handed_over_is_asked_about(
         await sleep.night()
         [item] = await sleep.items()
         assert (item.state, item.before, item.after) == ("open", (tom,), anna)
-        said = await says(sleep.house, "/night")
+        said = await says_at_night(sleep.house, "/night")
         assert f"Which of these is true? “{tom}” or “{anna}” (said {MARCH}, then {MAY})" in said
 
 
-async def asked(sleep: Sleep, scope: str = SCOPE) -> str:
+async def open_question(sleep: Sleep, scope: str = SCOPE) -> str:
     """A question which of two is true; its name."""
     await sleep.told(OLD, at=MARCH, scope=scope)
     await sleep.told(NEW, at=MAY, scope=scope)
@@ -130,15 +131,15 @@ async def test_a_person_says_which_is_true(
 ) -> None:
     """M-087: what is not true has ended, and undo brings it back."""
     async with sleeping(tmp_path, model) as sleep:
-        name = await asked(sleep)
-        said = await says(sleep.house, answer.format(n=name))
+        name = await open_question(sleep)
+        said = await says_at_night(sleep.house, answer.format(n=name))
         assert sorted(await sleep.remembered()) == sorted(true)
         for text in {OLD, NEW} - {*true}:
             assert (await sleep.fact(text)).valid_to is not None
             assert text in said
         if "old" in answer:
             assert said.index(NEW) < said.index(OLD)  # it says what ended
-        await says(sleep.house, f"/night undo {name}")
+        await says_at_night(sleep.house, f"/night undo {name}")
         assert sorted(await sleep.remembered()) == sorted([OLD, NEW])
         await sleep.night()
         assert len(sleep.pairs) == 1

@@ -31,7 +31,7 @@ from tests.world.model import (
 ROOMS = 12
 
 
-def said(*contents: str, end: str | None = "[DONE]") -> Events:
+def events_of(*contents: str, end: str | None = "[DONE]") -> Events:
     deltas = [{"choices": [{"delta": {"content": content}}]} for content in contents]
     return Events((*deltas, *([end] if end else [])))
 
@@ -65,9 +65,9 @@ STEPS: tuple[Step, ...] = (
     Garbage(),
     Garbage(b"\x00" * 5000, "text/event-stream"),
     Html(),
-    said("no last line", end=None),
-    said(end=None),
-    said("caf\ud83d", "\ude00"),
+    events_of("no last line", end=None),
+    events_of(end=None),
+    events_of("caf\ud83d", "\ude00"),
     Events(("{broken",)),
     Events(({"error": {"message": "upstream"}},)),
     Events(({"choices": [{"delta": {"content": "a"}, "finish_reason": "error"}]},)),

@@ -38,7 +38,7 @@ async def save(memory: Memory, *lines: str) -> list[str]:
     return await memory.texts()
 
 
-async def kept(memory: Memory) -> list[str]:
+async def untold_texts(memory: Memory) -> list[str]:
     """The texts of what the owner is to be told of."""
     return [line.text for line in await Versions(memory.database).untold()]
 
@@ -50,7 +50,7 @@ async def test_a_memory_learnt_since_the_buffer_was_opened_stays(memory: Memory)
         "owns a boat",
         "plays chess",
     ]
-    assert await kept(memory) == ["owns a boat"]
+    assert await untold_texts(memory) == ["owns a boat"]
 
 
 async def test_what_was_removed_in_the_old_buffer_goes_all_the_same(memory: Memory) -> None:
@@ -60,7 +60,7 @@ async def test_what_was_removed_in_the_old_buffer_goes_all_the_same(memory: Memo
         "owns a boat",
         "plays chess",
     ]
-    assert await kept(memory) == ["owns a boat"]
+    assert await untold_texts(memory) == ["owns a boat"]
 
 
 async def test_an_old_buffer_that_is_saved_again_and_again_removes_nothing(memory: Memory) -> None:
@@ -74,7 +74,7 @@ async def test_an_old_buffer_that_is_saved_again_and_again_removes_nothing(memor
         assert sorted(now) == sorted(
             ["likes tea", "has a dog", "owns a boat", "plays chess", *more]
         )
-    assert await kept(memory) == []
+    assert await untold_texts(memory) == []
 
 
 async def test_a_buffer_from_yesterday_is_found_among_the_last_versions(memory: Memory) -> None:
@@ -91,7 +91,7 @@ async def test_a_buffer_that_is_older_than_all_known_versions_takes_nothing_out(
     await learn(memory, *[f"fact number {n}" for n in range(MOST + 3)])
     now = await save(memory, "likes tea", "has a dog", "owns a boat", "plays chess")
     assert len(now) == MOST + 7
-    assert await kept(memory) == [f"fact number {n}" for n in range(MOST + 3)]
+    assert await untold_texts(memory) == [f"fact number {n}" for n in range(MOST + 3)]
 
 
 async def test_a_new_line_that_is_only_like_an_unseen_memory_does_not_replace_it(
@@ -117,7 +117,7 @@ async def test_what_is_removed_from_the_newest_text_goes(memory: Memory) -> None
     await save(memory, "has a dog", "owns a boat", "plays chess")
     assert await save(memory, "has a dog", "owns a boat") == ["has a dog", "owns a boat"]
     assert await save(memory) == []
-    assert await kept(memory) == []
+    assert await untold_texts(memory) == []
 
 
 async def test_the_newest_memory_reworded_by_hand_is_not_there_twice(memory: Memory) -> None:
@@ -142,7 +142,7 @@ async def test_lines_that_are_back_in_the_file_come_back(memory: Memory, *, ours
     assert sorted(await save(memory, "likes tea", "has a dog", "owns a boat")) == sorted(
         ["likes tea", "has a dog", "owns a boat", "plays chess"]
     )
-    assert await kept(memory) == ["plays chess"]
+    assert await untold_texts(memory) == ["plays chess"]
     [tea] = [fact for fact in await memory.facts.live(ANN) if fact.text == "likes tea"]
     assert tea.protected  # no night takes it out again
 
@@ -156,7 +156,7 @@ async def test_an_undo_holds_against_the_buffer_it_took_back(memory: Memory) -> 
         "has a dog",
         "owns a boat",
     ]
-    assert await kept(memory) == ["likes tea"]
+    assert await untold_texts(memory) == ["likes tea"]
 
 
 async def test_another_program_knows_the_versions_too(memory: Memory, tmp_path: Path) -> None:

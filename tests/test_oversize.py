@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import ANN, HeldClock, House, open_house
+from tests.world.house import ANN, HeldClock, House, house_at_work, open_house
 from tests.world.model import (
     Calls,
     ContextTooLarge,
@@ -36,7 +36,7 @@ def prompts(tmp_path: Path) -> Path:
     return folder
 
 
-def told(model: ModelServer) -> list[str]:
+def oversize_events(model: ModelServer) -> list[str]:
     """The component_oversize events that the model was shown, in order."""
     return [seen.last_user for seen in model.requests if "component_oversize" in seen.last_user]
 
@@ -61,17 +61,14 @@ async def test_a_part_is_told_of_one_character_above_its_limit(
     for room, limit in (("!a:test", size), ("!b:test", size - 1)):
         names = {"memories": "memories", "tasks": "tasks", "skills": "skills_total"}
         limits = ComponentSizeLimits(**{names[component]: limit})
-        async with (
-            open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-            house.working(),
-        ):
+        async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
             await house.incoming("hello", room=room)
             await house.said(1, room)
             await house.settled()
-            assert len(told(model)) == (1 if limit < size else 0)
+            assert len(oversize_events(model)) == (1 if limit < size else 0)
             rows = await house.rows("SELECT room_id FROM inbox WHERE kind = 'event'")
-            assert [row["room_id"] for row in rows] == ["!b:test"] * len(told(model))
-    (text,) = told(model)
+            assert [row["room_id"] for row in rows] == ["!b:test"] * len(oversize_events(model))
+    (text,) = oversize_events(model)
     assert component in text
     assert str(size) in text
     assert str(size - 1) in text
@@ -89,17 +86,15 @@ async def test_several_parts_are_told_of_in_order_and_not_again_for_a_day(
     """P-050, P-051: unless one grew by a tenth."""
     clock = HeldClock()
     limits = ComponentSizeLimits(memories=10, tasks=10, skills_total=10)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits, clock=clock) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, prompts=prompts, limits=limits, clock=clock
+    ) as house:
         await _fill(house, 3)
 
         async def after(text: str) -> list[str]:
-            before = len(told(model))
-            await house.incoming(text)
-            await house.settled()
-            return [words.split("\n")[1] for words in told(model)[before:]]
+            before = len(oversize_events(model))
+            await house.say(text)
+            return [words.split("\n")[1] for words in oversize_events(model)[before:]]
 
         first = await after("one")
         assert len(first) == 3
@@ -117,19 +112,15 @@ async def test_a_part_that_was_shortened_may_be_told_of_anew(
 ) -> None:
     """P-051: the day counts only while it stays too long."""
     limits = ComponentSizeLimits(memories=60)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
         await remember(house, "Ann " + "x" * 100)
         for text in ("one", "two", "three"):
-            await house.incoming(text)
-            await house.settled()
+            await house.say(text)
             if text == "one":
                 (tmp_path / "MEMORIES.txt").write_text("Ann likes tea.\n")
             if text == "two":
                 (tmp_path / "MEMORIES.txt").write_text("Ann " + "y" * 100)
-    assert len(told(model)) == 2
+    assert len(oversize_events(model)) == 2
 
 
 async def test_only_what_can_be_shortened_here_is_told_of(
@@ -137,19 +128,14 @@ async def test_only_what_can_be_shortened_here_is_told_of(
 ) -> None:
     """P-048, P-049: skills and global tasks are the owner's, in the owner's own chat."""
     limits = ComponentSizeLimits(skills_total=10, tasks=10)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
         async with house.database.transaction() as tx:
             await house.stores.tasks.add(tx, WHY, "a task for everybody", scope="global")
         await house.incoming("hello", room="!b:test", sender="@bob:test", origin="other")
-        await house.incoming("hello", room="!c:test", scope="room:!c:test", direct=False)
-        await house.settled()
-        assert told(model) == []
-        await house.incoming("hello")
-        await house.settled()
-        assert len(told(model)) == 2
+        await house.say("hello", room="!c:test", scope="room:!c:test", direct=False)
+        assert oversize_events(model) == []
+        await house.say("hello")
+        assert len(oversize_events(model)) == 2
 
 
 async def test_an_event_that_cannot_be_answered_holds_up_nobody(
@@ -158,16 +144,11 @@ async def test_an_event_that_cannot_be_answered_holds_up_nobody(
     """L-072, L-034: it is dropped, without a word."""
     model.keyed(lambda seen: Fail(503) if "component_oversize" in seen.last_user else None)
     limits = ComponentSizeLimits(skills_total=10)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-        house.working(),
-    ):
-        await house.incoming("first")
-        await house.settled()
-        await house.incoming("second")
-        await house.settled()
+    async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
+        await house.say("first")
+        await house.say("second")
         assert await house.spoken() == ["echo: first", "echo: second"]
-    assert len(told(model)) == 1
+    assert len(oversize_events(model)) == 1
 
 
 async def test_the_model_condenses_the_memories_it_was_asked_to(
@@ -193,10 +174,7 @@ async def test_the_model_condenses_the_memories_it_was_asked_to(
 
     model.keyed(behave)
     limits = ComponentSizeLimits(memories=40)
-    async with (
-        open_house(tmp_path, model.url, prompts=prompts, limits=limits) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=prompts, limits=limits) as house:
         for text in (
             "Ann drinks tea at 8.",
             "Ann drinks tea at 17, never coffee.",
@@ -237,17 +215,14 @@ async def test_memories_larger_than_the_window_go_in_as_far_as_they_fit(
     """F-023: the newest of them, marked as cut; history and question stay whole."""
     (tmp_path / "MEMORIES.txt").write_text("".join(f"fact {n} is true\n" for n in range(6_000)))
     model.keyed(lambda seen: Text(f"echo: {seen.last_user[:9]}", usage=None))
-    async with (
-        open_house(
-            tmp_path,
-            model.url,
-            prompts=PROMPTS,
-            limits=ANY_SIZE,
-            context=Context(keep_recent=1, fold_at=1.0),
-            **WINDOW,
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path,
+        model.url,
+        prompts=PROMPTS,
+        limits=ANY_SIZE,
+        context=Context(keep_recent=1, fold_at=1.0),
+        **WINDOW,
+    ) as house:
         for number in ("one", "two", "three"):
             await house.incoming(f"question {number}{' word' * 300}")
         assert (await house.said(3)) == ["echo: question "] * 3
@@ -279,10 +254,9 @@ async def test_a_part_that_is_larger_than_the_window_is_named(
     """F-023: with what helps, which `/new` does not; also when only the server knows the window."""
     model.keyed(lambda _: ContextTooLarge())
     window = {} if refuses else WINDOW
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, limits=ANY_SIZE, **window) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, prompts=PROMPTS, limits=ANY_SIZE, **window
+    ) as house:
         if part == "core memory":
             (tmp_path / "core.md").write_text("# USER\n" + "- likes tea very much\n" * 6_000)
         else:
@@ -308,30 +282,22 @@ async def test_a_room_that_no_answer_fits_hears_it_once(tmp_path: Path, model: M
         """Give the trouble that is told, each time after one of these."""
         before = len(await house.spoken())
         for text in said:
-            await house.incoming(text)
-            await house.settled()
+            await house.say(text)
         return [text.partition("alone")[0] for text in (await house.spoken())[before:]]
 
     async def state(house: House) -> str:
-        await house.incoming("/status all")
-        await house.settled()
+        await house.say("/status all")
         (line,) = [line for line in (await house.spoken())[-1].splitlines() if "prompt" in line]
         return line
 
     for window in (12_000, 12_500):
         asked: Json = {**WINDOW, "context_tokens": window, "limits": ANY_SIZE}
         core.write_text(large)
-        async with (
-            open_house(tmp_path, model.url, prompts=PROMPTS, **asked) as house,
-            house.working(),
-        ):
+        async with house_at_work(tmp_path, model.url, prompts=PROMPTS, **asked) as house:
             (said,) = await heard(house, "hello", "hello?", "are you there")
             assert "core memory" in said
             assert "fail" in await state(house)
-        async with (
-            open_house(tmp_path, model.url, prompts=PROMPTS, **asked) as house,
-            house.working(),
-        ):
+        async with house_at_work(tmp_path, model.url, prompts=PROMPTS, **asked) as house:
             assert await heard(house, "after a restart") == []
             core.write_text("# USER\n- likes tea\n")
             assert await heard(house, "and now?") == ["hi"]

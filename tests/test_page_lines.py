@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import Bot
-from tests.world.consolidated import PAGE_CALL, block_of, plan, question
+from tests.world.consolidated import PAGE_CALL, plan
 from tests.world.files import files_with
 from tests.world.forgetting import OPEN_JOBS, SCRUBBED, forget_all, forgotten, is_gone
-from tests.world.harvested import say
 from tests.world.house import PROMPTS, ROOM
 from tests.world.killing import Work
 from tests.world.model import ModelServer, Seen, Step, Text
@@ -19,7 +18,7 @@ from tests.world.person import Person
 from tests.world.redacted import take_back
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.shelf import INDEX, Shelf, page
-from tests.world.tidied import OWNER, Tidied, answer_to, open_nights
+from tests.world.tidied import OWNER, Tidied, open_nights
 from wintermute.changes.decisions import WAITS
 from wintermute.matrix.relations import Relations
 from wintermute.memory.fact import NewFact
@@ -52,10 +51,10 @@ class ShedPages:
         model.keyed(self._choose)
 
     def _choose(self, seen: Seen) -> Step | None:
-        if "\n<transcript>\n" not in question(seen):
+        if "\n<transcript>\n" not in seen.system:
             return None
         self.shown.append(seen)
-        if PAGE_CALL.search(question(seen)) is None:
+        if PAGE_CALL.search(seen.system) is None:
             return plan(SHED)
         return Text(self.texts.pop(0))
 
@@ -67,7 +66,7 @@ async def written(
     """A night has made the page of five messages."""
     async with open_nights(folder, model, prompts=PROMPTS) as night, night.house.working():
         shelf = Shelf.make(night.house.stores.wiki.root)
-        events = await say(night.house, list(SAID))
+        events = await night.house.say(*list(SAID))
         pages = ShedPages(model, *texts)
         await night.night("pages")
         yield night, shelf, pages, events
@@ -102,10 +101,10 @@ async def test_the_line_of_a_deleted_message_is_gone_and_the_others_stay(
         assert "[[Shed]]" in shelf.read(INDEX)
         del pages.shown[:]
         await night.night("pages")
-        shown = [question(seen) for seen in pages.shown]
+        shown = [seen.system for seen in pages.shown]
         assert len(shown) == 2, pages.shown[-1].messages[1:]
         assert CANARY not in "".join(shown)
-        assert "ladder leans on the left wall" in block_of(pages.shown[1], "transcript")
+        assert "ladder leans on the left wall" in pages.shown[1].block("transcript")
         assert "- A ladder leans left\n" in shelf.read(SHED)
         change = await night.house.stores.changes.get(item.change_set or "")
         assert change is not None
@@ -205,13 +204,13 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
         assert shelf.read(SHED).count(mine) == 2
         [item] = await night.items("open")
         assert item.kind == "page lines"
-        shown = await answer_to(night, "/night")
+        shown = await night.house.ask("/night")
         assert "Remove these lines from your pages?" in shown
         assert "semantic/Roses.md, line 9" in shown
         assert CANARY not in shown
         await night.night("pages")
         assert await night.items("open") == [item]
-        await answer_to(night, f"/night {answer} {item.id}")
+        await night.house.ask(f"/night {answer} {item.id}")
         await forgotten(night.house)
         assert (CANARY in shelf.read(SHED)) is (CANARY in shelf.read("semantic/Roses.md"))
         assert (mine in shelf.read(SHED)) is (answer == "no")
@@ -221,7 +220,7 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
             assert await night.house.database.scrub()
             assert files_with(tmp_path) == []
         else:  # another message with these words
-            await deleted_by_somebody_else(night, await say(night.house, [f"{mine}.\n{other}"]))
+            await deleted_by_somebody_else(night, await night.house.say(f"{mine}.\n{other}"))
             await night.night("pages")
             assert mine not in getattr(await wiki.recalled(SHED), "text", mine)
             assert len(await night.items("open")) == 1
@@ -280,22 +279,22 @@ async def test_what_somebody_else_deletes_is_out_of_view_and_of_pages_it_is_aske
         await deleted_by_somebody_else(night, [events[2]])
         assert HIDDEN in shelf.read(SHED)
         before = len(model.requests)
-        await answer_to(night, "and now?")
+        await night.house.ask("and now?")
         await night.night("pages")
         assert CANARY not in json.dumps([seen.body for seen in model.requests[before:]])
         assert HIDDEN in shelf.read(SHED)
         [first] = await night.items("open")
         night.clock.advance(WAITS.total_seconds())
-        assert "is no longer open" in await answer_to(night, f"/night no {first.id}")
+        assert "is no longer open" in await night.house.ask(f"/night no {first.id}")
         await night.night("pages")
         [item] = await night.items("open")
-        await answer_to(night, f"/night yes {item.id}")
+        await night.house.ask(f"/night yes {item.id}")
         await forgotten(night.house)
         assert await night.house.database.scrub()
         assert files_with(tmp_path) == []
 
 
-async def told(
+async def tell_and_consolidate(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> tuple[Person, Bot, str, list[str]]:
     """Ann said it to a bot that made the page of it; the message with the canary, and our answer."""
@@ -323,7 +322,7 @@ async def test_a_message_that_is_deleted_at_the_client_leaves_the_page(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """M-082: from the client's redaction to the last file, the next request, and no wiki undo."""
-    ann, daemon, chat, events = await told(person, bot, room, model)
+    ann, daemon, chat, events = await tell_and_consolidate(person, bot, room, model)
     for event_id in events:
         await ann.redact(chat, event_id)
     await is_gone(ann, daemon, chat, model)
@@ -337,7 +336,7 @@ async def test_a_forgetting_of_lines_that_was_killed_ends_as_one_that_was_not(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """M-082, M-030: with pages and some records cut, and before it is known no more."""
-    ann, daemon, chat, events = await told(person, bot, room, model)
+    ann, daemon, chat, events = await tell_and_consolidate(person, bot, room, model)
     assert await daemon.stop() == 0
     daemon.set_clocks(3600.0, 3600.0)
     for event_id in events:

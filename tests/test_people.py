@@ -288,18 +288,18 @@ async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> No
             with_identity(LAPTOP, signed=[LAPTOP]),
             with_identity(LAPTOP, signed=[LAPTOP], master=NEW),
         )
-        await kept(store, database, people)
+        await keep_news(store, database, people)
         [person] = await store.people()
         assert person == Person(ANN, public_key(OLD), public_key(NEW))
         for user, problem in ((ANN, "has no notice"), (BEN, "saw no identity of")):
             with pytest.raises(WintermuteError, match=problem):
                 await trusted(store, database, user)
-        await told(store, database, person)
+        await mark_told(store, database, person)
         learn(people, with_identity(LAPTOP, signed=[LAPTOP], master=OTHER))
-        await kept(store, database, people)
+        await keep_news(store, database, people)
         with pytest.raises(WintermuteError, match="has changed again"):
             await trusted(store, database, ANN)
-        await told(store, database, (await store.people())[0])
+        await mark_told(store, database, (await store.people())[0])
         assert (await trusted(store, database, ANN)).master_key == public_key(OLD)
         again = People([ANN])
         assert again.restore(await store.people(), await store.signed())
@@ -314,21 +314,21 @@ async def test_who_has_none_any_more_can_be_trusted_without(tmp_path: Path) -> N
     async with open_migrated(tmp_path / "w.db") as database:
         store = PeopleStore(database, FakeClock())
         people = known(with_identity(LAPTOP, signed=[LAPTOP]), without_identity(LAPTOP))
-        await kept(store, database, people)
-        await told(store, database, (await store.people())[0])
+        await keep_news(store, database, people)
+        await mark_told(store, database, (await store.people())[0])
         await trusted(store, database, ANN)
         assert people.restore(await store.people(), ())
         learn(people, without_identity(LAPTOP))
         assert people.verdict(device(LAPTOP)) == "good"
 
 
-async def kept(store: PeopleStore, database: Any, people: People) -> None:
+async def keep_news(store: PeopleStore, database: Any, people: People) -> None:
     async with database.transaction() as tx:
         for learned in people.take_news():
             await store.keep(tx, learned)
 
 
-async def told(store: PeopleStore, database: Any, person: Person) -> None:
+async def mark_told(store: PeopleStore, database: Any, person: Person) -> None:
     async with database.transaction() as tx:
         await store.told(tx, person)
 

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.world.asking import TOOL, asking, backend
-from tests.world.clock import FakeClock, HeldClock
-from tests.world.delegating import until
+from tests.world.clock import FakeClock, HeldClock, until_so
 from tests.world.forks import edit
-from tests.world.house import PROMPTS, House, open_house
+from tests.world.house import PROMPTS, House, house_at_work, open_house
 from wintermute.config.schema import Backend, Memory, MemoryHarvest
 from wintermute.demo.practice import Utterance, answer
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
@@ -44,14 +43,14 @@ REMINDED = (
 )
 
 
-def ask(
+def utterance_for(
     text: object, *after: Json, system: str = SYSTEM, tools: frozenset[str] = TOOLS
 ) -> Utterance:
     user = {"role": "user", "content": text}
     return answer([{"role": "system", "content": system}, user, *after], tools)
 
 
-def said(reply: Utterance) -> str:
+def text_of(reply: Utterance) -> str:
     assert isinstance(reply, str)
     return reply
 
@@ -167,26 +166,26 @@ OTHERS = [
 @pytest.mark.parametrize(("text", "wanted"), NEWCOMERS + OTHERS)
 def test_what_newcomers_type_is_understood(text: str, wanted: str) -> None:
     """U-020, L-083, M-009; without its tool it says which one it needs."""
-    assert outcome(ask(text)) == wanted
+    assert outcome(utterance_for(text)) == wanted
     if " | " in wanted:
         tool = wanted.split(" | ")[0]
-        assert outcome(ask(text, tools=TOOLS - {tool})) == "no_tool"
-        assert "\n" in text or outcome(ask(text.upper())).split(" | ")[0] == tool
+        assert outcome(utterance_for(text, tools=TOOLS - {tool})) == "no_tool"
+        assert "\n" in text or outcome(utterance_for(text.upper())).split(" | ")[0] == tool
 
 
 def test_it_says_once_why_it_cannot_do_something_and_greets_in_three_lines() -> None:
     """U-020."""
-    poem, poet = {"role": "user", "content": "write a poem"}, said(ask("write a poem"))
-    again = said(ask("x", {"role": "assistant", "content": poet}, poem))
+    poem, poet = {"role": "user", "content": "write a poem"}, text_of(utterance_for("write a poem"))
+    again = text_of(utterance_for("x", {"role": "assistant", "content": poet}, poem))
     assert "docs/models.md" in poet
     assert (len(poet.splitlines()), again) == (2, REPLIES["unknown_again"])
-    assert len(said(ask(SEED)).splitlines()) == 3
-    when = {"role": "assistant", "content": said(ask("remind me to call mum"))}
-    later = ask("x", when, {"role": "user", "content": "15 min"})
+    assert len(text_of(utterance_for(SEED)).splitlines()) == 3
+    when = {"role": "assistant", "content": text_of(utterance_for("remind me to call mum"))}
+    later = utterance_for("x", when, {"role": "user", "content": "15 min"})
     assert outcome(later) == "task | add | call mum | in 15 min"
     items = [(("task", {"action": "add", "content": each}),) for each in ("milk", "eggs", "bread")]
-    assert ask("add milk, eggs and bread") == sum(items, ())
-    assert "1 December" in said(ask("remind me of the dentist on 1/12 at 9"))
+    assert utterance_for("add milk, eggs and bread") == sum(items, ())
+    assert "1 December" in text_of(utterance_for("remind me of the dentist on 1/12 at 9"))
 
 
 TASK = {"id": "task_ab12cd34", "content": "water the plants", "status": "active", "priority": 5}
@@ -256,17 +255,19 @@ def test_what_a_tool_gave_is_told_as_it_is(
     tool: str, arguments: Json, result: object, reply: str
 ) -> None:
     after = called(tool, arguments, result)
-    assert reply in said(ask("do it", *after))
-    assert outcome(ask("do it", *after, {"role": "user", "content": "thanks"})) == "thanks"
+    assert reply in text_of(utterance_for("do it", *after))
+    assert (
+        outcome(utterance_for("do it", *after, {"role": "user", "content": "thanks"})) == "thanks"
+    )
 
 
 def test_undo_takes_back_the_last_task_or_names_the_command() -> None:
     """U-020."""
     undo = {"role": "user", "content": "undo that"}
     added, done = (called("task", {"action": each}, TASK) for each in ("add", "complete"))
-    assert outcome(ask("x", *added, undo)) == "task | delete | task_ab12cd34"
-    assert outcome(ask("x", *added, *done, undo)) == "task | resume | task_ab12cd34"
-    assert outcome(ask("x", *added, *called("append_memory", {}, {}), undo)) == "undo"
+    assert outcome(utterance_for("x", *added, undo)) == "task | delete | task_ab12cd34"
+    assert outcome(utterance_for("x", *added, *done, undo)) == "task | resume | task_ab12cd34"
+    assert outcome(utterance_for("x", *added, *called("append_memory", {}, {}), undo)) == "undo"
 
 
 def test_a_conversation_is_summed_up_by_what_people_said() -> None:
@@ -275,7 +276,7 @@ def test_a_conversation_is_summed_up_by_what_people_said() -> None:
         "[earlier summary]\nWhat was said so far:\n- hello\n\n[message]\nremember tea\nand cake"
     )
     text = read_template(PROMPTS, "COMPACTION_PROMPT.txt").replace("{history}", history)
-    reply = said(answer([{"role": "user", "content": text}], frozenset()))
+    reply = text_of(answer([{"role": "user", "content": text}], frozenset()))
     assert reply.splitlines() == ["What was said so far:", "- hello", "- remember tea"]
 
 
@@ -320,13 +321,13 @@ def test_what_nobody_asks_is_answered_in_json(
         {"role": "assistant", "content": "{}"},
         {"role": "user", "content": "Again."},
     ]
-    assert json.loads(said(answer([question], frozenset()))) == wanted
-    assert json.loads(said(answer([question, *again], frozenset()))) == wanted
+    assert json.loads(text_of(answer([question], frozenset()))) == wanted
+    assert json.loads(text_of(answer([question, *again], frozenset()))) == wanted
 
 
 def test_what_a_person_writes_is_never_taken_for_such_a_question() -> None:
     line = "look at this\n<transcript>\nAnn (@a:t): I like tea\n</transcript>"
-    assert "{" not in said(ask(line, tools=frozenset()))
+    assert "{" not in text_of(utterance_for(line, tools=frozenset()))
 
 
 TEXTS = st.text() | st.sampled_from([row[0] for row in NEWCOMERS + OTHERS]).flatmap(
@@ -348,7 +349,7 @@ MESSAGES = st.fixed_dictionaries(
 
 @given(text=TEXTS, system=TEXTS | st.just(SYSTEM))
 def test_every_text_has_an_answer(text: str, system: str) -> None:
-    reply = ask(text, system=system)
+    reply = utterance_for(text, system=system)
     assert reply.strip() if isinstance(reply, str) else reply
 
 
@@ -363,7 +364,7 @@ def test_every_conversation_has_an_answer(messages: list[Json]) -> None:
 @pytest.mark.parametrize("before", ["", "learn ", "add ", "my name is ", "password ", "remind me"])
 def test_long_texts_are_answered_at_once(before: str, part: str) -> None:
     """No rule takes longer than in proportion to the text: quadratic ones would time out here."""
-    ask(before + part * 20_000)
+    utterance_for(before + part * 20_000)
 
 
 @pytest.fixture
@@ -386,10 +387,7 @@ async def test_what_it_is_told_is_stored_and_found_again(
     tmp_path: Path, practice: PracticeModel
 ) -> None:
     """L-083: through the loop, the real client and the real tools, in the order of the demo."""
-    async with (
-        open_house(tmp_path, practice.url, prompts=PROMPTS, language="en") as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, practice.url, prompts=PROMPTS, language="en") as house:
         await house.incoming("remember that my sister Anna lives in Lyon")
         greeting, stored = await house.said(2)
         told, known = await talk(house, "my name is Ben", "what do you know about Anna?")
@@ -418,9 +416,11 @@ async def test_what_it_is_told_in_passing_is_learnt(
 
     async with opened as house, house.working():
         told, _ = await talk(house, "my brother Tom likes tea", "Please never call me before ten!")
-        await until(lambda: counted("SELECT 1 FROM facts WHERE queued", 2))
+        await until_so(lambda: counted("SELECT 1 FROM facts WHERE queued", 2))
         clock.advance(15 * 60)
-        await until(lambda: counted("SELECT 1 FROM jobs WHERE name = 'core' AND state = 'done'", 1))
+        await until_so(
+            lambda: counted("SELECT 1 FROM jobs WHERE name = 'core' AND state = 'done'", 1)
+        )
         listed, known = await talk(house, "/memory", "what about Tom?")
     assert told.startswith("I see. In a few seconds")
     assert listed.count("picked up") == 2
@@ -456,7 +456,7 @@ async def test_a_night_is_asked_for_read_and_taken_back(
 
 async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: PracticeModel) -> None:
     """U-020."""
-    async with open_house(tmp_path, practice.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, practice.url, prompts=PROMPTS) as house:
         added, listed, done, empty, wrong = await talk(
             house,
             "add a task: water the plants",
@@ -495,7 +495,7 @@ async def test_what_it_did_before_an_edit_or_a_command_is_not_taken_for_its_last
     tmp_path: Path, practice: PracticeModel
 ) -> None:
     """U-020, L-054: an edit undoes tasks and tells what stays; `undo` is only for its own last change."""
-    async with open_house(tmp_path, practice.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, practice.url, prompts=PROMPTS) as house:
 
         async def edited(line: str, new: str) -> str:
             n = len(await house.spoken())
@@ -527,7 +527,7 @@ async def test_answers_are_streamed_in_pieces_with_their_usage(
     async with asking(tmp_path, {"local": backend(practice.url)}) as world:
         user = {"role": "user", "content": "help"}
         reply = await world.models.ask("base", Request((user,), (TOOL,)))
-    assert reply.text == said(ask("help"))
+    assert reply.text == text_of(utterance_for("help"))
     assert (reply.model, reply.finish_reason) == (SERVED_NAME, "stop")
     assert await probe("local", Backend(base_url=practice.url, model=SERVED_NAME), 60)
 
@@ -589,7 +589,9 @@ def test_it_plans_pages_and_writes_them_by_rules() -> None:
     talk = "[1]\nyou (@you:test): my garden has two apple trees.\n[2]\nyou (@you:test): I like tea a lot."
     shown = f"<transcript>\n{talk}\n</transcript>"
     names = "<entries>\n- Your garden\n</entries>"
-    answered = said(answer([{"role": "user", "content": f"Rules.\n{names}\nTold:\n{shown}"}], ()))
+    answered = text_of(
+        answer([{"role": "user", "content": f"Rules.\n{names}\nTold:\n{shown}"}], ())
+    )
     (planned,) = json.loads(answered)["pages"]
     assert (planned["path"], planned["action"]) == ("semantic/Your garden.md", "update")
     dated = "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---"
@@ -597,6 +599,6 @@ def test_it_plans_pages_and_writes_them_by_rules() -> None:
         "---\ncreated: 2026-01-02\nupdated: 2026-01-02\n---\n\n# Your garden\n\n- I like tea a lot."
     )
     page = f"Write.\n{dated}\n<memory>\n{before}\n</memory>\n{names}\nTold:\n{shown}"
-    written = said(answer([{"role": "user", "content": page}], ()))
+    written = text_of(answer([{"role": "user", "content": page}], ()))
     wanted = "# Your garden\n\n- I like tea a lot.\n- My garden has two apple trees. [1]\n"
     assert written == f"{dated}\n\n{wanted}"

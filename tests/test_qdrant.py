@@ -1,7 +1,7 @@
 """Qdrant as it may be: away, slow, of somebody else, or without what it had."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -28,12 +28,6 @@ from wintermute.errors import MemoryUnavailable
 from wintermute.ids import new_id
 from wintermute.memory.qdrant import COLLECTION, LONGEST, QdrantVectors
 from wintermute.memory.vectors import Embedded, LocalVectors
-
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
-    async with memory_in(tmp_path) as memory:
-        yield memory
 
 
 def saying(status: str, body: str) -> Answer:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import grows, tell_each, texts_of
+from tests.world.house import SCOPE, grows
 from tests.world.model import Calls, ModelServer, Text, Use
-from tests.world.ranked import FTS5, SCOPE, context_block, open_ranked, remember_fact
+from tests.world.ranked import FTS5, context_block, open_ranked, remember_fact
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Memory
 from wintermute.memory.flat_file import GENERATED
@@ -24,8 +24,8 @@ async def test_what_fits_comes_with_the_message_and_is_not_told_twice(
     """P-011, P-012: best first; what is in view already is not repeated."""
     facts = ("Ann drinks green tea", "Carl plays chess", "Ann has a sister in Lyon")
     async with open_ranked(tmp_path, model, *facts) as house:
-        await tell_each(house, "which tea do I like?", "and the tea of my sister?", "good night")
-    first, second, third = (context_block(texts_of(seen)[-1]) for seen in model.requests)
+        await house.say("which tea do I like?", "and the tea of my sister?", "good night")
+    first, second, third = (context_block(seen.texts[-1]) for seen in model.requests)
     heading = "# User Memories (relevance-ranked)\n"
     assert f"{heading}- Ann drinks green tea\n" in first
     assert "chess" not in first
@@ -40,11 +40,9 @@ async def test_an_event_asks_nothing_and_brings_the_working_set_once(
 ) -> None:
     """P-013: an unranked set does not claim to be ranked."""
     async with open_ranked(tmp_path, model, "Ann drinks green tea") as house:
-        await house.incoming("tea is due", kind="event", origin="timer")
-        await house.settled()
-        await house.incoming("tea is due again", kind="event", origin="timer")
-        await house.settled()
-    first, second = (context_block(texts_of(seen)[-1]) for seen in model.requests)
+        await house.say("tea is due", kind="event", origin="timer")
+        await house.say("tea is due again", kind="event", origin="timer")
+    first, second = (context_block(seen.texts[-1]) for seen in model.requests)
     assert "# User Memories\nAnn drinks green tea\n" in first
     assert "Memories" not in second
 
@@ -55,9 +53,9 @@ async def test_nobody_finds_what_another_scope_knows(tmp_path: Path, model: Mode
     model.script(look, Text("nothing"))
     async with open_ranked(tmp_path, model, "Ann drinks green tea") as house:
         await remember_fact(house, "the canary is yellow", OTHER)
-        await tell_each(house, "where is the canary?")
+        await house.say("where is the canary?")
     assert "yellow" not in str([seen.body for seen in model.requests])
-    found, newest = texts_of(model.requests[-1])[-2:]
+    found, newest = model.requests[-1].texts[-2:]
     assert found == "[]"
     assert "green tea" in newest
 
@@ -78,8 +76,8 @@ async def test_the_tool_finds_what_was_true_on_a_day(tmp_path: Path, model: Mode
         async with house.database.transaction() as tx:
             until = house.clock.now().replace(month=4)
             await house.stores.facts.end(tx, WHY, lyon, until, rome)
-        await tell_each(house, "look it up")
-    now, then, newest, none, wrong = texts_of(model.requests[-1])[-5:]
+        await house.say("look it up")
+    now, then, newest, none, wrong = model.requests[-1].texts[-5:]
     assert rome in now
     assert lyon not in now
     assert rome in then
@@ -88,7 +86,7 @@ async def test_the_tool_finds_what_was_true_on_a_day(tmp_path: Path, model: Mode
     assert newest.count("fact_") == 1
     assert none == "[]"
     assert "2026-05-04" in wrong
-    assert "Lyon" not in context_block(texts_of(model.requests[0])[-1])
+    assert "Lyon" not in context_block(model.requests[0].texts[-1])
 
 
 @pytest.mark.parametrize("how", ["ended", "retired", "replaced"])
@@ -98,7 +96,7 @@ async def test_what_is_in_view_and_no_longer_true_is_named(
     """M-074: once, with what is true instead."""
     async with open_ranked(tmp_path, model) as house:
         lyon = await remember_fact(house, "Ann lives in Lyon")
-        await tell_each(house, "is it Lyon where Ann lives?")
+        await house.say("is it Lyon where Ann lives?")
         rome = await remember_fact(house, "Since May Ann has her home in Rome")
         facts = house.stores.facts
         async with house.database.transaction() as tx:
@@ -108,8 +106,8 @@ async def test_what_is_in_view_and_no_longer_true_is_named(
                 await facts.supersede(tx, WHY, (), dict.fromkeys([lyon]))
             else:
                 await facts.replace(tx, WHY, SCOPE, [lyon], [("Ann lives in Rome", "harvest")])
-        await tell_each(house, "hm", "hm again")
-    _, second, third = (context_block(texts_of(seen)[-1]) for seen in model.requests)
+        await house.say("hm", "hm again")
+    _, second, third = (context_block(seen.texts[-1]) for seen in model.requests)
     instead = {
         "ended": "; now: Since May Ann has her home in Rome",
         "retired": "",
@@ -140,20 +138,18 @@ async def test_another_backend_or_layout_calls_nothing_over_that_is_true(
     (tmp_path / "skills").mkdir()
     (tmp_path / "skills" / "tea.md").write_text("Making tea\n")
     async with open_ranked(tmp_path, model, *facts, memory=before) as house:
-        await tell_each(
-            house, "tea, chess, a sister, who smokes, which tag, what signs has the list?"
-        )
+        await house.say("tea, chess, a sister, who smokes, which tag, what signs has the list?")
     async with open_ranked(tmp_path, model, memory=after, context=between) as house:
-        await tell_each(house, "hm")
+        await house.say("hm")
     async with open_ranked(tmp_path, model, memory=after) as house:
-        await tell_each(house, "and now?")
+        await house.say("and now?")
         [tea] = [each for each in await house.stores.facts.live(SCOPE) if "tea" in each.text]
         async with house.database.transaction() as tx:
             await house.stores.facts.supersede(tx, WHY, (), dict.fromkeys([tea.id]))
-        await tell_each(house, "hm again")
+        await house.say("hm again")
     async with open_ranked(tmp_path, model, memory=before) as house:
-        await tell_each(house, "at last")
-    *news, gone, last = (context_block(texts_of(seen)[-1]) for seen in model.requests)
+        await house.say("at last")
+    *news, gone, last = (context_block(seen.texts[-1]) for seen in model.requests)
     assert [line for text in (*news, last) for line in text.splitlines() if OVER.match(line)] == []
     [over] = [line for line in gone.splitlines() if OVER.match(line)]
     assert over.endswith("Ann drinks green tea")
@@ -168,15 +164,13 @@ async def test_a_message_is_given_the_same_after_each_call(
     remember_tea = Calls((Use("append_memory", {"entry": "Ann likes tea with milk."}),))
     model.script(remember_tea, Text("noted"), Text("with milk"))
     async with open_ranked(tmp_path, model, "Ann drinks green tea") as house:
-        await tell_each(house, "remember that I take my tea with milk", "tea?")
+        await house.say("remember that I take my tea with milk", "tea?")
         [seen] = await house.rows(
             "SELECT accesses, count(*) AS shown FROM recalled r JOIN facts f ON f.seq = r.fact"
             " WHERE f.text = 'Ann drinks green tea'"
         )
-    assert "<context>" not in "".join(texts_of(model.requests[1])[2:])
-    assert "with milk" not in context_block(
-        texts_of(model.requests[2])[-1]
-    )  # its result is in view
+    assert "<context>" not in "".join(model.requests[1].texts[2:])
+    assert "with milk" not in context_block(model.requests[2].texts[-1])  # its result is in view
     assert seen["accesses"] == 1  # two messages of one day (M-024)
     assert seen["shown"] == 2
     grows(model)
@@ -193,8 +187,8 @@ async def test_in_the_system_message_what_fits_is_asked_for_each_time(
         "Carl plays chess",
         context=Context(layout="system"),
     ) as house:
-        await tell_each(house, "which tea?")
-    system = str(model.requests[0].messages[0]["content"])
+        await house.say("which tea?")
+    system = model.requests[0].system
     assert "# User Memories (relevance-ranked)\n- Ann drinks green tea\n" in system
     assert "chess" not in system
 
@@ -205,9 +199,9 @@ async def test_few_memories_come_where_many_are_in_view(tmp_path: Path, model: M
     facts = [f"{c} cup {n} {'of glass ' * 40}" for c in colours for n in range(10)]
     async with open_ranked(tmp_path, model, *facts) as house:
         for colour in colours:
-            await tell_each(house, f"which cup is {colour}?")
+            await house.say(f"which cup is {colour}?")
     told = [
-        len([line for line in context_block(texts_of(seen)[-1]).splitlines() if " cup " in line])
+        len([line for line in context_block(seen.texts[-1]).splitlines() if " cup " in line])
         for seen in model.requests
     ]
     assert told[0] == 10
@@ -227,13 +221,13 @@ async def test_the_file_is_an_export_that_nobody_reads(tmp_path: Path, model: Mo
         file = tmp_path / "MEMORIES.txt"
         assert file.read_text() == f"{GENERATED}\nAnn drinks green tea\n"
         file.write_text("Ann hates tea\n")
-        await tell_each(house, "tidy up")
+        await house.say("tidy up")
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == [
             "Ann drinks green tea"
         ]
         await house.stores.memories.text(SCOPE)
         assert file.read_text() == f"{GENERATED}\nAnn drinks green tea\n"
-    read, refused = texts_of(model.requests[-1])[-2:]
+    read, refused = model.requests[-1].texts[-2:]
     assert "Ann drinks green tea" in read
     assert "append_memory" in refused
 
@@ -266,7 +260,7 @@ async def test_a_file_that_was_there_first_is_taken_in_once(
     (tmp_path / "MEMORIES.txt").write_text("Ann drinks green tea\n")
     shutil.copy(tmp_path / "MEMORIES.txt", tmp_path / "before.txt")
     async with open_ranked(tmp_path, model) as house:
-        await tell_each(house, "which tea?")
+        await house.say("which tea?")
         [fact] = await house.stores.facts.live(SCOPE)
         assert fact.source == "user_explicit"
-    assert "- Ann drinks green tea" in context_block(texts_of(model.requests[0])[-1])
+    assert "- Ann drinks green tea" in context_block(model.requests[0].texts[-1])

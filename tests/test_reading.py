@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.house import House, open_house
+from tests.world.house import House, house_at_work
 from tests.world.model import ModelServer, Reads, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import CLIENT
@@ -20,7 +20,7 @@ NOTICE = (
 )
 
 
-async def heard(house: House, read: int) -> None:
+async def until_read(house: House, read: int) -> None:
     """Until it is known how far the server is."""
 
     async def known() -> bool:
@@ -42,9 +42,9 @@ async def test_after_a_minute_one_notice_stands_until_the_answer_is_sent(
     """Rows first: the notice, the answer, and only then that the notice goes."""
     clock, gate = HeldClock(), asyncio.Semaphore(1)
     model.script(Reads(READ, gate, Text("at last")))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("a long text")
-        await heard(house, 2048)
+        await until_read(house, 2048)
         assert await house.spoken() == []
         await clock.move(61)
         gate.release()
@@ -52,7 +52,7 @@ async def test_after_a_minute_one_notice_stands_until_the_answer_is_sent(
         assert await house.said(1) == [notice]
         await clock.move(61)
         gate.release()
-        await heard(house, 5249)
+        await until_read(house, 5249)
         assert await house.deliver() == [notice]
         await house.stores.notices.end_waits()
         assert await house.next_outgoing() is None
@@ -77,9 +77,9 @@ async def test_another_attempt_is_told_in_the_same_notice(
     """In the room it is an edit, which rings nowhere; what is not said yet just has other words."""
     clock, gate = HeldClock(), asyncio.Semaphore(1)
     model.script(Reads(READ[:2], gate, None), Reads(READ[2:], gate, Text("at last")))
-    async with open_house(tmp_path, model.url, clock=clock, retries=3) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock, retries=3) as house:
         await house.incoming("a long text")
-        await heard(house, 2048)
+        await until_read(house, 2048)
         await clock.move(61)
         gate.release()
         await house.said(1)
@@ -94,7 +94,7 @@ async def test_another_attempt_is_told_in_the_same_notice(
         await clock.asleep()
         await clock.move(2)
         gate.release()
-        await heard(house, 5249)
+        await until_read(house, 5249)
         gate.release()
         assert (await house.said(2))[1] == "at last"
 
@@ -104,9 +104,9 @@ async def test_what_is_still_unsaid_when_the_answer_comes_is_not_said(
 ) -> None:
     clock, gate = HeldClock(), asyncio.Semaphore(1)
     model.script(Reads(READ[:2], gate, Text("at last")))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("a long text")
-        await heard(house, 2048)
+        await until_read(house, 2048)
         await clock.move(61)
         gate.release()
         await house.said(1)
@@ -120,9 +120,9 @@ async def test_what_is_still_unsaid_when_the_answer_comes_is_not_said(
 async def test_a_stopped_wait_takes_its_notice_away_too(tmp_path: Path, model: ModelServer) -> None:
     clock, gate = HeldClock(), asyncio.Semaphore(1)
     model.script(Reads(READ, gate, Text("never")))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("a long text")
-        await heard(house, 2048)
+        await until_read(house, 2048)
         await clock.move(61)
         gate.release()
         await house.said(1)
@@ -143,12 +143,12 @@ async def test_at_a_terminal_and_on_a_page_there_is_no_notice(
     """There the wait is shown as it passes (F-037, V-014)."""
     clock, gate = HeldClock(), asyncio.Semaphore(1)
     model.script(Reads(READ[:2], gate, Text("at last")))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("a long text", room=place)
-        await heard(house, 2048)
+        await until_read(house, 2048)
         await clock.move(61)
         gate.release()
-        await heard(house, 4096)
+        await until_read(house, 4096)
         gate.release()
         assert await house.said(1, place) == ["at last"]
 

@@ -414,8 +414,7 @@ async def test_others_have_neither_the_tool_nor_the_part(
     """M-011, M-013, P-015: and a tag gives them nothing (W-035)."""
     model.script(Text("<recall>Garden</recall>"), recall("gate", "Garden"), Text("no"))
     async with wiki_house(tmp_path, model, prompts=PROMPTS) as house:
-        await house.incoming("where?", **who)
-        await house.settled()
+        await house.say("where?", **who)
         assert await house.spoken() == ["no"]
     assert all("recall" not in tools_of(seen) for seen in model.requests)
     whole = json.dumps([seen.body for seen in model.requests])
@@ -445,10 +444,10 @@ async def test_tool_and_part_are_there_while_there_is_a_page(
         await tell_pages(house, "two", "three")
     first, second, third = model.requests
     assert "recall" not in tools_of(first)
-    assert "# Memory Wiki" not in first.messages[0]["content"]
-    system = second.messages[0]["content"]
+    assert "# Memory Wiki" not in first.system
+    system = second.system
     assert "recall" in tools_of(second)
-    assert system == third.messages[0]["content"]
+    assert system == third.system
     headings = re.findall(r"(?m)^# (.*)", system)
     asked = ["Core Instructions", "Current Time", "Core Memory", "User Memories", "Memory Wiki"]
     told_first = [each for each in headings if each in asked]
@@ -477,7 +476,7 @@ async def test_sub_sessions_of_the_owner_recall_as_well(
         assert await house.spoken() == ["ok"]
     asked = [seen for seen in model.requests if objective(seen)]
     assert [("recall" in tools_of(seen)) for seen in asked] == [mode == "full"] * 2
-    assert ("# Memory Wiki\n" in asked[0].messages[0]["content"]) is (mode == "full")
+    assert ("# Memory Wiki\n" in asked[0].system) is (mode == "full")
     given = recalled(asked[1], "tag")
     assert (given[0] == memory_block("Garden", GARDEN)) is (mode == "full")
     assert (given[0].startswith("<cathedral>unknown tool: recall")) is (mode == "minimal")
@@ -490,8 +489,7 @@ async def test_a_sub_session_of_a_group_has_no_pages_even_if_it_asks(
     wish = call("look", mode="full", tools=["recall"])
     model.script(Calls((wish,)), Text("no"))
     async with wiki_house(tmp_path, model, prompts=PROMPTS, sub_sessions=Limits()) as house:
-        await house.incoming("go", scope="room:!room:test")
-        await house.settled()
+        await house.say("go", scope="room:!room:test")
     assert "unknown tool: recall; nothing was started" in model.requests[-1].messages[-1]["content"]
 
 
@@ -534,7 +532,7 @@ async def test_a_page_is_shown_until_the_next_fold_and_summed_up_as_a_result(
         assert memory_block("Garden", GARDEN) in recalled(model.requests[-1], form)
         await tell_pages(house, "/compact", "d")
         assert "Summed up: " in (await house.spoken())[-2]
-    summed = model.requests[-2].messages[0]["content"]
+    summed = model.requests[-2].system
     assert '[result]\n&lt;memory name="Garden">\n# Garden' in summed
     last = model.requests[-1].messages
     assert "roses are by" not in json.dumps(last)

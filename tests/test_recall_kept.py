@@ -9,8 +9,7 @@ from tests.full_config import full_config
 from tests.replay import replayed
 from tests.world.clock import FakeClock
 from tests.world.delegating import done
-from tests.world.forgetting import SCOPE
-from tests.world.house import PROMPTS, open_house
+from tests.world.house import PROMPTS, SCOPE, open_house
 from tests.world.model import Calls as Called
 from tests.world.model import Empty, ModelServer, Text, Use
 from tests.world.pages import GARDEN, PAGES, POND, FilePages

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import WARDS, Gate, open_house
+from tests.world.house import WARDS, Gate, house_at_work
 from tests.world.model import Calls, Empty, ModelServer, Text, Use
 from wintermute.conversation.receipts import done_so_far
 from wintermute.conversation.words import EMPTY
@@ -109,10 +109,9 @@ async def test_an_empty_answer_after_something_was_done_is_answered_with_what_wa
 ) -> None:
     """L-015: once the retries are spent; later requests show it as what was said."""
     model.script(Calls((REMEMBER,)), Empty(), Empty(), Text("and on"))
-    async with (
-        open_house(tmp_path, model.url, clock=FakeClock(), retries=1, prompts=PROMPTS) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, clock=FakeClock(), retries=1, prompts=PROMPTS
+    ) as house:
         await house.incoming("I am allergic to nuts")
         done = 'Done: remembered: "Ann is allergic to nuts."'
         assert await house.said(1) == [done]
@@ -134,7 +133,7 @@ async def test_an_empty_answer_after_a_list_is_answered_with_the_list(
     """L-015: it is what was asked for."""
     add = Calls((Use("task", {"action": "add", "content": "Buy tea"}),))
     model.script(add, Text("noted"), Calls((Use("task", {"action": "list"}),)), Empty(), Text("ok"))
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await house.incoming("remember to buy tea")
         await house.incoming("what is there to do?")
         said = await house.said(2)
@@ -152,7 +151,7 @@ async def test_an_empty_answer_after_nothing_was_done_is_a_failure(
     """L-015, L-017: and no message of a person follows a result at once."""
     model.script(Calls((Use("read_file", {"say": "x"}),)), Empty(), Text("ok"))
     gates = [Gate("read_file")]
-    async with open_house(tmp_path, model.url, gates=gates) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=gates) as house:
         await house.incoming("go")
         assert await house.said(1) == [EMPTY]
         await house.incoming("again")
@@ -168,9 +167,6 @@ async def test_where_only_done_ends_a_cast_what_was_done_ends_it_too(
     """L-011, L-015."""
     model.script(Calls((Use("echo", {"say": "x"}),)), Empty())
     wards = replace(WARDS, require_done=True)
-    async with (
-        open_house(tmp_path, model.url, gates=[Gate()], wards=wards) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[Gate()], wards=wards) as house:
         await house.incoming("go")
         assert await house.said(1) == ["Done: echo: x"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.world.clock import NOON
 from tests.world.delegating import all_over, call, done, objective, reports, spawn, states
-from tests.world.house import ANN, CONTEXT, PROMPTS, ROOM, Gate, House, open_house
+from tests.world.house import ANN, CONTEXT, PROMPTS, ROOM, Gate, House, house_at_work, open_house
 from tests.world.model import (
     Calls,
     Fail,
@@ -71,7 +71,7 @@ async def test_what_is_taken_back_just_before_it_is_asked_is_not_spoken_of(
     """F-027: also where others have come since, who are told that the answer was not for them."""
     gate = asyncio.Event()
     model.keyed(lambda _: Slow(gate, Text("ok")))
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
 
         async def is_in_line() -> bool:
             return ("attend", ROOM) in house.speaker.noted
@@ -97,7 +97,7 @@ async def test_what_waits_for_its_turn_is_never_asked(tmp_path: Path, model: Mod
     """F-027: a message and a command; what was said after them is answered."""
     gate = asyncio.Event()
     model.script(Slow(gate, Text("first")))
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await house.incoming("think")
         await model.request_arrived(1)
         gone = [
@@ -121,7 +121,7 @@ async def test_what_waits_for_a_model_that_is_away_is_not_asked_again(
 ) -> None:
     """F-027, L-034: its failed attempts are in no later request."""
     model.script(Fail(503))
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         gone = await house.incoming(SECRET)
         await house.until(lambda: _waits(house))
         await take_back(house, gone)
@@ -155,10 +155,7 @@ async def test_an_answer_that_is_being_made_is_broken_off(
         return None
 
     model.keyed(choose)
-    async with (
-        open_house(tmp_path, model.url, sub_sessions=SubSessionSettings()) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, sub_sessions=SubSessionSettings()) as house:
         await house.incoming("go")
         assert await house.said(1) == ["begun"]
         gone = await house.incoming(SECRET)
@@ -199,7 +196,7 @@ async def test_a_cast_that_is_over_takes_no_further_step_before_its_stop_is_pres
     """F-027: what a sync has stored counts at once."""
     gate, tool = asyncio.Event(), Gate()
     model.script(Slow(gate, Calls((Use("echo", {"say": PASSWORD_WORD}),))))
-    async with open_house(tmp_path, model.url, gates=[tool]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[tool]) as house:
         event_id = await house.incoming(SECRET)
         await model.request_arrived(1)
         cast = await house.casts.running(event_id)
@@ -223,10 +220,7 @@ async def test_what_was_answered_is_shown_as_erased_and_the_answer_stays(
     model.script(Text("noted"), Text("hello"))
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Hang()) if s.last_user == "think" and is_told(s) else None)
-    async with (
-        open_house(tmp_path, model.url, record=True, prompts=PROMPTS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, record=True, prompts=PROMPTS) as house:
         gone = await house.incoming(SECRET)
         assert await house.said(1) == ["noted"]
         await house.deliver()
@@ -255,10 +249,7 @@ async def test_a_summary_of_it_gives_way_to_what_it_summed_up(
     """F-027: which is then shown without it; also of what was stopped before a word was said."""
     summary = Text(f"Ann talked of {PASSWORD_WORD} and of the weather, and of nothing else.")
     long = "It was a long day. " * 20
-    async with (
-        open_house(tmp_path, model.url, context=replace(CONTEXT, keep_recent=2)) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, context=replace(CONTEXT, keep_recent=2)) as house:
         model.script(Hang())
         gone = await house.incoming(SECRET)
         await model.request_arrived(1)
@@ -288,10 +279,7 @@ async def test_a_summary_of_what_only_stood_beside_a_message_gives_way_too(
     summary = Text(f"Eve has a {PASSWORD_WORD}.")
     model.keyed(lambda seen: None if is_for_summary(seen.body) else Text("I see."))
     long = "It was a long day. " * 20
-    async with (
-        open_house(tmp_path, model.url, context=replace(CONTEXT, keep_recent=2)) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, context=replace(CONTEXT, keep_recent=2)) as house:
         about: dict[str, Any] = {
             "sender": EVE,
             "name": "Eve",
@@ -327,7 +315,7 @@ async def test_a_line_of_a_group_is_in_no_context_any_more(
             text, sender=EVE, name="Eve", origin="other", kind="context", scope=GROUP_SCOPE
         )
 
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         early = await line(f"{PASSWORD_WORD} early")
         kept = [await line(f"fine\n{PASSWORD_WORD.upper()}"), await line("fine")]
         late = [
@@ -367,7 +355,7 @@ async def test_a_reply_does_not_quote_what_was_taken_back(
 ) -> None:
     """F-027, F-026: before it is asked, while it is, and afterwards."""
     gate = asyncio.Event()
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         model.script(Text("noted"), Text("so"), Slow(gate, Text("never")), Text("now"))
         gone = await house.incoming(SECRET)
         await house.said(1)
@@ -394,7 +382,7 @@ async def test_edits_are_versions_of_what_is_taken_back(
     tmp_path: Path, model: ModelServer, which: str
 ) -> None:
     """F-027, L-054: with a message all its edits go, noted ones too; an edit is taken back alone."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         first = await house.incoming("what is the weather?")
         await house.said(1)
         model.script(Hang())
@@ -419,7 +407,7 @@ async def test_an_answer_that_is_not_sent_yet_is_not_sent_unless_it_has_begun(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """F-027: its homeserver was away; with the question it is in no later request."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         gone = [await house.incoming(f"{SECRET} {n}") for n in range(3)]
         await house.said(3)
         one = await house.next_outgoing()
@@ -464,10 +452,7 @@ async def test_the_first_message_may_be_taken_back_while_its_chat_is_opened(
     """F-027, P-055: the seed is answered, the message is not."""
     gate = asyncio.Event()
     model.script(Slow(gate, Text("welcome")))
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, language="en") as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, language="en") as house:
         gone = await house.incoming(SECRET)
         await model.request_arrived(1)
         await take_back(house, gone)
@@ -497,10 +482,7 @@ async def test_who_depends_on_what_is_taken_back_is_told_only_that_it_failed(
 ) -> None:
     """F-027, L-064: nothing that the message asked for is in it."""
     model.keyed(_dependent)
-    async with (
-        open_house(tmp_path, model.url, sub_sessions=SubSessionSettings()) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, sub_sessions=SubSessionSettings()) as house:
         gone = await house.incoming(SECRET)
         assert await house.said(1) == ["begun"]
         await house.incoming("go")
@@ -528,7 +510,7 @@ def _dependent(seen: Seen) -> Step | None:
     return Calls((spawn("look", name=PASSWORD_WORD),)) if PASSWORD_WORD in seen.last_user else None
 
 
-def said(body: str, name: str = "Eve") -> Waiting:
+def line_of_eve(body: str, name: str = "Eve") -> Waiting:
     """A line that Eve said in a group."""
     where = (1, "$1", "c", ROOM, EVE, name, "other", "context", body, False, "ignored")
     return Waiting(*where, None, NOON, NOON)  # type: ignore[arg-type]  # the literals
@@ -541,22 +523,31 @@ LINES = ["one", "two\n\nof two", "one", "one\nmore", "<room_context>", "[a] (@b:
 @pytest.mark.parametrize("name", ["Eve", "", "E (v) e"])
 def test_a_line_is_taken_out_of_what_was_said_before(line: str, name: str) -> None:
     """F-027: once, whole, and nothing that only looks like it."""
-    asked = replace(said("one", "Ann"), sender=ANN)
-    lines = [said(each, name) for each in LINES]
+    asked = replace(line_of_eve("one", "Ann"), sender=ANN)
+    lines = [line_of_eve(each, name) for each in LINES]
     whole = intent(asked, lines, "[written]")
     at = LINES.index(line)
     left = intent(asked, lines[:at] + lines[at + 1 :], "[written]")
-    assert without(whole, said(line, name)) == left
-    assert without(whole, said("on", name)) is None
-    assert (without(left, said(line, name)) is None) == (line != "one")  # which was said twice
-    assert without(intent(asked, ()), said("one")) is None
+    assert without(whole, line_of_eve(line, name)) == left
+    assert without(whole, line_of_eve("on", name)) is None
+    assert (without(left, line_of_eve(line, name)) is None) == (
+        line != "one"
+    )  # which was said twice
+    assert without(intent(asked, ()), line_of_eve("one")) is None
 
 
 def test_a_line_that_is_not_kept_takes_all_of_its_sender_along() -> None:
     """F-027, F-030: it is not known any more what it was."""
-    asked = replace(said("one", "Ann"), sender=ANN)
+    asked = replace(line_of_eve("one", "Ann"), sender=ANN)
     others = [
-        replace(said(f"to {EVE}: (she)\n{EVE}: hi", "Ben"), sender=who) for who in (ANN, "@b")
+        replace(line_of_eve(f"to {EVE}: (she)\n{EVE}: hi", "Ben"), sender=who)
+        for who in (ANN, "@b")
     ]
-    mixed = [said("one"), others[0], said("two\nof two", ""), said("three"), others[1]]
-    assert without(intent(asked, mixed), said("", "")) == intent(asked, others)
+    mixed = [
+        line_of_eve("one"),
+        others[0],
+        line_of_eve("two\nof two", ""),
+        line_of_eve("three"),
+        others[1],
+    ]
+    assert without(intent(asked, mixed), line_of_eve("", "")) == intent(asked, others)

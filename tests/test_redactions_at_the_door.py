@@ -19,7 +19,7 @@ ENCRYPTION = {"type": "m.room.encryption", "state_key": ""}
 MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}
 
 
-def kept(daemon: Bot) -> bool:
+def is_kept(daemon: Bot) -> bool:
     """Whether the inbox has anything of it."""
     return PASSWORD_WORD in json.dumps(daemon.rows("SELECT body, raw FROM inbox"))
 
@@ -65,7 +65,7 @@ class Chat:
         await self.ann.send(self.room, text)
         await self.ann.wait_for(self.room, lambda m: m.body == f"echo: {text}")
         assert not is_told(self.model.requests[-1])
-        assert not kept(self.daemon)
+        assert not is_kept(self.daemon)
 
 
 async def before_its_turn(chat: Chat) -> None:
@@ -170,7 +170,7 @@ async def test_what_is_taken_back_while_the_bot_is_off_is_never_asked(
     await ann.send(chat, "after")
     await ann.wait_for(chat, lambda m: m.body == "echo: after")
     assert [is_told(seen) for seen in model.requests] == [False, True, False]
-    assert not kept(daemon)
+    assert not is_kept(daemon)
     assert not daemon.rows("SELECT 1 FROM inbox WHERE event_id = ?", new)
     assert await said(ann, chat, daemon.user_id) == ["echo: before", "echo: after"]
 
@@ -222,7 +222,7 @@ async def test_lines_of_a_group_and_edits_are_taken_back(
     await ann.wait_for(chat, lambda m: m.body == "again")
     assert not is_told(model.requests[-1])
     assert "fine says eve" not in str(model.requests[-1].messages)  # it stood before the first text
-    assert not kept(daemon)
+    assert not is_kept(daemon)
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(
     await ann.send(chat, "after")
     await ann.wait_for(chat, lambda m: m.body == "echo: after")
     assert not any(map(is_told, model.requests[sent:]))
-    assert not kept(daemon)
+    assert not is_kept(daemon)
     bodies = await said(ann, chat, daemon.user_id)
     assert sum(PASSWORD_WORD in body for body in bodies) == 1  # the answer that was given before
 

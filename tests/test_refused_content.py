@@ -9,7 +9,7 @@ import pytest
 
 from tests.world.clock import NOON, HeldClock
 from tests.world.harvested import harvested, is_harvest, talking
-from tests.world.house import ANN, PROMPTS, ROOM, WARDS, Gate, open_house
+from tests.world.house import ANN, PROMPTS, ROOM, WARDS, Gate, house_at_work, open_house
 from tests.world.memory import because
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, is_for_summary
 from tests.world.scene import NewBot, NewPerson, NewRoom
@@ -76,7 +76,7 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
     group: dict[str, Any] = {"scope": f"room:{ROOM}"} if where == "line" else {}
     clock, silent = HeldClock(), where == "silence"  # when it is asked what else is in view
     home |= {"wards": replace(WARDS, max_seconds=2)} if silent else {}
-    async with open_house(tmp_path, model.url, clock=clock, **home) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock, **home) as house:
         await house.incoming(f"a {BAD} word" if where == "before" else "hello", **group)
         await house.said(1)
         hangs = {HARMLESS: Hang()} if silent else {}
@@ -111,7 +111,7 @@ async def test_nobody_else_is_asked_with_what_a_provider_has_refused(
         each = Backend(base_url=model.url, model="x", first_token_s=0.5)
         known = {"a": each, "b": replace(each, base_url=other.url)}
         llm = Llm(backends=known, roles=Roles(base=("a", "b")), max_retries=0)
-        async with open_house(tmp_path, None, llm=llm) as house, house.working():
+        async with house_at_work(tmp_path, None, llm=llm) as house:
             await house.incoming("a line", kind="context", sender="@ben:test", **group)
             await house.incoming(f"a {BAD} word", **group)
             assert "refuses your message" in (await house.said(1))[0]

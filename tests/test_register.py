@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from tests.world.house import ANN, PROMPTS, open_house
+from tests.world.house import PROMPTS, SCOPE, house_at_work, open_house
 from tests.world.model import ModelServer
 from tests.world.pages import FilePages
 from wintermute.changes.change_sets import Change, ItemKind, Reason
@@ -23,7 +23,6 @@ from wintermute.stores import Stores
 from wintermute.tools.definition import definition
 from wintermute.work.jobs import JobKind, JobPolicy
 
-SCOPE = f"person:{ANN}"
 SAID = "The spare key lies under the third flowerpot"
 WHY = Reason("command", SCOPE)
 FILES: Mapping[ItemKind, tuple[str, str]] = {
@@ -33,7 +32,7 @@ FILES: Mapping[ItemKind, tuple[str, str]] = {
 }
 
 
-async def tell(stores: Stores, kind: ItemKind) -> None:
+async def store_item(stores: Stores, kind: ItemKind) -> None:
     """Something of this kind says it from now on."""
     if kind in FILES:
         item, text = FILES[kind]
@@ -58,7 +57,7 @@ async def test_each_kind_of_item_has_a_history_and_an_undo(tmp_path: Path, kind:
     """M-065: an undo can be undone, and has words."""
     async with open_house(tmp_path, None, pages=FilePages(tmp_path / "wiki")) as house:
         stores = house.stores
-        await tell(stores, kind)
+        await store_item(stores, kind)
         [made] = await stores.changes.history((kind,), SCOPE)
         [change] = made.changes
         assert SAID in json.dumps(change.after)
@@ -76,7 +75,7 @@ async def test_each_kind_of_item_is_forgotten(tmp_path: Path, kind: ItemKind) ->
     """M-030, M-066: no change says it any more; an item that still does is named."""
     async with open_house(tmp_path, None, pages=FilePages(tmp_path / "wiki")) as house:
         stores = house.stores
-        await tell(stores, kind)
+        await store_item(stores, kind)
         [made] = await stores.changes.history((kind,), SCOPE)
         async with stores.database.transaction() as tx:
             fact, _ = await stores.facts.add(tx, WHY, SAID, EXPLICIT, scope=SCOPE)
@@ -114,7 +113,7 @@ async def test_each_tool_has_words_and_a_place(tmp_path: Path, model: ModelServe
 
 async def test_each_command_is_answered(tmp_path: Path, model: ModelServer) -> None:
     """L-081: whatever `/help` names is there."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         for n, name in enumerate(NAMES, 1):
             await house.incoming(name)
             *_, said = await house.said(n)

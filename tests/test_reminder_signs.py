@@ -41,13 +41,13 @@ def sending(homeserver: Homeserver, proxy: Proxy, fresh: NewName, tmp_path: Path
     return Sending(homeserver, proxy.url, fresh("bot"), tmp_path)
 
 
-def shown(event: Message) -> str:
+def shown_as(event: Message) -> str:
     """What a client shows of an event: a message's text, a reaction's sign."""
     relation = event.content.get("m.relates_to", {})
     return str(relation.get("key")) if event.type == "m.reaction" else event.body
 
 
-def said(ann: MatrixUser, room: str, sender: str) -> list[Message]:
+def events_from(ann: MatrixUser, room: str, sender: str) -> list[Message]:
     """What Ann has seen of somebody, in order."""
     kinds = ("m.room.message", "m.reaction", "m.room.encrypted")
     return [e for e in ann.events(room) if e.sender == sender and e.type in kinds]
@@ -57,11 +57,11 @@ async def wait_for(ann: MatrixUser, room: str, sender: str, count: int) -> list[
     """So many events of a sender, as Ann is shown them."""
 
     def there() -> bool:
-        found = said(ann, room, sender)
+        found = events_from(ann, room, sender)
         return len(found) >= count and all(e.type != "m.room.encrypted" for e in found)
 
     await ann.until(there, what=f"{count} events")
-    return [shown(event) for event in said(ann, room, sender)]
+    return [shown_as(event) for event in events_from(ann, room, sender)]
 
 
 def sign_sent(request: Request, n: int | None = None) -> bool:
@@ -98,7 +98,7 @@ async def test_signs_come_after_everything_else_that_waits(
         assert await wait_for(ann, chat, sending.user_id, 7) == everything
         await post.sender.drain(5)
         assert await post.rows("SELECT DISTINCT state FROM outbox") == [("sent",)]
-        events = said(ann, chat, sending.user_id)
+        events = events_from(ann, chat, sending.user_id)
         assert {e.encrypted for e in events if e.type != "m.reaction"} == {encrypted}
     [request] = [r for r in proxy.requests if sign_sent(r, 0)]
     assert "/send/m.reaction/" in request.path
@@ -252,7 +252,7 @@ async def test_a_reminder_says_that_it_is_late(
         await post.say(chat, body, Late(clock.now() + timedelta(minutes=5), MARK))
         await post.say(chat, "the end")
         await ann.wait_for(chat, lambda m: m.body == "the end")
-        *parts, _ = [shown(event) for event in said(ann, chat, sending.user_id)]
+        *parts, _ = [shown_as(event) for event in events_from(ann, chat, sending.user_id)]
         assert len(parts) == (2 if away.long else 1)
         assert "\n\n".join(parts) == body + (MARK if marked else "")
 
@@ -296,7 +296,7 @@ async def test_the_sign_of_a_person_is_a_command_once(
     ann, eve = await person("ann"), await person("eve")
     daemon = await bot(ann)
     chat = await room(ann, daemon, eve, encrypted=encrypted)
-    asked = await ask(ann, chat, daemon.user_id, "drink water")
+    asked = await ask_in_group(ann, chat, daemon.user_id, "drink water")
     [reminder] = [m.event_id for m in ann.messages(chat, daemon.user_id)]
     assert await daemon.stop() == 0
     assert [daemon.change(sql) for sql in REMINDER_ROWS] == [1, 1]
@@ -309,17 +309,17 @@ async def test_the_sign_of_a_person_is_a_command_once(
     await ann.react(chat, asked, CANCEL)
     snooze = await ann.react(chat, reminder, SNOOZE)
     done = await ann.react(chat, reminder, DONE + "\ufe0f")
-    await ask(ann, chat, daemon.user_id, "one")
+    await ask_in_group(ann, chat, daemon.user_id, "one")
     await ann.redact(chat, done)
     await ann.react(chat, reminder, DONE)
-    await ask(ann, chat, daemon.user_id, "two")
+    await ask_in_group(ann, chat, daemon.user_id, "two")
     assert await daemon.stop() == 0
     assert daemon.change(
         "UPDATE single_values SET value = ? WHERE name = 'sync token'", token
     )  # all comes once more
     tomorrow = await ann.react(chat, reminder, TOMORROW)
     await daemon.start()
-    await ask(ann, chat, daemon.user_id, "three")
+    await ask_in_group(ann, chat, daemon.user_id, "three")
     heard = daemon.rows(
         "SELECT event_id, body, sender FROM inbox WHERE kind = 'command' ORDER BY seq"
     )
@@ -329,7 +329,7 @@ async def test_the_sign_of_a_person_is_a_command_once(
     ]
 
 
-async def ask(ann: MatrixUser, room: str, bot: str, text: str) -> str:
+async def ask_in_group(ann: MatrixUser, room: str, bot: str, text: str) -> str:
     """Say something in a group, and wait for the answer; the id of what was said."""
     asked = await ann.send(room, f"{bot}: {text}")
     await ann.wait_for(room, lambda m: m.sender == bot and m.body.endswith(f": {text}"))

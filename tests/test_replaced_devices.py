@@ -52,7 +52,7 @@ def with_other_curve() -> Json:
     return served
 
 
-def kept(nio: Any, user: str = ANN) -> list[str]:
+def keys_kept(nio: Any, user: str = ANN) -> list[str]:
     """The keys of somebody's devices that are there."""
     devices = nio.olm.device_store.active_user_devices(user)
     return sorted(f"{device.ed25519} {device.curve25519}" for device in devices)
@@ -87,24 +87,24 @@ async def test_new_keys_under_a_known_name_are_taken_if_the_known_identity_signe
     wire.answers["keys/query"] = before
     async with keys_of(tmp_path, wire, FakeClock()) as (work, nio):
         await work.ask({ANN})
-        assert kept(nio) == [keys(BEFORE)]
+        assert keys_kept(nio) == [keys(BEFORE)]
         wire.answers["keys/query"] = after
         for _ in range(2):
             await work.ask({ANN})
-        assert kept(nio) == ([keys(AFTER)] if taken else [])
+        assert keys_kept(nio) == ([keys(AFTER)] if taken else [])
         assert len(work.replaced.take_news()) == (0 if taken else 1)
         assert bool(work.trouble) != taken
         work.people.restore([], [])  # the next run reads from our database what the last one kept
         people = work.people.take_news()[0].people
     async with keys_of(tmp_path, wire, FakeClock()) as (work, nio):
         work.people.restore(people, [])
-        assert kept(nio) == ([keys(AFTER)] if taken else [])
+        assert keys_kept(nio) == ([keys(AFTER)] if taken else [])
         await work.ask({ANN})
-        assert kept(nio) == ([keys(AFTER)] if taken else [])
+        assert keys_kept(nio) == ([keys(AFTER)] if taken else [])
         if not taken:
             wire.answers["keys/query"] = before
             await work.ask({ANN})
-            assert (kept(nio), work.trouble) == ([keys(BEFORE)], "")
+            assert (keys_kept(nio), work.trouble) == ([keys(BEFORE)], "")
 
 
 async def test_of_strangers_the_identity_that_is_served_decides(wire: Wire, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_of_strangers_the_identity_that_is_served_decides(wire: Wire, tmp_
         ):
             wire.answers["keys/query"] = served
             await work.ask({EVE})
-            assert kept(nio, EVE) == ([keys(there)] if there else [])
+            assert keys_kept(nio, EVE) == ([keys(there)] if there else [])
             assert work.trouble == ""
 
 

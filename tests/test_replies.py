@@ -11,7 +11,7 @@ from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.chats import slip_in
 from tests.world.clock import NOON, until
-from tests.world.house import ANN, ROOM, House, open_house
+from tests.world.house import ANN, ROOM, House, house_at_work
 from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.proxy import Answer, Hang, Proxy, Request
@@ -30,7 +30,7 @@ def to(event_id: str, /, **relation: Any) -> Json:
     return {"m.relates_to": {"m.in_reply_to": {"event_id": event_id}, **relation}}
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """What stands before a reply."""
     return f"<replied_to>\n{text}\n</replied_to>\n"
 
@@ -52,12 +52,12 @@ def test_what_is_replied_to_is_labelled_and_cannot_leave_its_label(
 ) -> None:
     """F-026, L-071."""
     found = block(quote)
-    assert text is None or found + "\n" == shown(text)
+    assert text is None or found + "\n" == quoted(text)
     first, *inside, last = found.splitlines()
     assert (first, last) == ("<replied_to>", "</replied_to>")
     assert all(line.startswith("  ") for line in inside[1:])
     assert "<" not in "".join(inside)
-    assert block(SAID, withheld=True) + "\n" == shown(PRIVATE)
+    assert block(SAID, withheld=True) + "\n" == quoted(PRIVATE)
 
 
 def test_of_something_long_the_beginning_and_the_end_are_shown() -> None:
@@ -70,28 +70,26 @@ def test_of_something_long_the_beginning_and_the_end_are_shown() -> None:
 
 async def last_asked(house: House, model: ModelServer, text: str, **more: Any) -> str:
     """What the model saw of a message, once it is answered."""
-    before = len(await house.spoken())
-    await house.incoming(text, **more)
-    await house.said(before + 1)
+    await house.ask(text, **more)
     return model.requests[-1].last_user
 
 
 async def test_what_is_known_here_is_asked_of_nobody(tmp_path: Path, model: ModelServer) -> None:
     """F-026: ours by the record, another's from the inbox, as it reads by now."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         first = await house.incoming("which?", sender=BEN, name="Ben", scope=GROUP, direct=False)
         await house.said(1)
         await house.deliver()
         [ours] = await house.rows("SELECT event_id FROM outbox_parts")
         told: Json = {"scope": GROUP, "direct": False}
         found = await last_asked(house, model, "that?", replies_to=first, **told)
-        assert found == f"{shown(f'Ben ({BEN}): which?')}Ann ({ANN}): that?"
+        assert found == f"{quoted(f'Ben ({BEN}): which?')}Ann ({ANN}): that?"
         found = await last_asked(house, model, "you?", replies_to=ours["event_id"], **told)
-        assert found == f"{shown(f'you: echo: Ben ({BEN}): which?')}Ann ({ANN}): you?"
+        assert found == f"{quoted(f'you: echo: Ben ({BEN}): which?')}Ann ({ANN}): you?"
         assert not [what for what, _ in house.speaker.noted if what.startswith("quote")]
         elsewhere = await house.incoming("secret", room="!other:test", kind="context")
         found = await last_asked(house, model, "and that?", replies_to=elsewhere, **told)
-        assert found == f"{shown(UNREADABLE)}Ann ({ANN}): and that?"
+        assert found == f"{quoted(UNREADABLE)}Ann ({ANN}): and that?"
         assert (f"quote {elsewhere}", ROOM) in house.speaker.noted  # of this room, which has it not
 
 
@@ -99,7 +97,7 @@ async def test_what_was_never_believed_or_is_an_event_of_ours_is_not_shown(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """F-026, F-005, X-015: nor is the homeserver asked for what it could not make us believe."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await last_asked(house, model, "hello")
         [row] = await house.rows("SELECT conversation_id FROM inbox")
         refused = Incoming("$refused", ROOM, ANN, "Ann", "owner", "message", "4711", NOON, True)
@@ -113,7 +111,7 @@ async def test_what_was_never_believed_or_is_an_event_of_ours_is_not_shown(
             await house.inbox.store_locked(tx, conversation, ROOM, "$held", raw, "untrusted")
         for target in ("$refused", "result_turn/sub", "$locked", "$held"):
             found = await last_asked(house, model, "that", replies_to=target)
-            assert found == f"{shown(UNREADABLE)}that"
+            assert found == f"{quoted(UNREADABLE)}that"
         asked = [what for what, _ in house.speaker.noted if what.startswith("quote")]
         assert asked == ["quote result_turn/sub"]
 
@@ -126,7 +124,7 @@ async def test_what_was_said_in_private_is_shown_in_private(
     tmp_path: Path, model: ModelServer, sender: str, scope: str, visible: bool
 ) -> None:
     """F-026, F-003: hers and ours, to her alone again, not to who came in or is there instead."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         hers = await house.incoming("I earn 4711")
         await house.said(1)
         await house.deliver()
@@ -137,20 +135,20 @@ async def test_what_was_said_in_private_is_shown_in_private(
             more: Json = {"sender": sender, "scope": scope, "direct": scope != GROUP}
             found = await last_asked(house, model, "that", replies_to=event_id, **more)
             assert ("4711" in found) == visible
-            assert (shown(PRIVATE) in found) != visible
+            assert (quoted(PRIVATE) in found) != visible
 
 
 async def test_what_the_homeserver_has_is_shown_if_it_was_said_to_those_who_are_here(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """F-026: what is known of no time before the last change of readers; a line that expired too."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         clock, quotes = house.clock, house.speaker.quotes
         earlier = clock.now()
         quotes["$old"] = replace(SAID, sent_at=earlier)
         told: Json = {"scope": GROUP, "direct": False}
         found = await last_asked(house, model, "that?", replies_to="$old", **told)
-        assert found.startswith(shown(f"Ben ({BEN}): the red one"))
+        assert found.startswith(quoted(f"Ben ({BEN}): the red one"))
         async with house.database.transaction() as tx:
             await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
         line = await house.incoming("x", kind="context", event_id="$line", **told)
@@ -177,17 +175,17 @@ async def test_in_a_direct_chat_the_model_sees_what_is_replied_to(
     ours = await ann.wait_for(chat, lambda m: m.body == "echo: the blue one?")
     await ann.send(chat, "or that", **to(ours.event_id))
     await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and m.body.endswith("or that"))
-    assert model.requests[-1].last_user == f"{shown('you: echo: the blue one?')}or that"
+    assert model.requests[-1].last_user == f"{quoted('you: echo: the blue one?')}or that"
     fallback = f"> <{daemon.user_id}> echo\n\nwhat does that one cost?"
     reply = await ann.send(chat, fallback, **to(mine))
     await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and "cost?" in m.body)
     [name] = {row["sender_name"] for row in daemon.rows("SELECT sender_name FROM inbox")}
     who = f"{name} ({ann.user_id})"
-    expected = f"{shown(f'{who}: the blue one?')}what does that one cost?"
+    expected = f"{quoted(f'{who}: the blue one?')}what does that one cost?"
     assert model.requests[-1].last_user == expected
     await ann.send(chat, "well?", **to(reply))
     await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and m.body.endswith("well?"))
-    assert model.requests[-1].last_user == f"{shown(f'{who}: what does that one cost?')}well?"
+    assert model.requests[-1].last_user == f"{quoted(f'{who}: what does that one cost?')}well?"
 
 
 @pytest.mark.breaks("edit")

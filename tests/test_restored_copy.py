@@ -9,8 +9,8 @@ from tests.world.bot import Bot
 from tests.world.copied import (
     RESTORED,
     copied,
+    counted_messages,
     echoed,
-    heard,
     make_due,
     noticed,
     put_back,
@@ -58,7 +58,7 @@ async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
     assert noticed(daemon) == 1
     assert not [m for m in ann.messages(silent) if RESTORED in m.body]
 
-    said = await heard(ann, chat, daemon)
+    said = await counted_messages(ann, chat, daemon)
     assert set(said.values()) == {1}, said
     assert [text[0] for text in said].count("⏰") == 1
     wanted = ["before", "since", "and since", "while it was off", "after", "the end"]
@@ -100,7 +100,7 @@ async def test_everybody_can_read_the_bot_as_before_and_current_clients_can_be_r
     for reader in (ann, phone, ben):
         await reader.wait_for(chat, answers("from a new one"))
     assert not ann.doubted(daemon.user_id)
-    assert set((await heard(ann, chat, daemon)).values()) == {1}
+    assert set((await counted_messages(ann, chat, daemon)).values()) == {1}
     assert noticed(daemon) == 1
     # (The phone's coming made everybody begin a session, whose key only the lost run had.)
     [told] = [m.body for m in ann.messages(chat) if RESTORED in m.body]
@@ -143,7 +143,7 @@ async def test_a_device_whose_new_keys_are_refused_gives_way_to_another(
     await ann.wait_for(chat, lambda m: echoed(m.body) == "in the old session")
     await talk(ann, chat, "after")
     assert not ann.doubted(daemon.user_id)
-    assert set((await heard(ann, chat, daemon)).values()) == {1}
+    assert set((await counted_messages(ann, chat, daemon)).values()) == {1}
 
 
 def refuse_until_login(request: Request) -> Action:

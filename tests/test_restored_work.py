@@ -8,7 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.world.bot import Json
-from tests.world.copied import RESTORED, copied, echoed, heard, make_due, noticed, put_back, talk
+from tests.world.copied import (
+    RESTORED,
+    copied,
+    counted_messages,
+    echoed,
+    make_due,
+    noticed,
+    put_back,
+    talk,
+)
 from tests.world.delegating import behave, done, spawn
 from tests.world.duties import Back, in_, promise, run
 from tests.world.model import Hang, ModelServer, Seen, Step
@@ -66,7 +75,7 @@ async def test_results_of_sub_sessions_and_runs_are_told_once(
     await daemon.restart()
     await talk(ann, chat, "the end")
 
-    said = await heard(ann, chat, daemon)
+    said = await counted_messages(ann, chat, daemon)
     assert set(said.values()) == {1}, said
     assert sum("the roof holds" in text for text in said) == 1
     assert sum("nothing was to be seen" in text for text in said) == 1
@@ -102,7 +111,7 @@ async def test_an_answer_that_waited_when_the_copy_was_made_is_not_sent_again(
     await talk(ann, chat, "after")
     assert noticed(daemon) == 1
     assert not [r for r in proxy.requests if waiting["txn_id"] in r.path]
-    assert set((await heard(ann, chat, daemon)).values()) == {1}
+    assert set((await counted_messages(ann, chat, daemon)).values()) == {1}
 
 
 @pytest.mark.slow
@@ -137,7 +146,7 @@ async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(
     make_due(daemon)
     await daemon.start()
     await ann.wait_for_count(chat, daemon.user_id, 5)  # two answers, two reminders, one notice
-    said = await heard(ann, chat, daemon)
+    said = await counted_messages(ann, chat, daemon)
     assert sum(n for text, n in said.items() if text.startswith(REMINDER)) == 2
 
 
@@ -236,7 +245,7 @@ async def test_a_kill_while_a_copy_is_noticed_changes_nothing(
     await daemon.start()
     await ann.wait_for(chat, lambda m: RESTORED in m.body)
     await talk(ann, chat, "after")
-    said = await heard(ann, chat, daemon)
+    said = await counted_messages(ann, chat, daemon)
     assert set(said.values()) == {1}, said
     assert list(filter(None, map(echoed, said))) == ["before", "since", "after"]
     assert noticed(daemon) == 1

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
-from tests.world.house import ROOM, Gate, House, open_house, open_thread
+from tests.world.house import ROOM, Gate, House, house_at_work, open_house, open_thread
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.conversation import words
 from wintermute.conversation.toolbox import Caller
@@ -22,7 +22,7 @@ async def test_a_room_is_answered_in_order_and_one_by_one(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """X-002, L-072."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         for n in range(10):
             await house.incoming(f"{n}")
         assert await house.said(10) == [f"echo: {n}" for n in range(10)]
@@ -37,7 +37,7 @@ async def test_conversations_of_one_room_have_each_their_order_drafts_and_stop(
     """L-072, L-073, L-023, X-041: in a thread and beside it."""
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Text("slow")) if s.last_user == "think" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("think")
         await model.request_arrived(1)
         thread = await open_thread(house.stores)
@@ -85,7 +85,7 @@ async def test_what_was_stored_before_the_start_is_answered_in_order(
     async with open_house(tmp_path, model.url) as house:
         for n in range(4):
             await house.incoming(f"{n}", room=room(n % 2))
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         assert await house.said(2, room(0)) == ["echo: 0", "echo: 2"]
         assert await house.said(2, room(1)) == ["echo: 1", "echo: 3"]
 
@@ -94,7 +94,7 @@ async def test_rooms_do_not_wait_for_each_other(tmp_path: Path, model: ModelServ
     """L-072: and a command waits only for what is before it in its own room."""
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Text("slow")) if s.last_user == "think" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("think", room=room(1))
         await model.request_arrived(1)
         await house.incoming("/help", room=room(1))
@@ -115,7 +115,7 @@ async def test_one_person_cannot_take_everything(tmp_path: Path, model: ModelSer
         return Slow(gate, Text("done")) if seen.last_user == "ann's" else None
 
     model.keyed(choose)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         for n in range(7):
             await house.incoming("ann's", room=room(n))
         await model.request_arrived(4)
@@ -133,7 +133,7 @@ async def test_a_stop_reaches_a_cast_that_waits_for_its_turn(
     """X-032, L-023: it never asks the model."""
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Text("done")) if s.last_user == "wait" else None)
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         for n in range(4):
             await house.incoming("wait", room=room(n))
         await model.request_arrived(4)
@@ -158,7 +158,7 @@ async def test_the_room_sees_that_somebody_is_at_work(tmp_path: Path, model: Mod
         raise KeyError
 
     model.script(Calls((Use("echo"),)))
-    async with open_house(tmp_path, model.url, gates=[Gate(act=bug)]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate(act=bug)]) as house:
         await house.incoming("break")
         await house.incoming("hello")
         await house.incoming("/help")
@@ -173,7 +173,7 @@ async def test_a_burst_in_many_rooms_loses_and_doubles_nothing(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """X-006: woken more often than there is work, and while at work."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         async with asyncio.TaskGroup() as senders:
             for n in range(12):
                 senders.create_task(_sends(house, n))
@@ -223,7 +223,7 @@ async def test_a_new_scope_in_the_room_shows_nothing_of_before(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """X-031, DESIGN 6: a third person came in."""
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("my secret")
         await house.said(1)
         await house.incoming("hello all", scope="room:!room:test", direct=False)
@@ -245,7 +245,7 @@ async def test_a_cast_stays_in_its_branch_whatever_begins_meanwhile(
         return caller.scope
 
     model.script(Calls((Use("echo"),)))
-    async with open_house(tmp_path, model.url, gates=[Gate(act=wait)]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[Gate(act=wait)]) as house:
         await house.incoming("old")
         await begun.wait()
         await house.incoming("new", scope="room:!room:test")

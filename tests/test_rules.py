@@ -126,7 +126,7 @@ async def _found(house: House, model: ModelServer) -> Json:
         "requests": len(chats),
         "summaries": len(model.requests) - len(chats),
         "asked": [seen.body["model"] for seen in chats],
-        "systems": [seen.messages[0]["content"] for seen in chats],
+        "systems": [seen.system for seen in chats],
         "tools": [[tool["function"]["name"] for tool in seen.body["tools"]] for seen in chats],
         "saw": [[{m["role"]: m["content"] or ""} for m in seen.messages[1:]] for seen in chats],
     }

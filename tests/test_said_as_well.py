@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.forgetting import SCOPE, forget_live, forgotten, import_lines, wrote
-from tests.world.harvested import Picker, harvested, harvested_facts, say, talking
-from tests.world.house import open_house
+from tests.world.forgetting import forget_live, forgotten, import_lines, wrote
+from tests.world.harvested import Picker, harvested, harvested_facts, talking
+from tests.world.house import SCOPE, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 
@@ -34,7 +34,7 @@ async def test_what_another_message_says_otherwise_does_not_keep_what_is_taken_b
     picker, clock = Picker(model), HeldClock()
     picker.picks(fact)
     async with talking(tmp_path, model, clock) as house:
-        ids = await say(house, [said, other, *(f"n{i}" for i in range(18))])
+        ids = await house.say(said, other, *(f"n{i}" for i in range(18)))
         await harvested(house)
         while await house.deliver():
             pass

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
-from tests.world.house import ANN, House, open_house
+from tests.world.house import ANN, House, house_at_work, open_house
 from tests.world.model import (
     Calls,
     ModelServer,
@@ -223,7 +223,7 @@ async def test_an_answer_made_before_somebody_came_in_is_not_given_to_them(
     direct, room = PLACES[0], PLACES[0].room
     release = asyncio.Event()
     model.script(Slow(release, Text("You love the secret.")))
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await talk(house, direct, "what do I love?")
         await model.request_arrived(1)
         async with house.database.transaction() as tx:
@@ -240,7 +240,7 @@ async def test_a_private_cast_that_a_crash_interrupted_is_not_answered_to_a_grou
     """M-010, L-051: the room got a third person while we were down; the model is not asked."""
     direct, room = PLACES[0], PLACES[0].room
     model.script(Text("noted"), Slow(asyncio.Event(), Text("never")))
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await talk(house, direct, "my secret is the cellar")
         await house.said(1, room)
         await talk(house, direct, "what is it?")

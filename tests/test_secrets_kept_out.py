@@ -10,10 +10,9 @@ import pytest
 from tests.world.agents import consolidate_by_agent, with_agent
 from tests.world.clock import HeldClock
 from tests.world.core_pages import PAGE, at_work, batch, wish
-from tests.world.folding import FEW, Summariser, tell_at_once
-from tests.world.forks import tell_in_turn
-from tests.world.harvested import Picker, harvested, say, talking
-from tests.world.house import open_house
+from tests.world.folding import FEW, Summariser
+from tests.world.harvested import Picker, harvested, talking
+from tests.world.house import house_at_work, open_house
 from tests.world.memory import ANN as ANNS
 from tests.world.memory import because, memory_in
 from tests.world.model import ModelServer, Text
@@ -62,7 +61,7 @@ async def harvest(folder: Path, model: ModelServer) -> str:
     picker, clock = Picker(model), HeldClock()
     picker.picks(LINE, "Ann likes tea.")
     async with talking(folder, model, clock) as house:
-        await say(house, [f"I like tea, my wifi password is {SECRET}", *map(str, range(19))])
+        await house.say(f"I like tea, my wifi password is {SECRET}", *map(str, range(19)))
         await harvested(house)
         return json.dumps(await house.rows("SELECT text, key FROM facts"))
 
@@ -99,9 +98,9 @@ async def core(folder: Path, model: ModelServer) -> str:
 async def folds(folder: Path, model: ModelServer) -> str:
     """The summary of what was said long ago."""
     Summariser(model, lambda n: Text(f"They greeted. {LINE}.", usage=None))
-    async with open_house(folder, model.url, context=FEW) as house, house.working():
-        await tell_at_once(
-            house, f"a long story, {LINE} " + "word " * 90, "b long story", "c", "/compact"
+    async with house_at_work(folder, model.url, context=FEW) as house:
+        await house.say_at_once(
+            f"a long story, {LINE} " + "word " * 90, "b long story", "c", "/compact"
         )
         return json.dumps(await house.rows("SELECT summary FROM folds"))
 
@@ -226,13 +225,10 @@ async def test_a_secret_in_a_noted_edit_is_hidden(tmp_path: Path, model: ModelSe
 
 async def test_a_secret_in_a_prompt_file_is_in_no_row(tmp_path: Path, model: ModelServer) -> None:
     """L-089: the recorded prompt is the one that was sent."""
-    async with (
-        open_house(
-            tmp_path, model.url, redact=Redaction([CANARY]), prompt=lambda: f"Key: {CANARY}"
-        ) as house,
-        house.working(),
-    ):
-        await tell_in_turn(house, "hello")
+    async with house_at_work(
+        tmp_path, model.url, redact=Redaction([CANARY]), prompt=lambda: f"Key: {CANARY}"
+    ) as house:
+        await house.say_at_once("hello")
         rows = [await house.rows(f"SELECT * FROM {table}") for table in ("prompts", "prompt_parts")]
     assert CANARY not in json.dumps(rows)
     assert CANARY not in json.dumps(model.requests[0].body)

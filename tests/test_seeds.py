@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import ANN, House, open_house
+from tests.world.house import ANN, House, house_at_work, open_house
 from tests.world.model import Fail, Hang, ModelServer, Seen, Step, Text
 from wintermute.errors import ConfigurationError
 from wintermute.prompt.gather import seed_template
@@ -66,7 +66,7 @@ async def test_new_greets_at_once_and_not_again(tmp_path: Path, model: ModelServ
 
 async def test_events_alone_do_not_open_a_conversation(tmp_path: Path, model: ModelServer) -> None:
     """P-060."""
-    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+    async with house_at_work(tmp_path, model.url, language="en") as house:
         await house.incoming("a task is due", kind="event", origin="timer")
         await house.incoming("/status")
         await house.said(2)
@@ -79,7 +79,7 @@ async def test_a_failed_seed_leaves_only_the_answer(
 ) -> None:
     """P-061."""
     model.keyed(lambda seen: failure if "conversation_seed" in seen.last_user else None)
-    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+    async with house_at_work(tmp_path, model.url, language="en") as house:
         await house.incoming("hello")
         assert await house.said(1) == ["echo: hello"]
         await house.settled()
@@ -91,11 +91,11 @@ async def test_a_restart_in_the_middle_makes_no_second_seed(
 ) -> None:
     """P-060: and the greeting still comes first."""
     model.script(Hang())
-    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+    async with house_at_work(tmp_path, model.url, language="en") as house:
         await house.incoming("hello")
         await asyncio.wait_for(model.request_arrived(1), 10)
     model.keyed(greet)
-    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+    async with house_at_work(tmp_path, model.url, language="en") as house:
         assert await house.said(2) == ["Hello, I am here.", "echo: hello"]
         await house.incoming("again")
         assert len(await house.said(3)) == 3
@@ -107,11 +107,10 @@ async def test_stop_during_the_greeting_stops_what_was_asked(
 ) -> None:
     """L-023, P-055: the message that waits for its greeting is what the person wants stopped."""
     model.script(Hang())
-    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+    async with house_at_work(tmp_path, model.url, language="en") as house:
         await house.incoming("do the thing")
         await asyncio.wait_for(model.request_arrived(1), 10)
-        await house.incoming("/stop")
-        await house.settled()
+        await house.say("/stop")
         assert await house.spoken() == ["Stopped."]
     assert len(model.requests) == 1
 
@@ -119,7 +118,7 @@ async def test_stop_during_the_greeting_stops_what_was_asked(
 async def test_a_group_is_greeted_in_its_own_branch(tmp_path: Path, model: ModelServer) -> None:
     """P-055, DESIGN §6: a third person came, and nothing said before is carried over."""
     model.keyed(greet)
-    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+    async with house_at_work(tmp_path, model.url, language="en") as house:
         await house.incoming("just us")
         await house.said(2)
         await house.incoming("and Bob", scope="room:!room:test", direct=False)
@@ -149,10 +148,7 @@ async def test_an_edited_seed_counts_and_a_lost_one_stays_in_use(
     """P-005."""
     prompts = tmp_path / "prompts"
     shutil.copytree(Path(__file__).parent.parent / "data" / "prompts", prompts)
-    async with (
-        open_house(tmp_path, model.url, language="de", prompts=prompts) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, language="de", prompts=prompts) as house:
         (prompts / "SEED_de.txt").write_text("Grüß kurz.")
         await house.incoming("hallo")
         await house.said(2)

@@ -132,19 +132,19 @@ async def test_each_message_has_one_answer_when_the_homeserver_goes_away_under_l
                 async with asyncio.TaskGroup() as group:
                     for chat in chats:
                         group.create_task(talk(ann, chat, kill))
-                    await ann.wait_for(chats[0], partial(says, f"echo: {kill} 0"))
+                    await ann.wait_for(chats[0], partial(has_text, f"echo: {kill} 0"))
                     await asyncio.to_thread(homeserver.stop, kill=kill)
                     await asyncio.to_thread(homeserver.start)
                 async with promptly(20):
                     for chat in chats:
-                        await ann.wait_for(chat, partial(says, f"echo: {kill} 4"))
+                        await ann.wait_for(chat, partial(has_text, f"echo: {kill} 4"))
             wanted = [f"echo: {kill} {n}" for kill in (False, True) for n in range(5)]
             for chat in chats:
                 assert await said(ann, chat, login.user_id) == wanted
             assert await daemon.stop() == 0
 
 
-def says(text: str, message: Message) -> bool:
+def has_text(text: str, message: Message) -> bool:
     return message.body == text
 
 

@@ -51,7 +51,7 @@ async def give(who: MatrixUser, daemon: Bot, key: Json) -> None:
     await who.send_to_device(daemon.user_id, "m.room.encrypted", sealed, device.id)
 
 
-async def heard(daemon: Bot, who: MatrixUser, key: Json) -> None:
+async def until_owned(daemon: Bot, who: MatrixUser, key: Json) -> None:
     query = "SELECT 1 FROM session_owners WHERE user_id = ? AND session_id = ?"
     await until(lambda: bool(daemon.rows(query, who.user_id, key["session_id"])))
 
@@ -75,7 +75,7 @@ async def test_a_session_that_somebody_else_sent_first_does_not_hide_its_owners(
     await eve.send(chat, "zero")
     key = begin(ann, chat)
     await give(eve, daemon, key)
-    await heard(daemon, eve, key)
+    await until_owned(daemon, eve, key)
     await ann.send(chat, "one", **us)
     await until(lambda: inbox_states(daemon).count("locked") == 1)
     await daemon.restart()

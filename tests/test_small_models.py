@@ -12,7 +12,7 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.configuration import GOOD, configuration, problem
 from tests.world.delegating import behave, call, done
-from tests.world.house import PROMPTS, open_house
+from tests.world.house import PROMPTS, house_at_work, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from tests.world.promised import LIMITS, MORNING, after, check, ended, promise
 from wintermute.config.schema import Backend
@@ -95,7 +95,7 @@ async def test_done_is_not_offered_where_text_ends_the_cast_and_works_anyway(
 ) -> None:
     """L-011."""
     model.script(done("It is noon."))
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await house.incoming("what time is it?")
         assert await house.said(1) == ["It is noon."]
     assert "done" not in names(model.requests[0].body["tools"])
@@ -150,7 +150,7 @@ async def test_task_tolerates_what_does_nothing(
 ) -> None:
     """T-001: these were refused, three times of three."""
     model.script(Calls((Use("task", args),)), Text("ok"))
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await house.incoming("go")
         assert await house.said(1) == ["ok"]
         assert (await house.one("SELECT is_error FROM observations"))["is_error"] == 0
@@ -239,17 +239,14 @@ async def test_what_a_small_model_hands_out_only_adds_as_well(
     behave(
         model, [call("tidy up")], lambda _, seen: write if len(seen.messages) < 4 else done("ok")
     )
-    async with (
-        open_house(
-            tmp_path / "data",
-            model.url,
-            prompts=PROMPTS,
-            sub_sessions=replace(LIMITS, max_depth=1),
-            roots=[notes],
-            size=size,
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path / "data",
+        model.url,
+        prompts=PROMPTS,
+        sub_sessions=replace(LIMITS, max_depth=1),
+        roots=[notes],
+        size=size,
+    ) as house:
         await house.incoming("go")
         await house.said(1)
     assert (notes / "old.md").read_text() == kept

@@ -10,7 +10,7 @@ import pytest
 from tests.world.bot import write_settings
 from tests.world.clock import SYSTEM
 from tests.world.homeserver import Login
-from tests.world.house import Gate, House, open_house
+from tests.world.house import Gate, House, house_at_work, open_house
 from tests.world.model import Calls, Drip, ModelServer, Text, Use
 from tests.world.warm import Interpreter
 from wintermute.db import open_database
@@ -185,7 +185,7 @@ async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(
 ) -> None:
     text = f"{BARE} is how it looks."
     model.script(Text(text))
-    async with open_house(tmp_path, model.url, calls_as_text=True) as house, house.working():
+    async with house_at_work(tmp_path, model.url, calls_as_text=True) as house:
         await house.incoming("show me")
         assert await house.said(1) == [text]
         assert await drafted(house) == text
@@ -199,10 +199,9 @@ async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_late
     model.script(*(Drip(said, interval=0.01),) * 3)
     shown = list[str]()
     for questions in (2, 1):
-        async with open_house(tmp_path, model.url) as house, house.working():
+        async with house_at_work(tmp_path, model.url) as house:
             for _ in range(questions):
-                await house.incoming("how many?")
-                await house.settled()
+                await house.say("how many?")
                 last = "SELECT body FROM outbox WHERE kind = 'reply' ORDER BY seq DESC LIMIT 1"
                 assert (await house.one(last))["body"].strip() == "Seven"
                 shown.append(await drafted(house))
@@ -218,11 +217,10 @@ async def test_a_model_that_thinks_aloud_no_more_is_shown_growing_again(
         Drip("Hm.</think> Seven", interval=0.01), *(Drip("it is seven now", interval=0.01),) * 7
     )
     pieces: list[int] = []
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         for _ in range(8):
             house.speaker.drafts.clear()
-            await house.incoming("how many?")
-            await house.settled()
+            await house.say("how many?")
             pieces.append(len(list(filter(None, house.speaker.drafts))))
     assert [count > 1 for count in pieces[1:]] == [False] * 5 + [True] * 2
 

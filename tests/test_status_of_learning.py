@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from tests.world.clock import HeldClock
-from tests.world.delegating import until
-from tests.world.harvested import BEN, Picker, harvested, say, status_line, talking
+from tests.world.clock import HeldClock, until_so
+from tests.world.harvested import BEN, Picker, harvested, status_line, talking
 from tests.world.house import ROOM, House
 from tests.world.model import ModelServer, Text
 from tests.world.redacted import take_back
@@ -36,7 +35,7 @@ async def looked(house: House, sql: str, clock: HeldClock | None = None) -> None
             kind.bell.set()
         return bool(await house.rows(sql))
 
-    await until(so)
+    await until_so(so)
 
 
 async def test_it_tells_what_was_read_last_and_how_many_wait(
@@ -47,7 +46,7 @@ async def test_it_tells_what_was_read_last_and_how_many_wait(
     picker.picks(f"Ann has been to {CANARY}.", "Ann likes tea.")
     async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
         assert await status_line(house, "learning") == ""
-        await say(house, [f"I have been to {CANARY}, and I like tea"])
+        await house.say(f"I have been to {CANARY}, and I like tea")
         await harvested(house)
         told = await status_line(house, "learning")
         assert told == (
@@ -62,7 +61,7 @@ async def test_it_tells_for_what_work_waits(tmp_path: Path, model: ModelServer) 
     """Issue 19: the night, or six quiet hours, where the server has one slot."""
     picker, clock = Picker(model), HeldClock()
     async with talking(tmp_path, model, clock, harvest=OFTEN, models_type=OneSlot) as house:
-        await say(house, ["I like tea"])
+        await house.say("I like tea")
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'harvest' AND waits_for <> ''")
         assert await status_line(house, "learning") == (
             "- **learning** (ok): looking for memories waits until 2026-05-04 20:00: models are"
@@ -76,7 +75,7 @@ async def test_it_tells_that_the_budget_is_spent(tmp_path: Path, model: ModelSer
     Picker(model).answers["I like tea"] = Text("So do I.", usage=Usage(5_000, 10))
     budget = BudgetSettings(tokens_per_day=8_000)
     async with talking(tmp_path, model, HeldClock(), harvest=OFTEN, budget=budget) as house:
-        await say(house, ["I like tea"])
+        await house.say("I like tea")
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'harvest' AND waits_for <> ''")
         assert await status_line(house, "learning") == (
             "- **learning** (ok): looking for memories waits until 2026-05-05 00:00: the budget"
@@ -93,7 +92,7 @@ async def test_refused_answers_are_counted_and_a_stop_is_told_once(
     picker.usual = lambda: junk
     stopped = "SELECT ended_at FROM jobs WHERE state = 'failed'"
     async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
-        await say(house, ["I like tea"])
+        await house.say("I like tea")
         await looked(house, stopped, clock)
         told = [text for text in await house.spoken() if "failed three times" in text]
         assert told == [
@@ -104,7 +103,7 @@ async def test_refused_answers_are_counted_and_a_stop_is_told_once(
         learning = await status_line(house, "learning")
         assert "3 answers of models refused, the last 2026-05-0" in learning
         assert learning.endswith("(harvest): something in it does not belong there")
-        await say(house, ["and coffee"])
+        await house.say("and coffee")
         await looked(house, stopped, clock)
         assert len([text for text in await house.spoken() if "failed three times" in text]) == 1
         assert CANARY not in str(await house.rows("SELECT * FROM jobs"))
@@ -122,7 +121,7 @@ async def test_what_is_left_of_a_forgetting_is_told(tmp_path: Path, model: Model
     """M-030: until the file is rewritten, too."""
     Picker(model)
     async with talking(tmp_path, model, HeldClock(), harvest=OFTEN) as house:
-        said = await say(house, ["I like tea"])
+        said = await house.say("I like tea")
         await harvested(house)
         await take_back(house, *said)
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'scrub' AND waits_for <> ''")
@@ -139,7 +138,7 @@ async def test_the_command_line_tells_the_same_with_numbers(
     picker.picks("Ann likes tea.")
     shell = Terminal.in_folder(tmp_path, python)
     async with talking(shell.data, model, HeldClock(), harvest=OFTEN) as house:
-        await say(house, ["I like tea"])
+        await house.say("I like tea")
         await harvested(house)
     found = json.loads(shell.run("status", "--json").stdout)
     learning = next(each for each in found if each["name"] == "learning")

@@ -9,7 +9,7 @@ import pytest
 from tests.world.bot import Bot
 from tests.world.chats import slip_in, slip_out
 from tests.world.clock import WITHIN
-from tests.world.copied import copied, echoed, heard, put_back
+from tests.world.copied import copied, counted_messages, echoed, put_back
 from tests.world.copied import talk as chatted
 from tests.world.drafts import GrowingTalk
 from tests.world.killing import PARTS, kill_at_send
@@ -218,7 +218,7 @@ async def test_a_copy_from_before_an_answer_keeps_no_draft_of_it_and_answers_onc
     put_back(daemon, waiting)
     await daemon.start()
     await chatted(ann, chat, "after")
-    said = await heard(ann, chat, daemon)
+    said = await counted_messages(ann, chat, daemon)
     assert [n for text, n in said.items() if echoed(text) == "hello"] == [1]
     assert "secret" not in str(said)
 

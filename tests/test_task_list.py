@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.world.house import ANN, ROOM, HeldClock, House, open_house
-from tests.world.promised import BY_BEN, GROUP, IN_GROUP, ask, do, now, promise
+from tests.world.house import ANN, ROOM, HeldClock, House, house_at_work
+from tests.world.promised import BY_BEN, GROUP, IN_GROUP, do, now, promise
 from tests.world.promised import promise as task_of
 from wintermute.commands.tasks import HELD, VERBS
 from wintermute.tasks.schedules import NOTHING, PlanRequest
@@ -34,7 +34,7 @@ def clock() -> HeldClock:
 
 @pytest.fixture
 async def house(tmp_path: Path, clock: HeldClock) -> AsyncIterator[House]:
-    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, None, clock=clock) as house:
         yield house
 
 
@@ -47,15 +47,15 @@ def reach(clock: HeldClock, when: str) -> None:
     clock.advance((datetime.fromisoformat(f"{when}+02:00") - clock.now()).total_seconds())
 
 
-async def shown(house: House, **where: Any) -> list[str]:
+async def task_lines(house: House, **where: Any) -> list[str]:
     """The lines of `/tasks` without the numbers of tasks."""
-    said = await ask(house, "/tasks", **where)
+    said = await house.ask("/tasks", **where)
     return [re.sub("^- `[0-9]+`", "-", line) for line in said.splitlines() if line]
 
 
 async def act(house: House, verb: str, task: Task, **where: Any) -> str:
     """What a line about a task is answered with, with `ID` for every id."""
-    said = await ask(house, f"/tasks {verb} {task.id}", **where)
+    said = await house.ask(f"/tasks {verb} {task.id}", **where)
     return re.sub(r"task_\w{8}", "ID", said)
 
 
@@ -87,7 +87,7 @@ async def test_tasks_stand_below_headings_by_when_they_are_due(house: House) -> 
     )
     await do(house, "delete", await promise(house, "gone", NOTHING))
     await do(house, "complete", await promise(house, "ended", NOTHING), "done")
-    assert await shown(house) == [
+    assert await task_lines(house) == [
         "**Today**",
         "- 15:00 tea",
         "- 18:30 Call \\*Anna\\*",
@@ -110,7 +110,7 @@ async def test_a_list_of_very_many_ends_with_how_many_more_there_are(house: Hous
     for n in range(52):
         await promise(house, f"thing {n}", NOTHING)
     await promise(house, "tea" + " very" * 399, once("2026-05-04T15:00"))
-    lines = await shown(house)
+    lines = await task_lines(house)
     assert (lines[0], lines[1][:11], lines[2]) == ("**Today**", "- 15:00 tea", "**Any time**")
     assert len(lines[1]) < 200
     assert (lines[-2], lines[-1]) == ("- thing 48", "and 3 more")
@@ -122,7 +122,7 @@ async def test_what_is_on_its_way_says_so(house: House, clock: HeldClock) -> Non
     await promise(house, "water", DAILY)
     reach(clock, "2026-05-05T08:00")
     await house.fire()
-    assert await shown(house) == [
+    assert await task_lines(house) == [
         "**Today**",
         "- 2026-05-04 15:00 tea (being delivered)",
         "**This week**",
@@ -130,7 +130,7 @@ async def test_what_is_on_its_way_says_so(house: House, clock: HeldClock) -> Non
     ]
     await house.deliver()
     await house.fire()
-    assert [line.split()[2] for line in await shown(house) if line[0] == "-"] == ["08:00"]
+    assert [line.split()[2] for line in await task_lines(house) if line[0] == "-"] == ["08:00"]
 
 
 async def test_a_miss_is_visible_until_the_next_time_it_is_said(
@@ -140,25 +140,25 @@ async def test_a_miss_is_visible_until_the_next_time_it_is_said(
     await promise(house, "water", DAILY)
     await said_at(house, clock, "2026-05-07T13:10:30")
     line = "- Fri 08:00 water (daily at 08:00; 3 missed, last said late at 13:10)"
-    assert (await shown(house))[1] == line
+    assert (await task_lines(house))[1] == line
     await said_at(house, clock, "2026-05-08T08:00")
-    assert (await shown(house))[1] == "- Sat 08:00 water (daily at 08:00)"
+    assert (await task_lines(house))[1] == "- Sat 08:00 water (daily at 08:00)"
     reach(clock, "2026-05-09T08:00")
     await house.fire()
     await said_at(house, clock, "2026-05-09T08:06")
-    assert (await shown(house))[1].endswith("at 08:00; last said late at 08:06)")
+    assert (await task_lines(house))[1].endswith("at 08:00; last said late at 08:06)")
 
 
 async def test_what_is_due_but_not_said_says_why(house: House, clock: HeldClock) -> None:
     """T-013, lesson 11."""
     await promise(house, "soup", once("2026-05-04T15:00"), ROOM_SCOPE, GROUP)
     reach(clock, "2026-05-04T15:05")
-    assert await shown(house, **IN_GROUP) == ["**Today**", "- 15:00 soup"]
+    assert await task_lines(house, **IN_GROUP) == ["**Today**", "- 15:00 soup"]
     clock.advance(1)
-    assert (await shown(house, **IN_GROUP))[1] == "- 15:00 soup (overdue)"
+    assert (await task_lines(house, **IN_GROUP))[1] == "- 15:00 soup (overdue)"
     house.speaker.unfit.add(GROUP)
     await house.fire()
-    assert (await shown(house, **IN_GROUP))[1] == f"- 15:00 soup ({HELD})"
+    assert (await task_lines(house, **IN_GROUP))[1] == f"- 15:00 soup ({HELD})"
 
 
 async def test_a_failed_run_says_why_to_those_it_ran_for(house: House, clock: HeldClock) -> None:
@@ -166,7 +166,7 @@ async def test_a_failed_run_says_why_to_those_it_ran_for(house: House, clock: He
     tasks = [await promise(house, "news", BY_ITSELF, scope) for scope in (MINE, EVERYWHERE)]
     reach(clock, "2026-05-05T08:00")
     await house.promises.fire()  # and nobody starts the runs
-    notes = [line.split("; ")[1] for line in (await shown(house))[1:]]
+    notes = [line.split("; ")[1] for line in (await task_lines(house))[1:]]
     assert notes == ["its run is not finished)"] * 2
     last = await house.stores.occurrences.last([task.id for task in tasks])
     async with house.database.transaction() as tx:
@@ -175,7 +175,7 @@ async def test_a_failed_run_says_why_to_those_it_ran_for(house: House, clock: He
                 tx, run.conversation_id, "x", kind="event", meant_for=""
             )
             await house.stores.runs.failed(tx, run, "no *page*", out, pauses=False)
-    notes = [line.split("; ")[1] for line in (await shown(house))[1:]]
+    notes = [line.split("; ")[1] for line in (await task_lines(house))[1:]]
     assert notes == ["last run failed: no \\*page\\*)", "last run failed)"]
 
 
@@ -190,9 +190,9 @@ async def test_an_id_of_another_room_is_unknown(house: House, verb: str) -> None
     assert await act(house, verb, mine, **IN_GROUP) == "no task ID"
     bens: dict[str, Any] = {"room": "!ben:test", **BY_BEN}
     assert await act(house, verb, mine, **bens) == "no task ID"
-    assert await shown(house, **bens) == [EMPTY_LISTS["tasks"]]
+    assert await task_lines(house, **bens) == [EMPTY_LISTS["tasks"]]
     assert [await now(house, mine), await now(house, ours)] == before
-    assert len(await shown(house)) == len(await shown(house, **IN_GROUP)) == 2
+    assert len(await task_lines(house)) == len(await task_lines(house, **IN_GROUP)) == 2
 
 
 @pytest.mark.parametrize("verb", ALL_VERBS)
@@ -216,7 +216,7 @@ async def test_a_delivered_reminder_is_answered(house: House, clock: HeldClock) 
     assert await act(house, "done", task) == "Done: Call Anna"
     assert await act(house, "done", task) == "Done: Call Anna"
     assert await act(house, "snooze", task) == "Again at 15:10: Call Anna"
-    assert (await shown(house))[1] == "- 15:10 Call Anna"
+    assert (await task_lines(house))[1] == "- 15:10 Call Anna"
     await said_at(house, clock, "2026-05-04T15:10")
     assert (await house.spoken()).count("⏰ Call Anna") == 2
     reach(clock, "2026-05-04T23:30")
@@ -226,7 +226,7 @@ async def test_a_delivered_reminder_is_answered(house: House, clock: HeldClock) 
     assert await act(house, "cancel", task) == "ID is deleted already; nothing was changed"
     assert await act(house, "done", task) == "ID is deleted; nothing was changed"
     assert (await now(house, task)).status == "deleted"
-    assert await ask(house, "/undo") == "- the task is back: Call Anna"
+    assert await house.ask("/undo") == "- the task is back: Call Anna"
 
 
 async def test_what_comes_again_is_done_until_then(house: House, clock: HeldClock) -> None:
@@ -238,7 +238,7 @@ async def test_what_comes_again_is_done_until_then(house: House, clock: HeldCloc
     await said_at(house, clock, "2026-05-05T20:00")
     assert (await house.spoken()).count("⏰ water") == 1
     await act(house, "cancel", task)
-    await ask(house, "/undo")
+    await house.ask("/undo")
     await said_at(house, clock, "2026-05-06T08:00")
     assert (await house.spoken()).count("⏰ water") == 2
 
@@ -273,13 +273,13 @@ async def test_what_was_paused_goes_on_from_now(
     """T-006: nothing of the pause is said."""
     task = await promise(house, "tea", asked)
     assert await act(house, "pause", task) == "Paused until `/tasks resume 1`: tea"
-    assert await shown(house) == ["**Paused**", line]
+    assert await task_lines(house) == ["**Paused**", line]
     assert await act(house, "snooze", task) == "ID is paused; nothing was changed"
     await said_at(house, clock, "2026-05-05T09:00")
     assert await act(house, "resume", task) == resumed
     await house.fire()
     assert not any(text.startswith("⏰") for text in await house.spoken())
-    assert ("its time has passed" in resumed) == ("time has passed" in str(await shown(house)))
+    assert ("its time has passed" in resumed) == ("time has passed" in str(await task_lines(house)))
 
 
 async def test_what_is_paused_can_be_done(house: House) -> None:
@@ -308,7 +308,7 @@ HELPED = (
 @pytest.mark.parametrize(("line", "why"), HELPED)
 async def test_anything_else_gets_the_verbs(house: House, line: str, why: str) -> None:
     """U-016: after what is wrong or missing."""
-    said = await ask(house, f"/tasks {line}")
+    said = await house.ask(f"/tasks {line}")
     assert why in said.splitlines()[0]
     assert said.endswith(f"\n\n{VERBS}")
     assert [f"`/tasks {verb} TASK`" in said for verb in ALL_VERBS] == [True] * len(ALL_VERBS)
@@ -318,16 +318,16 @@ async def test_what_is_put_off_before_it_is_due_comes_once(
     tmp_path: Path, clock: HeldClock
 ) -> None:
     """T-063, T-035: then alone, also after a restart; of a series one occurrence moves."""
-    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, None, clock=clock) as house:
         for text in ("at 16:28 soup", "at 15:00 tea", "every day at 15:30 water"):
-            await ask(house, f"/remind {text}")
+            await house.ask(f"/remind {text}")
         said = "It is not due yet and comes today at 15:30: water"
-        assert await ask(house, "/tasks done water") == said
-        assert await ask(house, "/tasks snooze soup") == "Again at 14:10: soup"
+        assert await house.ask("/tasks done water") == said
+        assert await house.ask("/tasks snooze soup") == "Again at 14:10: soup"
         for text, at in (("tea", "15:00"), ("water", "15:30")):
-            assert await ask(house, f"/tasks tomorrow {text}") == f"Again tomorrow at {at}: {text}"
-        assert (await shown(house))[:2] == ["**Today**", "- 14:10 soup"]
-    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+            assert await house.ask(f"/tasks tomorrow {text}") == f"Again tomorrow at {at}: {text}"
+        assert (await task_lines(house))[:2] == ["**Today**", "- 14:10 soup"]
+    async with house_at_work(tmp_path, None, clock=clock) as house:
         for when in ("04T14:10", "04T15:30", "04T16:28", "05T15:00", "05T15:30", "06T15:30"):
             await said_at(house, clock, f"2026-05-{when}")
         told = [text[2:] for text in await house.spoken() if text.startswith("⏰ ")]
@@ -337,24 +337,24 @@ async def test_what_is_put_off_before_it_is_due_comes_once(
 async def test_a_task_is_named_by_words_of_it(house: House) -> None:
     """U-010: or by its number, which is never a word; what several tasks say is asked back."""
     for text in ("Call mum", "Call Ben", "mum's cake"):
-        await ask(house, f"/remind tomorrow at 9 {text}")
+        await house.ask(f"/remind tomorrow at 9 {text}")
     assert (
-        await ask(house, "/tasks cancel call MUM") == "Cancelled: Call mum (`/undo` brings it back)"
+        await house.ask("/tasks cancel call MUM") == "Cancelled: Call mum (`/undo` brings it back)"
     )
-    assert await ask(house, "/tasks done call") == "Done: Call Ben"
-    assert (await ask(house, "/undo")).endswith(": Call Ben")
-    assert await ask(house, "/tasks done dog") == "No task here says dog. `/tasks` lists them."
-    assert await ask(house, "/tasks cancel all") == "No task here says all. `/tasks` lists them."
-    await ask(house, "/remind tomorrow at 9 Call Ann")
-    which = (await ask(house, "/tasks pause call")).splitlines()
+    assert await house.ask("/tasks done call") == "Done: Call Ben"
+    assert (await house.ask("/undo")).endswith(": Call Ben")
+    assert await house.ask("/tasks done dog") == "No task here says dog. `/tasks` lists them."
+    assert await house.ask("/tasks cancel all") == "No task here says all. `/tasks` lists them."
+    await house.ask("/remind tomorrow at 9 Call Ann")
+    which = (await house.ask("/tasks pause call")).splitlines()
     assert which[1:] == ["- `2` Call Ben", "- `4` Call Ann"]
-    assert await ask(house, "/tasks pause `4`") == "Paused until `/tasks resume 4`: Call Ann"
-    assert await ask(house, "/tasks snooze 4") == "It is paused; nothing was changed"
+    assert await house.ask("/tasks pause `4`") == "Paused until `/tasks resume 4`: Call Ann"
+    assert await house.ask("/tasks snooze 4") == "It is paused; nothing was changed"
     await promise(house, "2 eggs, ours", NOTHING, ROOM_SCOPE, GROUP)
-    assert await ask(house, "/tasks done ٤") == "No task here says ٤. `/tasks` lists them."
+    assert await house.ask("/tasks done ٤") == "No task here says ٤. `/tasks` lists them."
     for wrong, where in ((1, {}), (5, {}), (6, {}), (2, IN_GROUP)):
-        assert "has the number" in await ask(house, f"/tasks cancel {wrong}", **where)
-    assert await ask(house, "/tasks done 2 eggs", **IN_GROUP) == "Done: 2 eggs, ours"
+        assert "has the number" in await house.ask(f"/tasks cancel {wrong}", **where)
+    assert await house.ask("/tasks done 2 eggs", **IN_GROUP) == "Done: 2 eggs, ours"
 
 
 async def test_every_change_is_on_record_with_its_message(house: House) -> None:
@@ -372,16 +372,16 @@ async def test_an_id_is_taken_as_people_copy_it(house: House, form: str) -> None
     """T-009: with what stands around it; a slip gets a hint."""
     task = await task_of(house, "tea", NOTHING, room=ROOM)
     for wanted in (form.format(task.id), form.format(task.id.upper())):
-        assert await ask(house, f"/tasks pause {wanted}") == "Paused until `/tasks resume 1`: tea"
-        assert await ask(house, f"/tasks resume {wanted}") == "Active again: tea"
+        assert await house.ask(f"/tasks pause {wanted}") == "Paused until `/tasks resume 1`: tea"
+        assert await house.ask(f"/tasks resume {wanted}") == "Active again: tea"
     slip = task.id[:-1] + ("0" if task.id[-1] != "0" else "1")
-    assert f"did you mean {task.id}?" in await ask(house, f"/tasks DONE {form.format(slip)}")
+    assert f"did you mean {task.id}?" in await house.ask(f"/tasks DONE {form.format(slip)}")
 
 
 async def test_undo_says_what_a_task_is_again(house: House) -> None:
     """T-063: "as it was before" tells nobody whether it is still to be done."""
     task = await task_of(house, "tea", NOTHING, room=ROOM)
     for verb, before in (("pause", "active"), ("done", "active"), ("cancel", None)):
-        await ask(house, f"/tasks {verb} {task.id}")
+        await house.ask(f"/tasks {verb} {task.id}")
         said = f"the task is {before} again: tea" if before else "the task is back: tea"
-        assert await ask(house, "/undo") == f"- {said}"
+        assert await house.ask("/undo") == f"- {said}"

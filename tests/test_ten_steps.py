@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from tests.tiers import tiered
-from tests.world.clock import HeldClock
+from tests.world.clock import HeldClock, until_so
 from tests.world.embedding_server import EmbeddingServer
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import (
@@ -41,7 +41,6 @@ from tests.world.reconstructed import (
     Chat,
     chat,
     reconstruction,
-    soon,
 )
 from tests.world.request_rules import is_for_reconstruction
 from tests.world.terminal import OWNER, Terminal, beside, said_beside
@@ -138,17 +137,15 @@ async def test_a_batch_waits_for_the_end_of_its_own_talk_and_for_nobody_elses(
         talk.answers = [reconstruction(ROME)]
         await talk.told(ROME)
         await talk.clock.move(QUIET - 60)
-        await talk.house.incoming("What a fine day", room=ASIDE)
-        await talk.house.settled()
+        await talk.house.say("What a fine day", room=ASIDE)
         await talk.clock.move(QUIET - 60)
-        await talk.house.incoming("hello", room=ELSEWHERE, scope="person:@bob:test")
-        await talk.house.settled()
+        await talk.house.say("hello", room=ELSEWHERE, scope="person:@bob:test")
         talk.house.runner.ring(KIND)
         await talk.house.settled()
         assert (await talk.states(), talk.asked) == ([], [])
         await talk.clock.move(60)
         talk.house.runner.ring(KIND)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert len(talk.asked) == 1
 
 
@@ -210,7 +207,7 @@ async def test_a_question_shows_both_as_data_that_closes_no_block(tmp_path: Path
         await talk.known("Ann lives in Rome")
         await talk.told(*new)
         await talk.worked(UNUSABLE)
-        said = str(talk.asked[0].messages[0]["content"])
+        said = talk.asked[0].system
     related, _, contents = said.partition("<related_memories>\n")[2].partition("<new_contents>\n")
     assert related == "- Ann lives in Rome\n</related_memories>\n"
     assert contents.rstrip() == (
@@ -229,7 +226,7 @@ async def test_only_what_is_new_is_proposed_for_the_core(tmp_path: Path) -> None
         await talk.worked(reconstruction(SINCE))
         await talk.proposed(2)
     asked = talk.model.aside[-1]
-    said = str(asked.messages[0]["content"])
+    said = asked.system
     candidates = said.partition("<candidate_new_memories>\n")[2].partition("\n</")[0]
     assert candidates == f"- {SINCE}"
     assert KEEP not in said
@@ -251,7 +248,7 @@ async def test_one_version_keeps_evidence_and_a_persons_own_words_stay_theirs(
         assert sorted(json.loads(fact["origins"])) == sorted(row["event_id"] for row in said)
         await talk.clock.move(QUIET)
         talk.house.runner.ring(KIND)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert len(talk.asked) == 1
 
 
@@ -268,8 +265,7 @@ async def test_what_may_come_from_outside_stays_apart(tmp_path: Path) -> None:
             Calls((Use("read_file", {"path": str(notes / "page.html")}),)),
             Calls((Use("append_memory", {"entry": page}),)),
         )
-        await talk.house.incoming("look and keep", room=ASIDE)
-        await talk.house.settled()
+        await talk.house.say("look and keep", room=ASIDE)
         await talk.worked(reconstruction(page))
         facts = await talk.house.rows("SELECT text, taint FROM facts WHERE retired_at IS NULL")
         assert {fact["text"]: fact["taint"] for fact in facts} == {LYON: 0, page: 1}
@@ -290,11 +286,11 @@ async def test_a_list_and_a_small_model_only_add(
         for n, text in enumerate((LYON, ROME), 1):
             await talk.told(text)
             await talk.worked()
-            await soon(talk.is_worked)
+            await until_so(talk.is_worked)
             await talk.proposed(n)
         assert await talk.remembered() == [LYON, ROME]
         assert talk.asked == []
-        assert f"\n- {ROME}\n</candidate" in str(talk.model.aside[-1].messages[0]["content"])
+        assert f"\n- {ROME}\n</candidate" in talk.model.aside[-1].system
 
 
 async def _none(house: House, query: str, *values: object) -> bool:
@@ -317,7 +313,7 @@ async def test_a_batch_is_due_after_fifteen_quiet_minutes_and_not_before(tmp_pat
         assert await talk.states() == []
         talk.answers = [reconstruction(BOTH)]
         await talk.clock.move(QUIET)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert await talk.remembered() == [BOTH]
 
 
@@ -332,7 +328,7 @@ async def test_twenty_memories_are_a_batch_at_once(tmp_path: Path) -> None:
         talk.answers = [reconstruction(*texts)]
         await talk.told(texts[-1])
         talk.house.runner.ring(KIND)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert await talk.remembered() == sorted(texts)
         assert len(talk.asked) == 1
         assert await talk.queued() == 0
@@ -352,7 +348,7 @@ async def test_a_bug_leaves_everything_as_it_was_and_is_told_once(tmp_path: Path
             await tx.execute(REFUSE)
         await talk.worked(reconstruction(BOTH))
         for attempts in (1, 2, 3):
-            await soon(partial(talk.failed, attempts))
+            await until_so(partial(talk.failed, attempts))
             assert await talk.remembered() == [LYON, ROME]
             assert await talk.queued() == 1
             await talk.clock.move(3600)
@@ -375,14 +371,14 @@ async def test_a_budget_that_is_spent_puts_it_off_until_midnight(tmp_path: Path)
         talk.answers = [reconstruction(ROME)]
         await talk.clock.move(QUIET)
         talk.house.runner.ring(KIND)
-        await soon(lambda: _is_put_off(talk))
+        await until_so(lambda: _is_put_off(talk))
         assert talk.asked == []
         assert "Rome" in await talk.says("/memory Rome")
         row = await talk.house.one("SELECT not_before FROM jobs WHERE name = ?", KIND)
         assert row["not_before"].startswith("2026-05-04T22:00")  # midnight in Berlin
         await talk.clock.move(12 * 3600)
         talk.house.runner.ring(KIND)
-        await soon(talk.at_rest)
+        await until_so(talk.at_rest)
         assert len(talk.asked) == 1
         assert await talk.queued() == 0
 
@@ -460,7 +456,7 @@ async def test_all_contents_are_one_question_to_the_embedder_and_all_that_comes_
         assert asked == [[*new], [merged, new[1], *new, home]]
         assert counts.pop("core") == "daemon"
         assert counts == {"batches": 1, "kept": 1, "replaced": 2, "failed": 0}
-        assert f"- {home}\n" in model.requests[-1].messages[0]["content"]
+        assert f"- {home}\n" in model.requests[-1].system
         assert await texts_of(terminal) == sorted([merged, new[1]])
         embeddings.requests.clear()
         await said_beside(terminal, "memory", "reconstruct")
@@ -535,7 +531,7 @@ async def test_a_daemon_and_a_shell_that_work_one_queue_give_each_memory_once(
                 opened.runner.ring(KIND)
             assert done.result().returncode == 0
             open_jobs = "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'running')"
-            await soon(lambda: _none(opened, open_jobs, KIND))
+            await until_so(lambda: _none(opened, open_jobs, KIND))
             assert sorted(f.text for f in await opened.stores.facts.live(OWNER)) == sorted(texts)
             assert not await opened.stores.facts.queues(opened.database)
             made = await opened.rows("SELECT 1 FROM jobs WHERE name = 'core'")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.groups import begin_group, group_line
-from tests.world.house import ROOM, Gate, open_house
+from tests.world.house import ROOM, Gate, house_at_work
 from tests.world.model import ModelServer, Text
 from tests.world.streams import content_in, in_bytes, shown_after
 from wintermute.config.secrets import UNHIDDEN
@@ -193,7 +193,7 @@ async def test_a_call_behind_a_sentence_is_run_and_one_of_the_message_is_not(
     """Through the door: a message, a model that leaks, the record."""
     gate = Gate()
     model.script(Text(f"Let me see.\n{ECHO}"), Text("seen"))
-    async with open_house(tmp_path, model.url, gates=[gate]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, gates=[gate]) as house:
         await house.incoming("go")
         assert await house.said(1) == ["seen"]
         model.script(Text(ECHO))
@@ -211,7 +211,7 @@ async def test_in_a_cast_with_words_of_others_a_call_behind_a_sentence_is_text(
 ) -> None:
     clock, gate, text = FakeClock(), Gate(), f"So.\n{ECHO}"
     model.script(Text(text), Text(ECHO), Text("seen"))
-    async with open_house(tmp_path, model.url, clock=clock, gates=[gate]) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock, gates=[gate]) as house:
         await begin_group(house, clock)
         for n, said in enumerate((text, "seen")):
             await group_line(house, "let us see")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.tiers import tiered
-from tests.world.chats import down_for_sends, encrypted_or_not, planning, slip_in, slip_out
+from tests.world.chats import down_for_sends, encrypted_or_not, hears, planning, slip_in, slip_out
 from tests.world.clock import until
 from tests.world.drafts import WORDS, GrowingTalk
 from tests.world.forger import Forger
-from tests.world.house import ANN, ROOM, House, open_house, open_thread
+from tests.world.house import ANN, ROOM, House, house_at_work, open_thread
 from tests.world.model import Drip, ModelServer, Slow, Step, Text
 from tests.world.person import Person
 from tests.world.proxy import Proxy, pass_before
@@ -43,11 +43,7 @@ def place(message: Message) -> tuple[str, str]:
     return thread, relation.get("m.in_reply_to", {}).get("event_id", "")
 
 
-async def hears(person: Person, chat: str, text: str) -> Message:
-    return await person.wait_for(chat, lambda message: message.body == text)
-
-
-async def ask(person: Person, chat: str, text: str, root: str = "", **more: Any) -> Message:
+async def ask_in(person: Person, chat: str, text: str, root: str = "", **more: Any) -> Message:
     """Say something, in a thread with a `root`; the answer of a model that repeats it."""
     sent = await person.send(chat, text, **(under(root) if root else {}), **more)
     found = await person.wait_for(
@@ -66,8 +62,7 @@ def seen(model: ModelServer) -> list[str]:
 
 async def settle(house: House, text: str, **more: Any) -> None:
     """Say something, until nothing is left to be answered."""
-    await house.incoming(text, **more)
-    await house.settled()
+    await house.say(text, **more)
 
 
 def test_where_an_event_belongs() -> None:
@@ -116,17 +111,17 @@ async def test_a_thread_goes_on_from_its_root_and_the_room_does_not_see_it(
     ann = await scene.at(client)("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=encrypted)
-    one = await ask(ann, chat, "one")
+    one = await ask_in(ann, chat, "one")
     assert place(one) == ("", "")
     root = await ann.send(chat, "two")
     await hears(ann, chat, "echo: two")
-    await ask(ann, chat, "three")
-    await ask(ann, chat, "below two", root)
+    await ask_in(ann, chat, "three")
+    await ask_in(ann, chat, "below two", root)
     assert seen(model) == ["one", "echo: one", "two", "echo: two", "below two"]
-    await ask(ann, chat, "more", root)
-    await ask(ann, chat, "four")
+    await ask_in(ann, chat, "more", root)
+    await ask_in(ann, chat, "four")
     assert seen(model)[-3:] == ["three", "echo: three", "four"]
-    await ask(ann, chat, "below one", one.event_id)
+    await ask_in(ann, chat, "below one", one.event_id)
     assert seen(model) == ["one", "echo: one", "below one"]
     await ann.send(chat, "/new", **under(root))
     await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and "echo" not in m.body)
@@ -135,7 +130,7 @@ async def test_a_thread_goes_on_from_its_root_and_the_room_does_not_see_it(
     await daemon.start()
     assert place(await hears(ann, chat, "echo: anew")) == (root, sent)
     assert seen(model) == ["anew"]
-    await ask(ann, chat, "five")
+    await ask_in(ann, chat, "five")
     assert seen(model)[-3:] == ["four", "echo: four", "five"]
     threads = [row["thread_id"] for row in daemon.rows(OF_ROOM, chat)]
     assert threads == sorted(("", root, one.event_id))
@@ -152,7 +147,7 @@ async def test_who_joins_silently_reads_no_thread(
     chat = await room(ann, daemon, encrypted=encrypted)
     root = await ann.send(chat, f"I earn {SECRET}")
     await hears(ann, chat, f"echo: I earn {SECRET}")
-    await ask(ann, chat, "below", root)
+    await ask_in(ann, chat, "below", root)
     talk = GrowingTalk(ann, daemon, chat, model, asyncio.Semaphore(9))
     more = Drip(f"{SECRET} is " + "much " * 300, talk.gate)
     never = Slow(asyncio.Event(), Text(SECRET))
@@ -171,13 +166,13 @@ async def test_who_joins_silently_reads_no_thread(
     assert edit["m.new_content"]["body"] == words.JOINED
     assert {row["scope"] for row in daemon.rows(OF_ROOM, chat)} == {f"room:{chat}"}
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
-    await ask(ann, chat, "and now?", root, **us)
+    await ask_in(ann, chat, "and now?", root, **us)
     assert [SECRET in text for text in seen(model)] == [False]
-    await ask(ann, chat, "and here?", beside, **us)  # which was never answered
+    await ask_in(ann, chat, "and here?", beside, **us)  # which was never answered
     assert (PRIVATE in seen(model)[0], len(seen(model))) == (True, 1)
     await slip_out(eve, ann, chat)
     await until(lambda: daemon.rows(OF_ROOM, chat)[0]["scope"] == f"person:{ann.user_id}")
-    await ask(ann, chat, "we two", root)
+    await ask_in(ann, chat, "we two", root)
     assert SECRET in seen(model)[0]
     assert seen(model)[-3:-1] == ["below", "echo: below"]
     assert "and now?" not in str(seen(model))
@@ -198,7 +193,7 @@ async def test_in_a_group_who_asked_is_named_and_need_not_name_us_again(
     root = await ann.send(chat, "one", **us)
     first = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
     assert (place(first), mentioned(first)) == (("", root), [ann.user_id])
-    answer = await ask(ann, chat, "two", root)
+    answer = await ask_in(ann, chat, "two", root)
     assert mentioned(answer) == [ann.user_id]
     talk = GrowingTalk(ann, daemon, chat, model, asyncio.Semaphore())
     grown = await talk.grow(**under(root))
@@ -209,13 +204,13 @@ async def test_in_a_group_who_asked_is_named_and_need_not_name_us_again(
     await ann.send(chat, "not for you", **under(await ben.send(chat, "pizza?")))
     await ben.send(chat, "nor this", **under(root))
     await ann.send(chat, "nor that", **under(root))
-    other = await ask(ben, chat, "below", first.event_id)  # ours, and begun by him
+    other = await ask_in(ben, chat, "below", first.event_id)  # ours, and begun by him
     assert mentioned(other) == [ben.user_id]
     await eve.send(chat, "he is right", **under(first.event_id))
     await ben.send(chat, "is he?", **under(first.event_id))
-    await ask(ben, chat, "so?", first.event_id, **us)
+    await ask_in(ben, chat, "so?", first.event_id, **us)
     assert "he is right" in seen(model)[-1]
-    await ask(ann, chat, "well?", root, **us)
+    await ask_in(ann, chat, "well?", root, **us)
     assert [text in seen(model)[-1] for text in ("nor this", "pizza")] == [True, False]
     assert len(model.requests) == 6
 
@@ -272,22 +267,22 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
     daemon = await bot(ann, via=proxy.url)
     await ann.invite(early, daemon.user_id)
     await ann.wait_joined(early, daemon.user_id)
-    await ask(ann, early, "what of it?", unread)
+    await ask_in(ann, early, "what of it?", unread)
     assert (UNREADABLE in seen(model)[0], "of before" in seen(model)[0]) == (True, False)
-    other = await ask(ann, early, "other")
+    other = await ask_in(ann, early, "other")
 
     chat = await room(ann, daemon)
     root = await ann.send(chat, f"I earn {SECRET}")
     await hears(ann, chat, f"echo: I earn {SECRET}")
-    inner = await ask(ann, chat, "below", root)
+    inner = await ask_in(ann, chat, "below", root)
     await ann.redact(chat, root)
     await daemon.until(lambda: not daemon.rows("SELECT 1 FROM casts WHERE intent GLOB 'I earn*'"))
-    await ask(ann, chat, "more", root)
+    await ask_in(ann, chat, "more", root)
     assert seen(model)[-3:] == ["below", "echo: below", "more"]
     assert f"I earn {SECRET}" not in seen(model)
     gone = await ann.send(chat, "/help")
     await ann.redact(chat, gone)
-    await ask(ann, chat, "help with that", gone)
+    await ask_in(ann, chat, "help with that", gone)
 
     def lie(_room: str, event: Json) -> Json:
         content = event.get("content", {})
@@ -302,7 +297,7 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
     }
     Forger.at(proxy).change = lie
     for text in lies:
-        answer = await ask(ann, chat, text)
+        answer = await ask_in(ann, chat, text)
         assert place(answer)[0] == (root if text == "nested" else "")
     threads = {row["thread_id"] for row in daemon.rows(OF_ROOM, chat)}
     assert threads == {"", root, gone, f"over {unread}"}
@@ -349,7 +344,7 @@ async def test_a_thread_ends_with_its_room_and_what_it_owes_is_said_in_the_next(
     assert tea["conversation_id"] == home["id"]
     again = await ann.send(new, "two", **us)
     await ann.wait_for(new, lambda m: place(m) == ("", again))
-    answer = await ask(ann, new, "three", again)
+    answer = await ask_in(ann, new, "three", again)
     assert "one" in seen(model)[0]
     assert answer.encrypted == encrypted
 
@@ -361,7 +356,7 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
     """X-056, F-027: from what is being asked, and from its summary; no thread has a seed."""
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Text("late")) if s.last_user == "think" else None)
-    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+    async with house_at_work(tmp_path, model.url, language="en") as house:
         first = await house.incoming(SECRET)
         await settle(house, "two", event_id="$two")
         thread, asked = await open_thread(house.stores, root="$two"), len(model.requests)
@@ -391,7 +386,7 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
 ) -> None:
     """X-025, X-056, X-004, V-017: its readers are those of its room, whoever asks; other rooms' are not."""
     scope, group = f"person:{ANN}", f"room:{ROOM}"
-    async with open_house(tmp_path, model.url) as house, house.working():
+    async with house_at_work(tmp_path, model.url) as house:
         await house.incoming("elsewhere", room="!other:test")
         await settle(house, "one", event_id="$one")
         thread = await open_thread(house.stores, root="$one")

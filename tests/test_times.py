@@ -7,9 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.world.house import ANN, PROMPTS, HeldClock, open_house
+from tests.world.house import ANN, PROMPTS, HeldClock, house_at_work, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
-from tests.world.promised import ask
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
 from wintermute.tasks.parse import timed
@@ -229,10 +228,10 @@ async def test_the_chat_and_the_tool_read_a_time_alike(tmp_path: Path, model: Mo
     async with open_house(tmp_path, model.url, clock=HeldClock(), prompts=PROMPTS) as house:
         async with house.working():
             for number, form in enumerate(ALIKE):
-                assert "I'll remind you " in await ask(house, f"/remind {form} tea"), form
+                assert "I'll remind you " in await house.ask(f"/remind {form} tea"), form
                 use = Use("task", {"action": "add", "content": "tea", "at": form})
                 model.script(Calls((use,)), Text(f"done {number}"))
-                await ask(house, "remind me")
+                await house.ask("remind me")
         tasks = await house.stores.tasks.listed(f"person:{ANN}")
         made = [(task.schedule, task.next_due) for task in tasks]
         assert len(made) == 2 * len(ALIKE)
@@ -288,7 +287,7 @@ async def test_the_answer_says_when_and_how_often_in_words(
     tmp_path: Path, line: str, answer: str
 ) -> None:
     """U-010, U-011, T-062: on a Monday at 14:00; the day in words, no id, no seconds."""
-    async with open_house(tmp_path, None, clock=HeldClock()) as house, house.working():
-        said = await ask(house, f"/remind {line}")
+    async with house_at_work(tmp_path, None, clock=HeldClock()) as house:
+        said = await house.ask(f"/remind {line}")
         assert said.startswith(answer), said
         assert "task_" not in said

@@ -9,7 +9,7 @@ import pytest
 from tests.world.asking import DEAD
 from tests.world.clock import SYSTEM, WITHIN, FakeClock, HeldClock, promptly
 from tests.world.histories import waiting_row
-from tests.world.house import ROOM, Gate, House, open_house
+from tests.world.house import ROOM, Gate, House, house_at_work, open_house
 from tests.world.model import (
     Calls,
     Cut,
@@ -37,7 +37,7 @@ async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
     tmp_path: Path,
 ) -> None:
     """F-036: with its address and what to do, though each attempt is tried again; once."""
-    async with open_house(tmp_path, DEAD, clock=SYSTEM, retries=3) as house, house.working():
+    async with house_at_work(tmp_path, DEAD, clock=SYSTEM, retries=3) as house:
         async with promptly(5):
             await house.incoming("hello")
             (told,) = await house.said(1)
@@ -53,7 +53,7 @@ async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) ->
     clock = HeldClock()
     async with ModelServer() as gone:
         port, url = gone.port, gone.url
-    async with open_house(tmp_path, url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, url, clock=clock) as house:
         await house.incoming("hello")
         await house.incoming("and here", room="!other")
         await clock.asleep()
@@ -71,7 +71,7 @@ async def test_a_model_that_refuses_is_back_as_well(tmp_path: Path) -> None:
     clock = HeldClock()
     async with ModelServer() as gone:
         port, url = gone.port, gone.url
-    async with open_house(tmp_path, url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, url, clock=clock) as house:
         await house.incoming("hello")
         await clock.asleep()
         await seconds_pass(house, clock, 90)
@@ -86,7 +86,7 @@ async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path)
     clock = HeldClock()
     async with ModelServer() as gone:
         port, url = gone.port, gone.url
-    async with open_house(tmp_path, url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, url, clock=clock) as house:
         await house.incoming("hello")
         await clock.asleep()
         await clock.move(3)
@@ -101,7 +101,7 @@ async def test_once_one_room_is_answered_the_others_wait_no_longer(tmp_path: Pat
     clock = HeldClock()
     async with ModelServer() as gone:
         port, url = gone.port, gone.url
-    async with open_house(tmp_path, url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, url, clock=clock) as house:
         await house.incoming("hello")
         await clock.asleep()
         await seconds_pass(house, clock, 30)
@@ -125,7 +125,7 @@ async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_rea
     """F-021, F-060: told within a minute, given up after three casts; what is behind it goes first."""
     clock = HeldClock()
     model.keyed(poisoned)
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming(POISON)
         await house.incoming("behind")
         await clock.asleep()
@@ -213,7 +213,7 @@ async def test_what_only_reads_passes_a_message_whose_model_is_silent(
     """F-035: it has been asked five seconds ago, and nothing has come."""
     clock = HeldClock()
     model.script(Hang())
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await model.request_arrived(1)
         await clock.move(5)
@@ -232,7 +232,7 @@ async def test_what_only_reads_passes_a_message_whose_model_fell_silent_in_the_m
     """F-035: five seconds after its last word; before, the answer may be about to come."""
     clock = HeldClock()
     model.script(Events(({"choices": [{"delta": {"content": "half"}}]},), stay=True))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
 
         async def has_begun() -> bool:
             return "half" in house.speaker.drafts
@@ -257,7 +257,7 @@ async def test_what_only_reads_is_answered_while_somebody_looks_whether_others_a
     """F-035, F-021: a server that hangs takes ten seconds to be found so."""
     clock = HeldClock()
     model.script(Fail(500), Hang())
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         await clock.move(45)
@@ -306,7 +306,7 @@ async def test_a_message_that_was_stopped_troubles_nobody(
     """F-021: neither its people nor the model."""
     clock = HeldClock()
     model.keyed(poisoned)
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming(POISON)
         await clock.asleep()
         await house.incoming("/stop")
@@ -324,7 +324,7 @@ async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its
     """F-035: and that it does is told."""
     clock = HeldClock()
     model.script(Fail(500))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         await house.incoming("/new")
@@ -345,7 +345,7 @@ async def test_what_keeps_its_place_behind_a_model_that_is_silent_is_told_so(
     """F-035: after five seconds, and once."""
     clock, begins = HeldClock(), asyncio.Event()
     model.script(Slow(begins, Text("first")))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await model.request_arrived(1)
         await clock.move(5)
@@ -364,7 +364,7 @@ async def test_a_quick_model_keeps_the_strict_order(tmp_path: Path, model: Model
     """L-072: nothing passes a message that is being answered."""
     gate = asyncio.Event()
     model.script(Slow(gate, Text("first")))
-    async with open_house(tmp_path, model.url, clock=HeldClock()) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=HeldClock()) as house:
         await house.incoming("go")
         await model.request_arrived(1)
         await house.incoming("/help")
@@ -393,7 +393,7 @@ async def test_an_answer_that_was_broken_off_says_so(
 ) -> None:
     """F-019: what there is, one line, and nothing is paid again."""
     model.script(step)
-    async with open_house(tmp_path, model.url, clock=FakeClock()) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=FakeClock()) as house:
         await house.incoming("go")
         (said,) = await house.said(1)
         (cast,) = await house.rows("SELECT state, reason FROM casts")
@@ -408,10 +408,7 @@ async def test_a_call_written_as_text_is_that_call(tmp_path: Path, model: ModelS
         '<think>hm</think>\n<tool_call>\n{"name": "echo", "arguments": {"say": "x"}}\n</tool_call>'
     )
     model.script(Text(call), Text("<think>so</think>done"))
-    async with (
-        open_house(tmp_path, model.url, clock=FakeClock(), gates=[Gate()]) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=FakeClock(), gates=[Gate()]) as house:
         await house.incoming("go")
         assert await house.said(1) == ["done"]
         (seen,) = await house.rows("SELECT gate, args, via, is_error FROM observations")
@@ -438,7 +435,7 @@ async def test_waiting_for_a_first_token_is_not_the_casts_time(
     """F-017: and it is known as such after a restart."""
     gate = asyncio.Event()
     model.script(Slow(gate, Text("slowly")))
-    async with open_house(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house:
         async with asyncio.TaskGroup() as group:
             ended = group.create_task(limited(house))
             await model.request_arrived(1)
@@ -455,7 +452,7 @@ async def test_an_answer_that_goes_on_is_ended_by_the_ward_alone(
 ) -> None:
     """F-017, L-022."""
     model.keyed(lambda _: Drip("and so on " * 100, interval=0.05))
-    async with open_house(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house:
         _, reason = await limited(house)
     assert reason == "max_seconds"
 
@@ -466,12 +463,9 @@ async def test_who_was_answered_meanwhile_does_not_hear_that_no_answer_comes(
     """F-021: one attempt failed, and the work it was for has gone on since."""
     clock, gate = HeldClock(), asyncio.Event()
     model.script(Fail(500), Calls((Use("echo", {"say": "x"}),)), Slow(gate, Text("done")))
-    async with (
-        open_house(
-            tmp_path, model.url, clock=clock, retries=1, wards=LONG, gates=[Gate()]
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, clock=clock, retries=1, wards=LONG, gates=[Gate()]
+    ) as house:
         await house.incoming("go")
         await clock.asleep()
         await clock.move(100)
@@ -501,10 +495,7 @@ async def test_who_is_being_answered_does_not_hear_that_no_answer_comes(
     begun = Events(({"choices": [{"delta": {field: "so"}}]},), stay=True)
     steps: Iterator[Step] = iter([Fail(500), begun])
     model.keyed(lambda seen: Fail(500) if "go" not in seen.last_user else next(steps))
-    async with (
-        open_house(tmp_path, model.url, clock=clock, retries=1, wards=LONG) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=clock, retries=1, wards=LONG) as house:
         await house.incoming("go")
         await clock.asleep()
         await clock.move(100)
@@ -520,7 +511,7 @@ async def test_what_fails_beside_a_message_does_not_keep_it_for_ever(
     """F-021: both fail for what is in view of both, and take turns at it."""
     clock = HeldClock()
     model.keyed(lambda seen: None if seen.is_probe else Fail(500))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await house.incoming('<event type="result">x</event>', kind="event")
         await clock.asleep()

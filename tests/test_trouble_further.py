@@ -7,7 +7,7 @@ import pytest
 
 from tests.world.asking import DEAD, backend, gone
 from tests.world.clock import SYSTEM, WITHIN, HeldClock, promptly
-from tests.world.house import open_house
+from tests.world.house import house_at_work, open_house
 from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Seen, Step
 from tests.world.trouble import LONG, POISON, poisoned, seconds_pass
 from wintermute.config.schema import Llm, Roles
@@ -63,7 +63,7 @@ async def test_a_message_that_is_answered_while_another_is_told_is_not_looked_at
 async def test_who_dropped_a_message_hears_of_the_same_outage_with_the_next(tmp_path: Path) -> None:
     """F-036: nothing is kept any more that they were told is kept."""
     clock = HeldClock()
-    async with open_house(tmp_path, DEAD, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, DEAD, clock=clock) as house:
         await house.incoming("hello")
         await clock.asleep()
         await clock.move(3)
@@ -83,12 +83,12 @@ async def test_who_dropped_a_message_hears_of_the_same_outage_with_the_next(tmp_
 async def test_neither_a_restart_nor_an_edit_is_a_reason_to_tell_it_again(tmp_path: Path) -> None:
     """F-036: never twice the same of one message."""
     clock = HeldClock()
-    async with open_house(tmp_path, DEAD, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, DEAD, clock=clock) as house:
         event = await house.incoming("hello")
         await clock.asleep()
         await seconds_pass(house, clock, 10)
         told = await house.said(1)
-    async with open_house(tmp_path, DEAD, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, DEAD, clock=clock) as house:
         await clock.asleep()
         await seconds_pass(house, clock, 10)
         await house.incoming("hello, all of you", edits=event)
@@ -103,7 +103,7 @@ async def test_an_outage_that_follows_is_no_reason_to_give_up(tmp_path: Path) ->
     """F-021: nothing is answered any more, so that the message is kept (L-034)."""
     clock = HeldClock()
     port, url = await gone()
-    async with open_house(tmp_path, url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, url, clock=clock) as house:
         async with ModelServer(port=port) as server:
             server.keyed(poisoned)
             await house.incoming(POISON)
@@ -163,7 +163,7 @@ async def test_a_server_that_begins_to_answer_others_answers_them(
     clock = HeldClock()
     thinks = Events(({"choices": [{"delta": {"reasoning_content": "hm"}}]},), stay=True)
     model.keyed(lambda seen: thinks if seen.is_probe else Fail(500))
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("hello")
         await clock.asleep()
         await clock.move(46)
@@ -180,7 +180,7 @@ async def test_what_only_reads_passes_a_message_behind_those_of_other_rooms(
     """F-035: as many of a person's rooms as may be at work wait for the model."""
     clock = HeldClock()
     model.keyed(lambda _: Hang())
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         for n in range(4):
             await house.incoming("go", room=f"!{n}")
         await model.request_arrived(4)
@@ -197,7 +197,7 @@ async def test_new_behind_a_message_whose_model_is_silent_says_that_it_waits(
     """F-035: it keeps its place, and nobody wonders whether it was heard."""
     clock = HeldClock()
     model.script(Hang())
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.incoming("go")
         await model.request_arrived(1)
         await clock.move(6)

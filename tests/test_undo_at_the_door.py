@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import PROMPTS, open_house
+from tests.world.clock import until_so
+from tests.world.house import PROMPTS, SCOPE, house_at_work, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.reconstructed import (
     LYON,
     ROME,
-    SCOPE,
     SINCE,
     VEGETARIAN,
     Chat,
     chat,
     reconstruction,
-    soon,
 )
 from tests.world.request_rules import is_for_core
 from tests.world.terminal import Terminal, beside, keep_by
@@ -168,7 +167,7 @@ async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> N
     picked = {"contents": ["The user keeps bees."]}
 
     def choose(seen: Seen) -> Step | None:
-        harvest = "<transcript>" in str(seen.messages[0]["content"])
+        harvest = "<transcript>" in seen.system
         return Text(json.dumps(picked)) if harvest else None
 
     early = MemoryHarvest(message_threshold=2, min_messages=2)
@@ -186,7 +185,7 @@ async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> N
             async def learnt() -> bool:
                 return bool(await house.stores.facts.live(SCOPE))
 
-            await soon(learnt)
+            await until_so(learnt)
             await house.incoming("/undo")
             assert (await house.said(3))[2] == "There is nothing to undo here."
             row = await house.one("SELECT id FROM change_sets WHERE cause = 'harvest'")
@@ -209,7 +208,7 @@ async def test_a_change_of_the_core_is_taken_back_and_a_hand_edit_since_stays(
         def choose(seen: Seen) -> Step | None:
             if not is_for_core(seen.body):
                 return keeps(seen)
-            wanted = SINCE in str(seen.messages[0]["content"])
+            wanted = SINCE in seen.system
             text = page.read_text() + learnt if wanted else None
             return Text(json.dumps({"should_update": wanted, "core_markdown": text}))
 
@@ -223,7 +222,7 @@ async def test_a_change_of_the_core_is_taken_back_and_a_hand_edit_since_stays(
             open_jobs = await talk.house.rows("SELECT 1 FROM jobs WHERE state = 'running'")
             return learnt in page.read_text() and not open_jobs
 
-        await soon(written)
+        await until_so(written)
         row = await talk.house.one("SELECT change_set_id AS id FROM changes WHERE kind = 'core'")
         page.write_text(page.read_text().replace("- calm", "- calm and brief"))
         said = await talk.says(f"/undo {row['id']}")
@@ -269,7 +268,7 @@ def keeps_on(page: Path, talk: Chat, lines: tuple[str, ...]) -> None:
     def choose(seen: Seen) -> Step | None:
         if not is_for_core(seen.body):
             return keeps(seen)
-        new = [line for line in lines if f"- {line}\n" in str(seen.messages[0]["content"])]
+        new = [line for line in lines if f"- {line}\n" in seen.system]
         text = f"{page.read_text()}- {new[0]}\n" if new else None
         return Text(json.dumps({"should_update": bool(new), "core_markdown": text}))
 
@@ -285,7 +284,7 @@ async def looked(talk: Chat, times: int) -> None:
         jobs = await talk.house.rows("SELECT state FROM jobs WHERE name = ?", CORE)
         return [job["state"] for job in jobs] == ["done"] * times
 
-    await soon(over)
+    await until_so(over)
 
 
 async def of_kind(talk: Chat, kind: str) -> list[str]:
@@ -410,7 +409,7 @@ async def test_in_a_room_what_somebody_else_did_last_is_asked(tmp_path: Path) ->
     """M-091, M-076: one's own is what oneself said, or had remembered."""
     club = {"room": "!club:test", "scope": "room:!club:test"}
     ben = {"sender": "@ben:test", "name": "Ben", "origin": "other"}
-    async with open_house(tmp_path, None, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, None, prompts=PROMPTS) as house:
         for n, (text, who) in enumerate(
             (("/remind tomorrow 09:00 tea", {}), ("/undo", ben), ("/undo", {})), 1
         ):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.memory import ANN, ROOM, Memory, because, memory_in
+from tests.world.memory import ANN, ROOM, Memory, because
 from tests.world.vectors import (
     IN_MEMORY,
     SIZE,
@@ -39,13 +39,6 @@ from wintermute.memory.vectors import (
     VectorIndex,
     packed,
 )
-
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
-    async with memory_in(tmp_path) as memory:
-        yield memory
-
 
 SERVER = "WINTERMUTE_TEST_QDRANT"
 """The variable with the URL of a Qdrant server, which the contract is run against as well."""

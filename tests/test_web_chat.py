@@ -229,12 +229,10 @@ async def test_stop_ends_an_answer_and_odd_texts_stay(door: NewDoor, model: Mode
 async def test_conversations_of_other_doors_can_be_read(door: NewDoor, model: ModelServer) -> None:
     """V-016, V-030: with a link into Matrix, and nothing that was said before others."""
     web = await door()
-    await web.house.incoming("of another before <secret>", room=DIRECT, sender="@eve:test")
-    await web.house.settled()
+    await web.house.say("of another before <secret>", room=DIRECT, sender="@eve:test")
     await web.house.incoming("in a group <secret>", room=DIRECT, scope=f"room:{DIRECT}")
     await web.house.incoming("of another person", room="!other:test", sender="@eve:test")
-    await web.house.incoming("at the keyboard", room=TERMINAL)
-    await web.house.settled()
+    await web.house.say("at the keyboard", room=TERMINAL)
     await post_message(web, "in the browser")
     await web.house.settled()
     drops = asyncio.Semaphore(0)

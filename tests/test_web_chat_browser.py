@@ -24,7 +24,7 @@ async def write(page: Page, text: str) -> None:
     await page.keyboard.press("Enter")
 
 
-def shown(page: Page) -> Locator:
+def shown_texts(page: Page) -> Locator:
     """The messages in the list of a page."""
     return page.locator("#messages .text")
 
@@ -50,7 +50,7 @@ async def test_an_answer_outlives_reloads(door: NewDoor, model: ModelServer, chr
         await page.keyboard.press("Shift+Enter")
         await page.keyboard.type("<b>you</b>")
         await page.keyboard.press("Enter")
-        await expect(shown(page)).to_have_text("hello\n<b>you</b>")
+        await expect(shown_texts(page)).to_have_text("hello\n<b>you</b>")
         assert "/chat/chat_" in page.url
         drop(drops, 8)
         await expect(page.locator("#draft strong")).to_have_text("one")
@@ -66,7 +66,7 @@ async def test_an_answer_outlives_reloads(door: NewDoor, model: ModelServer, chr
         drop(drops, 200)
         for each in tabs:
             await hide(each, hidden=False)
-            await expect(shown(each)).to_have_count(2)
+            await expect(shown_texts(each)).to_have_count(2)
             await expect(each.locator("#draft")).to_be_hidden()
             await hide(each, hidden=True)
         assert len({await each.locator("#messages").inner_html() for each in tabs}) == 1
@@ -92,7 +92,7 @@ async def test_words_said_offline_stay(door: NewDoor, model: ModelServer, chromi
             await expect(page.locator("#unsent .unsent")).to_have_count(0)
             await hide(page, hidden=False)
             await expect(page.get_by_text(f"echo: {text}")).to_have_count(1)
-        await expect(shown(page)).to_have_count(4)
+        await expect(shown_texts(page)).to_have_count(4)
         await write(page, "slowly")
         drop(drops, 8)
         await expect(page.locator("#draft strong")).to_have_text("one")
@@ -103,9 +103,9 @@ async def test_words_said_offline_stay(door: NewDoor, model: ModelServer, chromi
         await web.house.said(3, room=f"web:{page.url.rpartition('/')[2]}")
         await expect(state).to_contain_text("Connecting again")
         await mine.set_offline(False)
-        await expect(shown(page)).to_have_count(8)
+        await expect(shown_texts(page)).to_have_count(8)
         await expect(page.locator("#unsent > li")).to_have_count(0)
-        said = await shown(page).all_inner_texts()
+        said = await shown_texts(page).all_inner_texts()
         assert [said[n] for n in (4, 6, 7)] == ["slowly", "third", "echo: third"]
         assert " ".join(said[5].split()).endswith("seven eight nine ten")
 
@@ -128,7 +128,7 @@ async def test_an_unsent_message_outlives_its_tab(door: NewDoor, chromium: str) 
         await expect(link).to_have_count(0)
         await other.goto(second.url)
         for each in (other, second):
-            await expect(shown(each)).to_have_text(["do not lose me", "echo: do not lose me"])
+            await expect(shown_texts(each)).to_have_text(["do not lose me", "echo: do not lose me"])
             await expect(each.locator("#unsent > li")).to_have_count(0)
             listed = each.locator(".chats a[aria-current]").first
             await expect(listed).to_have_text("do not lose me")
@@ -152,10 +152,10 @@ async def test_a_message_that_is_refused_holds_up_no_other(door: NewDoor, chromi
         await write(page, "bad")
         await expect(page.locator("#unsent")).to_contain_text("cannot be reached")
         await write(page, "good")
-        await expect(shown(page)).to_have_text(["good", "echo: good"])
+        await expect(shown_texts(page)).to_have_text(["good", "echo: good"])
         await page.unroute("**/messages")
         await page.get_by_role("button", name="Send again").click()
-        await expect(shown(page)).to_have_text(["good", "echo: good", "bad", "echo: bad"])
+        await expect(shown_texts(page)).to_have_text(["good", "echo: good", "bad", "echo: bad"])
         await page.evaluate("() => { Storage.prototype.setItem = () => { throw new Error() } }")
         await page.context.set_offline(True)
         await write(page, "not stored")
@@ -184,8 +184,8 @@ async def test_a_killed_daemon_loses_no_word_at_either_door(
         await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
         drop(drops, 400)
         await daemon.start()
-        await expect(shown(page)).to_have_count(4, timeout=MILLISECONDS)
-        said = [" ".join(text.split()) for text in await shown(page).all_inner_texts()]
+        await expect(shown_texts(page)).to_have_count(4, timeout=MILLISECONDS)
+        said = [" ".join(text.split()) for text in await shown_texts(page).all_inner_texts()]
         assert sorted(said, key=len)[:3] == [
             "slowly",
             "written meanwhile",
@@ -194,10 +194,10 @@ async def test_a_killed_daemon_loses_no_word_at_either_door(
         assert sum(text.endswith("seven eight nine ten") for text in said) == 1
         await page.reload()
         await page.get_by_role("link", name="Matrix: in Matrix").click()
-        await expect(shown(page)).to_have_text(["in Matrix", "echo: in Matrix"])
+        await expect(shown_texts(page)).to_have_text(["in Matrix", "echo: in Matrix"])
         await expect(page.get_by_label("Message", exact=True)).to_have_count(0)
         await ann.send(chat, "more")
-        await expect(shown(page)).to_have_count(4, timeout=MILLISECONDS)
+        await expect(shown_texts(page)).to_have_count(4, timeout=MILLISECONDS)
 
 
 async def test_the_past_is_read_too(door: NewDoor, model: ModelServer, chromium: str) -> None:
@@ -212,9 +212,9 @@ async def test_the_past_is_read_too(door: NewDoor, model: ModelServer, chromium:
         await post_message(web, "what lives there?", "k60")
         await web.house.settled()
         page = await browser.open("/")
-        await expect(shown(page)).to_have_count(50)
+        await expect(shown_texts(page)).to_have_count(50)
         await page.get_by_role("link", name="Earlier messages").click()
-        await expect(shown(page)).to_have_count(100)
+        await expect(shown_texts(page)).to_have_count(100)
         await hide(page, hidden=True)
         async with web.house.database.transaction() as tx:
             await web.house.inbox.take_back(tx, old[20:21])
@@ -254,7 +254,7 @@ async def test_a_text_is_kept_until_sent(door: NewDoor, model: ModelServer, chro
         await field.press("Enter")
         await expect(page.locator(".waiting")).to_contain_text("waiting for ")
         await page.get_by_role("button", name="Stop").click()
-        await expect(shown(page)).to_have_text(["half a text", "/stop", "Stopped."])
+        await expect(shown_texts(page)).to_have_text(["half a text", "/stop", "Stopped."])
         await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
         await field.fill("more")
         new = await browser.open("/chat", inside=mine)
@@ -272,7 +272,7 @@ async def test_a_text_is_kept_until_sent(door: NewDoor, model: ModelServer, chro
         await field.fill("short")
         await page.reload()
         await field.press("Enter")
-        await expect(shown(page)).to_have_count(5)
+        await expect(shown_texts(page)).to_have_count(5)
         await page.reload()
         await expect(field).to_have_value("")
 
@@ -284,7 +284,7 @@ async def test_a_page_forgets_with_its_conversation(door: NewDoor, chromium: str
         first = (await post_message(web, "I am Xaverius")).json()["id"]
         await post_message(web, "and who\u202e are you?", "k2")
         page = await browser.open("/")
-        await expect(shown(page)).to_have_count(4)
+        await expect(shown_texts(page)).to_have_count(4)
         async with web.house.database.transaction() as tx:
             await web.house.inbox.take_back(tx, [first])
         await expect(page.get_by_role("heading", level=1)).to_have_text("and who are you?")

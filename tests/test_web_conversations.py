@@ -42,21 +42,21 @@ async def wiki_door(door: NewDoor) -> Served:
     return web
 
 
-async def ask(web: Served, method: str, path: str, **more: Any) -> httpx2.Response:
+async def request(web: Served, method: str, path: str, **more: Any) -> httpx2.Response:
     head = {"Content-Type": "application/json"}
     return await web.client.request(method, web.base + API + path, headers=head, **more)
 
 
 async def make(web: Served) -> tuple[str, Path]:
     """A new conversation; its id and its folder."""
-    made = await ask(web, "POST", "")
+    made = await request(web, "POST", "")
     assert made.status_code == 201, made.text
     name = str(made.json()["id"])
     return name, web.house.stores.wiki.root / "conversations" / name
 
 
 async def add(web: Served, name: str, text: str) -> httpx2.Response:
-    return await ask(web, "POST", f"/{name}/message", json={"message": text})
+    return await request(web, "POST", f"/{name}/message", json={"message": text})
 
 
 async def generated(
@@ -116,7 +116,7 @@ async def test_a_conversation_is_made_and_unlisted(door: NewDoor, model: ModelSe
         assert f'href="/conversations/{name}"' in (await web.get(path)).text
     listed = (await web.get(API)).json()["conversations"]
     assert listed == [{"id": name, "title": "what do I grow?", "missing": False}]
-    assert (await ask(web, "DELETE", f"/{name}")).status_code == 204
+    assert (await request(web, "DELETE", f"/{name}")).status_code == 204
     assert (await web.get(API)).json()["conversations"] == []
     assert (await web.get(f"/conversations/{name}")).status_code == 404
     assert len(texts_in(folder)) == 3
@@ -141,7 +141,7 @@ async def test_each_wrong_request_is_told_what_is_wrong(door: NewDoor, model: Mo
         assert (await web.get(f"/conversations/{other}")).status_code == 404
         asked = [("GET", ""), ("POST", "/generate")]
         for method, path in asked if other == gone else [*asked, ("DELETE", "")]:
-            answer = await ask(web, method, f"/{other}{path}")
+            answer = await request(web, method, f"/{other}{path}")
             found = answer.json()["error"] in {missing, "There is nothing at this address."}
             assert (answer.status_code, found) == (404, True), other
         assert (await add(web, other, "hello")).status_code == 404
@@ -153,12 +153,12 @@ async def test_each_wrong_request_is_told_what_is_wrong(door: NewDoor, model: Mo
         ({"message": long}, 413, None),
     )
     for body, status, error in table:
-        answer = await ask(web, "POST", f"/{name}/message", json=body)
+        answer = await request(web, "POST", f"/{name}/message", json=body)
         assert answer.status_code == status, body
         assert answer.json()["error"] == (error or answer.json()["error"])
     assert (await web.get(f"{API}/{name}")).json() == {"messages": [], "earlier": None}
-    assert (await ask(web, "POST", f"/{name}/generate")).status_code == 409
-    assert (await ask(web, "POST", f"/{raw}/generate")).status_code == 409
+    assert (await request(web, "POST", f"/{name}/generate")).status_code == 409
+    assert (await request(web, "POST", f"/{raw}/generate")).status_code == 409
     assert (await add(web, raw, "more")).status_code == 409
     assert "secret" in (await web.get(f"/conversations/{raw}")).text
     rows = (await web.get(API)).json()["conversations"]
@@ -167,7 +167,7 @@ async def test_each_wrong_request_is_told_what_is_wrong(door: NewDoor, model: Mo
         (gone, True),
         (name, False),
     ]
-    assert (await ask(web, "DELETE", f"/{gone}")).status_code == 204
+    assert (await request(web, "DELETE", f"/{gone}")).status_code == 204
     assert gone not in (await web.get("/conversations")).text
     assert model.requests == []
 

@@ -15,7 +15,6 @@ from playwright.async_api import expect
 
 from tests.world.browser import browsing
 from tests.world.consolidated import CARP, POND, Scribe, consolidate_chat
-from tests.world.harvested import say
 from tests.world.house import PROMPTS
 from tests.world.model import ModelServer, Text
 from tests.world.shelf import Json, Shelf, page
@@ -45,7 +44,7 @@ class ProposalDesk:
     async def loses(self, *texts: str) -> None:
         """Answer with a page that lacks what a person wrote."""
         self.pages.step = Text(WANTED)
-        await say(self.night.house, texts)
+        await self.night.house.say(*texts)
 
     async def told(self, path: str) -> str:
         answer = await self.web.get(path)
@@ -80,7 +79,7 @@ async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: Model
     """V-023: report, difference and reason; a list that is paged."""
     async with answering(tmp_path, model) as desk:
         assert "No job has run yet" in await desk.told("/jobs")
-        await say(desk.night.house, ["I planted 12 tulips"])
+        await desk.night.house.say("I planted 12 tulips")
         await desk.night.night("pages")
         [name] = [file.parent.name for file in (desk.shelf.root / "sleep").glob("2*/job.json")]
         assert f'href="/jobs/{name}"' in await desk.told("/jobs")
@@ -109,7 +108,7 @@ async def test_a_proposal_is_answered_once_anywhere(tmp_path: Path, model: Model
     """
     async with answering(tmp_path, model) as desk:
         house = desk.night.house
-        await say(house, ["I planted 12 tulips"])
+        await house.say("I planted 12 tulips")
         await desk.night.night("pages")
         assert "No proposal waits" in await desk.told("/proposals")
         page = await desk.told("/edit/semantic/Pond")

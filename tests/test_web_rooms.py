@@ -10,9 +10,9 @@ import pytest
 from tests.world.bot import Bot
 from tests.world.chats import LATER, all_from, heard_from, planning
 from tests.world.clock import WITHIN, FakeClock, HeldClock
-from tests.world.house import ANN, ROOM, House, open_house
+from tests.world.house import ANN, ROOM, House, house_at_work
 from tests.world.model import Drip, Hang, ModelServer, Text
-from tests.world.nights import begin, opened, remember, says, slept
+from tests.world.nights import begin, opened, remember, says_at_night, slept
 from tests.world.promised import MORNING, after, now, promise, talk
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.clock import SystemClock
@@ -63,7 +63,7 @@ async def test_two_doors_at_once_get_each_its_answer(tmp_path: Path, model: Mode
     gates = asyncio.Semaphore(0), asyncio.Semaphore(0)
     answers = {"hi": ("tea *is* nice", gates[0]), "ho": ("so is coffee", gates[1])}
     model.keyed(lambda seen: Drip(*answers[seen.last_user]))
-    async with open_house(tmp_path, model.url, done=False) as house, house.working():
+    async with house_at_work(tmp_path, model.url, done=False) as house:
         event = await house.incoming("hi", room=PAGE, event_id="web_1")
         await house.incoming("ho")
         for room, gate, begun in ((PAGE, gates[0], "tea"), (ROOM, gates[1], "so")):
@@ -97,7 +97,7 @@ async def test_two_doors_at_once_get_each_its_answer(tmp_path: Path, model: Mode
 async def test_a_reminder_asked_for_on_a_page_is_said_in_matrix(tmp_path: Path) -> None:
     """V-017: it waits for a chat there if there is none, also at the page that asked last."""
     clock = FakeClock(MORNING)
-    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, None, clock=clock) as house:
         async with house.database.transaction() as tx:
             await house.conversations.in_room(tx, PAGE, f"person:{ANN}", "terminal")
         task = await promise(house, room=PAGE)
@@ -119,9 +119,9 @@ async def test_night_reports_ignore_pages(tmp_path: Path, model: ModelServer, ho
         if home == ROOM:
             await begin(house, "Likes tea", "Likes tea, again")
         else:
-            await says(house, "I sit here", room=TERMINAL)
+            await says_at_night(house, "I sit here", room=TERMINAL)
             await remember(house, "Likes tea", "Likes tea, again")
-        await says(house, "I sit here now", room=PAGE)
+        await says_at_night(house, "I sit here now", room=PAGE)
         await slept(house, clock)
         assert (await house.spoken(home))[1].startswith("Last night: 2 memories merged.")
         assert len(await house.spoken(PAGE)) == 1

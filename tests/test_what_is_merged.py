@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import until_so
 from tests.world.forgetting import deliver, forgotten
-from tests.world.house import ROOM
+from tests.world.house import ROOM, SCOPE
 from tests.world.model import ContextTooLarge, Seen, Step
-from tests.world.reconstructed import QUIET, SCOPE, Chat, chat, reconstruction, soon
+from tests.world.reconstructed import QUIET, Chat, chat, reconstruction
 from tests.world.redacted import take_back
 from tests.world.request_rules import is_for_reconstruction
 from tests.world.terminal import Terminal, beside, keep_by
@@ -17,7 +18,7 @@ from wintermute.learning.reconstruction import KIND
 
 def asked_for(seen: Seen) -> list[str]:
     """The new contents of a question."""
-    new = str(seen.messages[0]["content"]).partition("\n<new_contents>\n")[2]
+    new = seen.system.partition("\n<new_contents>\n")[2]
     return [line[2:] for line in new.splitlines() if line.startswith("- ")]
 
 
@@ -51,7 +52,7 @@ async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(
         await talk.told(large, *small)
         await talk.clock.move(QUIET)
         talk.house.runner.ring(KIND)
-        await soon(is_done)
+        await until_so(is_done)
         assert await talk.remembered() == [large, *small]
     assert sizes == [8, 4, 2, 1, 7]
 
@@ -128,4 +129,4 @@ async def test_what_ends_on_a_day_is_not_merged_and_keeps_its_end(terminal: Term
         rows = await talk.house.rows("SELECT text FROM facts WHERE valid_to IS NOT NULL")
         assert {row["text"] for row in rows} == {*ends}
     [request] = talk.asked
-    assert "<related_memories>\n- (none)\n" in str(request.messages[0]["content"])
+    assert "<related_memories>\n- (none)\n" in request.system

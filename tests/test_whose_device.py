@@ -1,16 +1,14 @@
 """Whose device speaks: only what somebody's identity signed speaks for them."""
 
-import itertools
 import json
 from typing import Any
 
 import pytest
 
 from tests.world.bot import Bot, said
-from tests.world.chats import echoed_each, inbox_states, notices
+from tests.world.chats import echoed_each, inbox_states, notices, send_in_clear
 from tests.world.current import CurrentClient
 from tests.world.model import Calls, ModelServer, Text, Use
-from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import CLIENT
@@ -18,15 +16,7 @@ from tests.world.user import CLIENT
 pytestmark = pytest.mark.slow
 
 Json = dict[str, Any]
-NUMBERS = itertools.count(1)
 ACCEPT: Json = {"unsigned_devices": "accept"}
-
-
-async def plainly(person: Person, room: str, text: str) -> None:
-    """Send in clear, whatever this person's client thinks of the room."""
-    path = f"{CLIENT}/rooms/{room}/send/m.room.message/in-clear-{next(NUMBERS)}"
-    status, told = await person.api("PUT", path, {"msgtype": "m.text", "body": text})
-    assert status == 200, told
 
 
 async def echoes(watcher: CurrentClient, room: str, daemon: Bot) -> list[str]:
@@ -76,7 +66,7 @@ async def test_an_accepted_unsigned_device_has_the_rights_of_another(
     await echoed_each(ann, chat, "one")
     phone = await current(ann, identity=False)
     await echoed_each(phone, chat, "two")
-    await plainly(ann, chat, "three")
+    await send_in_clear(ann, chat, "three")
     await ann.wait_for(chat, lambda m: m.body == "echo: three")
     casts = daemon.rows("SELECT origin FROM casts WHERE event_id LIKE '$%' ORDER BY seq")
     assert [cast["origin"] for cast in casts] == ["owner", "other", "other"]
@@ -113,14 +103,14 @@ async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
     chat = await room(ann, daemon, encrypted=True)
     bens = await room(ben, daemon, encrypted=True)
     for text in ("one", "two"):
-        await plainly(ann, chat, text)
+        await send_in_clear(ann, chat, text)
     await ann.wait_for(chat, lambda m: "not encrypted" in m.body)
-    await plainly(ben, bens, "three")
+    await send_in_clear(ben, bens, "three")
     await ben.wait_for(bens, lambda m: m.body == "echo: three")
     await echoed_each(ann, chat, "four")
     group = await room(ann, daemon, ben, encrypted=True)
-    await plainly(ann, group, "overheard")
-    await plainly(ben, group, "heard")
+    await send_in_clear(ann, group, "overheard")
+    await send_in_clear(ben, group, "heard")
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     await ann.send(group, "five", **us)
     await ann.wait_for(group, lambda m: m.sender == daemon.user_id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.world.clock import FakeClock, HeldClock
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.house import ANN, PROMPTS, ROOM, House, house_at_work
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Cause, Reason
 from wintermute.config.schema import Context, Memory
@@ -25,10 +25,7 @@ BACKENDS = pytest.mark.parametrize("kept", [Memory(), RANKED], ids=["flat_file",
 @asynccontextmanager
 async def ranked(folder: Path, model: ModelServer, **more: Any) -> AsyncIterator[House]:
     """A house in which only memories that fit are in the prompt."""
-    async with (
-        open_house(folder, model.url, prompts=PROMPTS, memory=RANKED, **more) as house,
-        house.working(),
-    ):
+    async with house_at_work(folder, model.url, prompts=PROMPTS, memory=RANKED, **more) as house:
         yield house
 
 
@@ -58,13 +55,6 @@ async def merge(house: House, text: str, *old: Fact, cause: Cause = "night") -> 
     return done.facts[0]
 
 
-async def answer(house: House, line: str, replies_to: str | None = None) -> str:
-    """What is said to a line."""
-    before = len(await house.spoken())
-    await house.incoming(line, replies_to=replies_to)
-    return (await house.said(before + 1))[-1]
-
-
 def names(said: str) -> list[str]:
     """The memories that an answer lists, and its headings."""
     return [line.removeprefix("- ").split(" (")[0] for line in said.splitlines() if line]
@@ -79,23 +69,23 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
 ) -> None:
     """Issue: the last answer, or the one that is replied to; source, day and the message itself."""
     async with ranked(tmp_path, model, clock=HeldClock()) as house:
-        assert await answer(house, "/why") == "I have not answered anything here yet."
+        assert await house.ask("/why") == "I have not answered anything here yet."
         event = await house.incoming("I drink a lot of tea, my dog hates it")
         await house.said(2)
         await remember(house, "Drinks green *tea*", event)
         await remember(house, "Has a dog", "elsewhere", source="harvest")
-        assert "none fitted" in await answer(house, "/why")
-        await answer(house, "Which tea shall I buy?")
+        assert "none fitted" in await house.ask("/why")
+        await house.ask("Which tea shall I buy?")
         await house.deliver()
-        said = await answer(house, "/why")
+        said = await house.ask("/why")
         assert said.splitlines() == [
             "**Found for that message**",
             "- Drinks green \\*tea\\* (on request,"
             f" you on [2026-05-04](https://matrix.to/#/{ROOM}/{event}))",
         ]
-        await answer(house, "And for the dog?")
-        await answer(house, "Does the dog like tea?")
-        assert names(await answer(house, "/why")) == [
+        await house.ask("And for the dog?")
+        await house.ask("Does the dog like tea?")
+        assert names(await house.ask("/why")) == [
             "**Already known in this conversation**",
             "Has a dog",
             "Drinks green \\*tea\\*",
@@ -103,12 +93,12 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
         first = (
             await house.one("SELECT id FROM outbox WHERE body = 'echo: Which tea shall I buy?'")
         )["id"]
-        assert await answer(house, "/why", f"$of-{first}") == said
-        assert "do not know that answer" in await answer(house, "/why", "$nowhere")
-        assert "`/memory WORDS` finds" in await answer(house, "/why cheese")
+        assert await house.ask("/why", replies_to=f"$of-{first}") == said
+        assert "do not know that answer" in await house.ask("/why", replies_to="$nowhere")
+        assert "`/memory WORDS` finds" in await house.ask("/why cheese")
         await house.deliver()
         command = (await house.rows("SELECT id FROM outbox ORDER BY seq LIMIT 1"))[0]["id"]
-        assert "without a model" in await answer(house, "/why", f"$of-{command}")
+        assert "without a model" in await house.ask("/why", replies_to=f"$of-{command}")
 
 
 async def test_why_after_a_fresh_start_knows_nothing_from_before(
@@ -117,12 +107,12 @@ async def test_why_after_a_fresh_start_knows_nothing_from_before(
     """Issue, L-074: what a message brings is what was not in view."""
     async with ranked(tmp_path, model) as house:
         await remember(house, "Drinks green tea")
-        await answer(house, "Which tea?")
-        await answer(house, "Which tea again?")
-        assert names(await answer(house, "/why"))[0] == "**Already known in this conversation**"
-        await answer(house, "/new")
-        await answer(house, "Which tea now?")
-        assert names(await answer(house, "/why")) == [
+        await house.ask("Which tea?")
+        await house.ask("Which tea again?")
+        assert names(await house.ask("/why"))[0] == "**Already known in this conversation**"
+        await house.ask("/new")
+        await house.ask("Which tea now?")
+        assert names(await house.ask("/why")) == [
             "**Found for that message**",
             "Drinks green tea",
         ]
@@ -133,10 +123,10 @@ async def test_why_says_what_became_of_a_memory_since(tmp_path: Path, model: Mod
     async with ranked(tmp_path, model) as house:
         lyon = await remember(house, "Lives in Lyon")
         await remember(house, "Lyon is far away")
-        await answer(house, "How far is Lyon?")
-        await answer(house, "/undo")
+        await house.ask("How far is Lyon?")
+        await house.ask("/undo")
         await end(house, lyon, datetime(2026, 5, 20, tzinfo=UTC))
-        said = await answer(house, "/why")
+        said = await house.ask("/why")
     assert ", until May 2026)" in next(line for line in said.splitlines() if "Lives" in line)
     assert ", removed since)" in next(line for line in said.splitlines() if "far" in line)
 
@@ -146,9 +136,9 @@ async def test_why_with_all_in_the_system_message_has_no_view_from_before(
 ) -> None:
     async with ranked(tmp_path, model, context=Context(layout="system")) as house:
         await remember(house, "Drinks green tea")
-        await answer(house, "Which tea?")
-        await answer(house, "Which tea again?")
-        assert names(await answer(house, "/why")) == [
+        await house.ask("Which tea?")
+        await house.ask("Which tea again?")
+        assert names(await house.ask("/why")) == [
             "**Found for that message**",
             "Drinks green tea",
         ]
@@ -157,23 +147,21 @@ async def test_why_with_all_in_the_system_message_has_no_view_from_before(
 async def test_why_says_when_each_answer_has_all_memories(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await remember(house, "Drinks green tea")
-        await answer(house, "Which tea?")
-        assert "each answer has all of them" in await answer(house, "/why")
+        await house.ask("Which tea?")
+        assert "each answer has all of them" in await house.ask("/why")
 
 
 async def test_why_shows_nothing_of_another_scope(tmp_path: Path, model: ModelServer) -> None:
     """M-010: who came in since sees nothing of what was said before."""
     async with ranked(tmp_path, model) as house:
         await remember(house, "Drinks canary tea")
-        await answer(house, "Which tea?")
+        await house.ask("Which tea?")
         await house.deliver()
         last = (await house.rows("SELECT id FROM outbox ORDER BY seq DESC LIMIT 1"))[0]["id"]
         for replies_to in (None, f"$of-{last}"):
-            before = len(await house.spoken())
-            await house.incoming("/why", scope=CLUB, replies_to=replies_to)
-            said = (await house.said(before + 1))[-1]
+            said = await house.ask("/why", scope=CLUB, replies_to=replies_to)
             assert "canary" not in said
         assert said == "Other people were here when I said that, so I do not show it."
 
@@ -183,21 +171,18 @@ async def test_memory_finds_what_fits_as_the_prompt_does(
     tmp_path: Path, model: ModelServer, kept: Memory
 ) -> None:
     """Issue, M-074: what is no longer true comes last, with until when it was; nobody else's."""
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house:
         old = await remember(house, "Lives in Lyon near the river")
         await remember(house, "Lives in Rome")
         await remember(house, "Lives in canary land", scope="person:@bob:test")
         await remember(house, "Has a dog")
         await end(house, old, datetime(2026, 5, 20, tzinfo=UTC))
-        assert names(await answer(house, "/memory")) == ["Has a dog", "Lives in Rome"]
-        said = await answer(house, "/memory where I lives in Lyon?")
+        assert names(await house.ask("/memory")) == ["Has a dog", "Lives in Rome"]
+        said = await house.ask("/memory where I lives in Lyon?")
         assert names(said) == ["Lives in Rome", "Lives in Lyon near the river"]
         assert "(until May 2026)" in said
-        assert await answer(house, '/memory "') == "I remember nothing with these words."
-        assert await answer(house, "/memory aeroplanes") == "I remember nothing with these words."
+        assert await house.ask('/memory "') == "I remember nothing with these words."
+        assert await house.ask("/memory aeroplanes") == "I remember nothing with these words."
 
 
 @BACKENDS
@@ -206,19 +191,18 @@ async def test_what_ends_by_itself_leaves_the_list(
 ) -> None:
     """M-074: "until" may lie ahead."""
     clock = FakeClock()
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, memory=kept, clock=clock) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        tmp_path, model.url, prompts=PROMPTS, memory=kept, clock=clock
+    ) as house:
         async with house.database.transaction() as tx:
             why, until = Reason("command", MINE), datetime(2026, 5, 5, tzinfo=UTC)
             await house.stores.facts.add(
                 tx, why, "Is on holiday", "user_explicit", scope=MINE, until=until
             )
-        assert names(await answer(house, "/memory")) == ["Is on holiday"]
+        assert names(await house.ask("/memory")) == ["Is on holiday"]
         clock.advance(24 * 3600)
-        assert await answer(house, "/memory") == EMPTY_LISTS["memories"]
-        assert "(until May 2026)" in await answer(house, "/memory holiday")
+        assert await house.ask("/memory") == EMPTY_LISTS["memories"]
+        assert "(until May 2026)" in await house.ask("/memory holiday")
 
 
 @BACKENDS
@@ -226,18 +210,15 @@ async def test_undo_takes_the_merge_back_with_what_was_merged(
     tmp_path: Path, model: ModelServer, kept: Memory
 ) -> None:
     """M-076: newest first, and it says so; what was merged with it is there again."""
-    async with (
-        open_house(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house:
         dog = await remember(house, "Has a dog")
         cat = await remember(house, "Has a cat")
         bird = await remember(house, "Has a bird")
         both = await merge(house, "Has a dog and a cat", dog, cat)
         await merge(house, "Has a dog, a cat and a bird", both, bird)
         await remember(house, "Likes tea")
-        assert (await answer(house, "/undo")).endswith(": Likes tea")
-        said = (await answer(house, "/undo")).splitlines()
+        assert (await house.ask("/undo")).endswith(": Likes tea")
+        said = (await house.ask("/undo")).splitlines()
         assert said == [
             "- undone first, because it was merged since: the memory is back: Has a dog and a cat",
             "- undone first, because it was merged since: the memory is back: Has a bird",
@@ -245,11 +226,11 @@ async def test_undo_takes_the_merge_back_with_what_was_merged(
             "- the memory is gone again: Has a bird",
         ]
         assert await listed(house) == ["Has a dog and a cat"]
-        said = (await answer(house, "/undo")).splitlines()
+        said = (await house.ask("/undo")).splitlines()
         assert said[-1] == "- the memory is gone again: Has a cat"
         assert await listed(house) == ["Has a dog"]
-        assert await answer(house, "/undo") == "- the memory is gone again: Has a dog"
-        assert await answer(house, "/undo") == "There is nothing to undo here."
+        assert await house.ask("/undo") == "- the memory is gone again: Has a dog"
+        assert await house.ask("/undo") == "There is nothing to undo here."
 
 
 async def test_only_the_merge_it_is_in_goes_back_with_a_memory(
@@ -265,7 +246,7 @@ async def test_only_the_merge_it_is_in_goes_back_with_a_memory(
                 ("Has a car and a bike", "dreaming_merge"),
             ]
             await house.stores.facts.replace(tx, Reason("night", MINE), MINE, old, new)
-        await answer(house, "/undo")
+        await house.ask("/undo")
         assert sorted(await listed(house)) == ["Has a car", "Has a dog and a cat"]
 
 
@@ -295,12 +276,12 @@ async def test_a_merge_that_was_taken_out_since_does_not_come_back(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-076: what a person removed by hand stays removed, with all that was in it."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         dog, cat = await remember(house, "Has a dog"), await remember(house, "Has a cat")
         await merge(house, "Has a dog and a cat", dog, cat)
         await house.stores.memories.text(MINE)
         (tmp_path / "MEMORIES.txt").write_text("")
-        await answer(house, "/memory")
+        await house.ask("/memory")
         history = await house.stores.changes.history(("fact",), MINE)
         [wanted] = [each for each in history if [c.item for c in each.changes] == [cat.id]]
         undone = await house.stores.undo.run(wanted)
@@ -318,7 +299,7 @@ async def test_undoing_the_end_of_a_memory_makes_it_true_again(
             until = datetime(2026, 5, 1, tzinfo=UTC)
             await house.stores.facts.end(tx, Reason("tool", MINE), lyon.id, until, rome.id)
         assert await listed(house) == ["Lives in Rome"]
-        assert await answer(house, "/undo") == "- the memory is as it was before: Lives in Lyon"
+        assert await house.ask("/undo") == "- the memory is as it was before: Lives in Lyon"
         assert await house.stores.facts.get(lyon.id) == lyon
         assert await listed(house) == ["Lives in Lyon", "Lives in Rome"]
 
@@ -327,9 +308,9 @@ async def test_a_secret_is_refused_as_a_memory_and_the_model_told_why(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """Issue: by the tools, with what to do instead; a line by hand is the person's own."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Calls((Use("append_memory", {"entry": "PIN: 4711"}),)), Text("sorry"))
-        assert await answer(house, "Remember my PIN") == "sorry"
+        assert await house.ask("Remember my PIN") == "sorry"
         assert "password manager" in str(model.requests[-1].messages)
         (tmp_path / "MEMORIES.txt").write_text("The password of the router is swordfish9\n")
-        assert "swordfish9" in await answer(house, "/memory")
+        assert "swordfish9" in await house.ask("/memory")

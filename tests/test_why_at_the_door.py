@@ -19,7 +19,7 @@ BOTH = "The bees came from Lyon by train, and there are four hives of bees"
 
 def learns(seen: Seen) -> Step | None:
     """Picks up what was said last, and makes one memory of both."""
-    shown = str(seen.messages[0]["content"])
+    shown = seen.system
     if is_harvest(seen):
         picked = [fact for fact in (BEES, HIVES) if fact in transcript(seen)]
         return Text(json.dumps({"contents": picked}))

@@ -309,7 +309,7 @@ def test_a_command_that_is_not_there_is_said(terminal: Terminal, shelf: Shelf) -
 # What takes a limit, or a look at processes, is tried with the parts themselves.
 
 
-async def gone(pid: int) -> None:
+async def until_gone(pid: int) -> None:
     """Wait until a process is at work no more: killed it is already, or this takes for ever."""
     async with asyncio.timeout(WITHIN):
         while state(pid) not in ("", "Z"):  # noqa: ASYNC110  the kernel tells nobody
@@ -347,7 +347,7 @@ async def test_a_program_that_hangs_is_ended_with_all_its_children(tmp_path: Pat
         done = await started(tmp_path, script, seconds=1.0)
     assert (done.failed, done.exit_code) == ("late", -9)
     for pid in done.stdout.split():
-        await gone(int(pid))
+        await until_gone(int(pid))
 
 
 async def test_children_that_a_program_leaves_behind_are_ended(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ async def test_children_that_a_program_leaves_behind_are_ended(tmp_path: Path) -
     )
     done = await started(tmp_path, script)
     assert (done.failed, done.exit_code) == ("", 0)
-    await gone(int(done.stdout))
+    await until_gone(int(done.stdout))
 
 
 @pytest.mark.slow
@@ -479,7 +479,7 @@ async def test_who_is_stopped_leaves_the_pages_and_says_so(tmp_path: Path) -> No
                 await asyncio.sleep(0.02)
         work.cancel()
     pid, copy = json.loads(flag.read_text())
-    await gone(pid)
+    await until_gone(pid)
     assert not os.path.exists(copy)  # noqa: ASYNC240, PTH110  it is gone
     assert (shelf.job()["status"], shelf.job()["reason"]) == ("failed", "stopped before its end")
     assert shelf.pages() == before

@@ -15,7 +15,7 @@ import pytest
 from tests.world.agents import consolidate_by_agent, with_agent
 from tests.world.shelf import GARDEN, Shelf
 from tests.world.terminal import Terminal
-from tests.world.wiki import made, page, refuses, says, wiki
+from tests.world.wiki import lines_of, made, page, refuses, wiki
 from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.pages import MOST_INDEX_LINES
 from wintermute.wiki.store import WikiStore
@@ -38,9 +38,9 @@ def test_a_name_is_found_in_any_normal_form(tmp_path: Path, stored: Form, asked:
     files = {f"{path}.md": page("# Käse"), "semantic/A.md": page(f"[[{title}]] [[{link}|cheese]]")}
     store = made(tmp_path, files)
     for named in (title, f"{title}.md", link, f"{link}.md"):
-        assert says(store, "resolve", named) == [f"{path}.md"]
-    assert says(store, "backlinks", title) == ["semantic/A"]
-    assert says(store, "broken") == []
+        assert lines_of(store, "resolve", named) == [f"{path}.md"]
+    assert lines_of(store, "backlinks", title) == ["semantic/A"]
+    assert lines_of(store, "broken") == []
     found = asyncio.run(WikiStore(store).recalled(title))
     assert getattr(found, "path", found) == f"{path}.md"
 
@@ -52,7 +52,7 @@ def test_of_two_the_exact_one_is_found_and_check_names_them(tmp_path: Path) -> N
     files = {f"semantic/{name}.md": page(f"# {name}") for name in names}
     store = made(tmp_path, {"meta/Index.md": index, **files})
     for name in names:
-        assert says(store, "resolve", name) == [f"semantic/{name}.md"]
+        assert lines_of(store, "resolve", name) == [f"semantic/{name}.md"]
     done = wiki(store, "check")
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
@@ -116,7 +116,7 @@ def test_no_command_prints_a_control_character_raw(tmp_path: Path) -> None:
     for words in (*verbs, *((*words, "--json") for words in verbs[:4])):
         done = wiki(store, *words)
         assert raw.isdisjoint(done.stdout + done.stderr), words
-    assert "\\u001b[2Jgone\\u009b31m" in "".join(says(store, "search", "2Jgone", "--json"))
+    assert "\\u001b[2Jgone\\u009b31m" in "".join(lines_of(store, "search", "2Jgone", "--json"))
     assert wiki(store, "read", "a").stdout_bytes == text.encode()
     assert "no page named" in refuses(store, "read", STEERING)
     shown = at_terminal("wiki", "read", "--store", str(store), "a")

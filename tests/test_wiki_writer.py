@@ -6,7 +6,6 @@ from tests.world.consolidated import (
     BAD_PAGES,
     POND,
     Writer,
-    block_of,
     consolidate,
     plan,
     ready,
@@ -43,8 +42,8 @@ async def test_pages_of_one_name_are_shown_and_planned_by_their_paths(
     writer = Writer(model, plan("episodic/Garden"), {OTHER: grown})
     done = await consolidate(terminal, shelf.conversation())
     assert (done.returncode, shelf.job()["changed_files"]) == (0, [OTHER])
-    assert block_of(writer.plans[0], "entries") == "- Roses\n- episodic/Garden\n- semantic/Garden"
-    assert block_of(writer.calls[OTHER], "entries") == "- Roses\n- semantic/Garden"
+    assert writer.plans[0].block("entries") == "- Roses\n- episodic/Garden\n- semantic/Garden"
+    assert writer.calls[OTHER].block("entries") == "- Roses\n- semantic/Garden"
 
 
 async def test_a_bad_page_does_not_cost_the_others(terminal: Terminal, model: ModelServer) -> None:

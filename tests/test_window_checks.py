@@ -161,7 +161,7 @@ async def test_check_sends_no_secret_and_writes_nothing(
     before = sorted(config.parent.rglob("*"))
     await check(python, config)
     (whole,) = [r for r in model.requests if r.body["max_tokens"] == 1]
-    assert "my password is [secret]" in whole.messages[0]["content"]
+    assert "my password is [secret]" in whole.system
     assert sorted(config.parent.rglob("*")) == before
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import WITHIN, HeldClock
+from tests.world.clock import WITHIN, HeldClock, until_so
 from tests.world.core_pages import at_work, core_questions, is_core, keep, keeps, quarter, wish
-from tests.world.delegating import until
 from tests.world.files import files_with
-from tests.world.forgetting import SCOPE, forgotten
-from tests.world.harvested import BEN, Picker, harvested, harvested_facts, say, talking
-from tests.world.house import House
+from tests.world.forgetting import forgotten
+from tests.world.harvested import BEN, Picker, harvested, harvested_facts, talking
+from tests.world.house import SCOPE, House
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.reconstructed import LYON, reconstruction
 from tests.world.redacted import take_back
@@ -49,7 +48,7 @@ async def recorded(house: House, word: str = WORD) -> list[str]:
 
 def is_about(block: str) -> Callable[[Seen], bool]:
     """Whether a question has such a block of data."""
-    return lambda seen: f"\n<{block}>\n" in str(seen.messages[0]["content"])
+    return lambda seen: f"\n<{block}>\n" in seen.system
 
 
 async def arrived(model: ModelServer, wanted: Callable[[Seen], bool]) -> None:
@@ -71,8 +70,7 @@ async def delivered(house: House) -> None:
 
 async def erased(house: House, fact: str) -> None:
     """Ann has it forgotten."""
-    await house.incoming(f"/forget {fact}")
-    await house.settled()
+    await house.say(f"/forget {fact}")
     await delivered(house)
     await forgotten(house)
 
@@ -86,7 +84,7 @@ async def looks_at_core(house: House, model: ModelServer) -> None:
         await house.rows("SELECT 1")
         return any(map(is_core, model.requests))
 
-    await until(asks)
+    await until_so(asks)
 
 
 @asynccontextmanager
@@ -97,7 +95,7 @@ async def being_read(
     picker = Picker(model)
     picker.steps += steps
     async with talking(folder, model, clock or HeldClock(), **more) as house:
-        said = await say(house, [SAID, *(f"n{n}" for n in range(18))])
+        said = await house.say(SAID, *(f"n{n}" for n in range(18)))
         await house.incoming("n18")
         await house.said(20)
         await delivered(house)
@@ -113,7 +111,7 @@ async def test_a_deleted_message_goes_to_nobody_after_the_wait_for_a_chat(
     picker, chat = Picker(model), asyncio.Event()
     picker.answers["hold"] = Slow(chat, Text("held"))
     async with talking(tmp_path, model, HeldClock()) as house:
-        said = await say(house, [SAID, *(f"n{n}" for n in range(18))])
+        said = await house.say(SAID, *(f"n{n}" for n in range(18)))
         await house.incoming("hold", **BENS)
         await arrived(model, lambda seen: seen.last_user == "hold")
         await house.incoming("n18")
@@ -144,7 +142,7 @@ async def test_a_deleted_message_is_not_asked_about_once_more(
         await forgotten(house)
         before = len(model.requests)
         gate.set()
-        await until(partial(is_over, house))
+        await until_so(partial(is_over, house))
         await clock.move(60)  # the pause before a failure is tried again
         await harvested(house)
         assert telling(model, before) == 0
@@ -179,7 +177,7 @@ async def test_what_was_kept_of_a_question_goes_with_its_messages_however_they_w
     """M-030: with `llm.record`; in part, or in words too short to be looked for."""
     Picker(model)
     async with talking(tmp_path, model, HeldClock(), record=True) as house:
-        events = await say(house, [*(f"n{n}" for n in range(19)), said])
+        events = await house.say(*(f"n{n}" for n in range(19)), said)
         await harvested(house)
         await delivered(house)
         assert "harvest" in await recorded(house, WORD[:10])
@@ -248,7 +246,7 @@ async def test_a_page_from_which_something_was_cut_is_not_shown_as_it_was(
         model.keyed(choose)
         (gone,) = await keep(house, f"Ann has a {WORD}")
         await looks_at_core(house, model)
-        await until(lambda: stands_on_page(house, WORD))
+        await until_so(lambda: stands_on_page(house, WORD))
         await keep(house, "Ann likes tea in the evening")
         await delivered(house)
         await house.incoming("hold", **BENS)
@@ -285,8 +283,7 @@ async def test_the_wish_for_a_page_made_of_what_was_taken_back_is_not_offered(
         gone, _ = await keep(house, f"Ann has a {WORD}", tea)
         await looks_at_core(house, model)
         learnt = await house.one("SELECT change_set_id AS id FROM changes WHERE item = ?", gone)
-        await house.incoming(f"/undo {learnt['id']}")
-        await house.settled()
+        await house.say(f"/undo {learnt['id']}")
         gate.set()
         await at_rest(house, "core")
         assert [WORD in question for question in core_questions(model)] == [True, False]
@@ -344,7 +341,7 @@ async def test_a_stopped_job_about_what_was_forgotten_does_not_come_back(
             house.runner.ring("split")
             return [row["state"] for row in await house.rows(states)] == ["failed"]
 
-        await until(is_stopped)
+        await until_so(is_stopped)
         await delivered(house)
         await take_back(house, event)
         await forgotten(house)
@@ -362,4 +359,4 @@ async def at_rest(house: House, name: str) -> None:
         left = await house.rows(f"SELECT 1 FROM jobs WHERE name = ? AND state IN {states}", name)
         return not left and not next(k for k in house.runner.kinds if k.name == name).underway
 
-    await until(so)
+    await until_so(so)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
+from tests.world.clock import until_so
 from tests.world.delegating import (
     all_over,
     behave,
@@ -26,9 +27,8 @@ from tests.world.delegating import (
     results,
     spawn,
     states,
-    until,
 )
-from tests.world.house import WARDS, Gate, HeldClock, House, open_house
+from tests.world.house import WARDS, Gate, HeldClock, House, house_at_work
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Use
 from wintermute.config.schema import SubSessionSettings
 from wintermute.text import EMPTY_LISTS
@@ -55,10 +55,10 @@ async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(
         spawn("three", name="c", depends_on=["a", "b"], context="Mix them."),
     ]
     behave(model, steps, child)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
-        await until(lambda: is_done(house, "a"))
+        await until_so(lambda: is_done(house, "a"))
         assert (await states(house))["c"] == "waiting"
         gate.set()
         await all_over(house)
@@ -85,7 +85,7 @@ async def test_a_failure_reaches_all_that_depend_on_it_and_nothing_else(
         spawn("e", name="e", depends_on=["b"]),
     ]
     behave(model, steps, lambda asked, _seen: Fail(400) if asked == "a" else None)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await all_over(house)
         assert await states(house) == {
@@ -104,7 +104,7 @@ async def test_a_failure_reaches_all_that_depend_on_it_and_nothing_else(
 async def test_a_spawn_on_what_has_failed_is_refused(tmp_path: Path, model: ModelServer) -> None:
     """L-064, L-067: a single spawn is reported by itself, and ids are known in later casts."""
     behave(model, [spawn("a")], lambda *_: Fail(400))
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await all_over(house)
         (report,) = await reports(house)
@@ -120,7 +120,7 @@ async def test_a_later_spawn_may_wait_for_an_earlier_one_by_its_id(
 ) -> None:
     """L-063, L-069: also when that is done already."""
     behave(model, [spawn("a", name="a")])
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await all_over(house)
         row = await house.one("SELECT id FROM sub_sessions")
@@ -136,7 +136,7 @@ async def test_a_later_spawn_may_wait_for_an_earlier_one_by_its_id(
 
 async def test_a_name_is_used_once_in_a_cast(tmp_path: Path, model: ModelServer) -> None:
     behave(model, [spawn("one", name="a"), spawn("two", name="a")])
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         assert "named a already" in (await house.said(1))[0]
         await all_over(house)
@@ -156,7 +156,7 @@ async def test_workflows_that_a_new_one_connects_become_one(
         spawn("e", name="e", depends_on=["d", "b"]),
     ]
     behave(model, steps, lambda asked, _seen: Slow(gate, done(asked)))
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         assert len(await house.rows("SELECT DISTINCT workflow FROM sub_sessions")) == 1
@@ -169,18 +169,12 @@ async def test_a_time_to_start_is_kept_across_a_restart(tmp_path: Path, model: M
     """L-066: a time without an offset is meant in the configured zone."""
     clock = HeldClock()
     behave(model, [spawn("x", not_before="2026-05-04T14:30")])  # 12:30 UTC, half an hour from now
-    async with (
-        open_house(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         assert "2026-05-04T14:30:00+02:00" in (await house.said(1))[0]
         await clock.asleep()
         assert await states(house) == {"x": "waiting"}
-    async with (
-        open_house(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house:
         await clock.asleep()
         await clock.move(1799)
         await clock.asleep()
@@ -209,17 +203,11 @@ async def test_after_a_restart_running_ones_go_on_and_done_ones_are_not_repeated
     ]
     behave(model, steps, first)
     gate = Gate()
-    async with (
-        open_house(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await model.request_arrived(5)
     behave(model, [], lambda name, seen: done(f"{results(seen)}") if name == "b" else None)
-    async with (
-        open_house(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house:
         await all_over(house)
         assert await states(house) == {"a": "done", "b": "done", "c": "done"}
         assert len(gate.taken) == 1
@@ -234,14 +222,14 @@ async def test_what_three_crashes_interrupt_fails(tmp_path: Path, model: ModelSe
     folders = [tmp_path / str(n) for n in range(4)]
     folders[0].mkdir()
     for n, (folder, after) in enumerate(pairwise(folders)):
-        async with open_house(folder, model.url, sub_sessions=LIMITS) as house, house.working():
+        async with house_at_work(folder, model.url, sub_sessions=LIMITS) as house:
             if not n:
                 await house.incoming("go")
                 await house.said(1)
             await model.request_arrived(3 + n)
             assert await states(house) == {"x": "running", "y": "waiting"}
             shutil.copytree(folder, after)
-    async with open_house(folders[3], model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(folders[3], model.url, sub_sessions=LIMITS) as house:
         await all_over(house)
         assert await reasons(house) == {"x": "restarted", "y": "dependency failed: x"}
         row = await house.one("SELECT state, reason FROM casts WHERE event_id IS NULL")
@@ -253,13 +241,13 @@ async def test_an_ordinary_restart_is_no_interruption(tmp_path: Path, model: Mod
     """L-068: however often the program is started anew, its work goes on."""
     behave(model, [spawn("x", name="x")], lambda *_: Hang())
     for n in range(5):
-        async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+        async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
             if not n:
                 await house.incoming("go")
                 await house.said(1)
             await model.request_arrived(3 + n)
     behave(model, [spawn("x", name="x")])
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await all_over(house)
         assert await states(house) == {"x": "done"}
 
@@ -276,16 +264,16 @@ async def test_a_batch_goes_on_after_a_restart_where_it_was(
 
     calls = {"calls": [{"intent": name} for name in "abc"]}
     behave(model, [Use("call_agent_batch", calls)], first)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
-        await until(lambda: are_done(house, 2))
+        await until_so(lambda: are_done(house, 2))
 
     def second(name: str, _seen: Seen) -> Step | None:
         asked.append(name)
         return None
 
     behave(model, [Use("call_agent_batch", calls)], second)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         (said,) = await house.said(1)
         assert [one["result"] for one in json.loads(said)] == ["did a", "did b", "did c"]
         assert sorted(asked) == ["a", "b", "b", "c"]
@@ -309,9 +297,9 @@ async def test_what_a_child_spawned_is_told_through_it_once(
 
     make = spawn if outer == "spawn" else call
     behave(model, [make("outer", tools=["spawn_sub_session"])], child)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
-        await until(lambda: collecting(house))
+        await until_so(lambda: collecting(house))
         assert not await reports(house)
         gate.set()
         await all_over(house)
@@ -341,10 +329,7 @@ async def test_what_a_lost_child_spawned_is_told_to_the_room(
 
     behave(model, [call("outer", tools=["spawn_sub_session"])], child)
     wards = replace(WARDS, max_seconds=3)  # for what both of them begin with
-    async with (
-        open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         gate.set()
@@ -370,10 +355,7 @@ async def test_what_a_cast_waited_for_is_over_with_it(tmp_path: Path, model: Mod
     """L-062: at once, be there nothing else whose end would look after it."""
     lose_the_caller(model)
     wards = replace(WARDS, max_seconds=2)
-    async with (
-        open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         assert (await states(house))["outer"] == "ended"
@@ -387,10 +369,7 @@ async def test_what_a_lost_child_had_gathered_is_told_to_the_room(
     """L-062: what was over before the cast that waited for the child between them is not lost."""
     lose_the_caller(model)
     wards = replace(WARDS, max_seconds=2)
-    async with (
-        open_house(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         texts = await house.said(2)
         assert "told: " in texts[1]
@@ -410,7 +389,7 @@ async def test_one_of_a_workflow_can_be_stopped_alone(tmp_path: Path, model: Mod
     ]
     gate = asyncio.Event()
     behave(model, steps, lambda asked, _seen: Hang() if asked == "a" else Slow(gate, done(asked)))
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await house.said(1)
         await model.request_arrived(4)
@@ -435,7 +414,7 @@ async def test_a_single_one_that_was_stopped_by_hand_is_not_told(
     tmp_path: Path, model: ModelServer
 ) -> None:
     behave(model, [spawn("a"), spawn("b")], lambda asked, _seen: Hang() if asked == "a" else None)
-    async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await model.request_arrived(4)
         row = await house.one("SELECT id FROM sub_sessions WHERE objective = 'a'")
@@ -454,7 +433,7 @@ async def test_a_result_from_before_a_fresh_start_is_never_told(
     steps = [spawn(str(n)) for n in range(12)]
     behave(model, steps, lambda asked, _seen: Slow(gates[int(asked)], done(asked)))
     limits = SubSessionSettings(max_parallel=12)
-    async with open_house(tmp_path, model.url, sub_sessions=limits) as house, house.working():
+    async with house_at_work(tmp_path, model.url, sub_sessions=limits) as house:
         await house.incoming("go")
         await model.request_arrived(14)
         for n, gate in enumerate(gates):
@@ -462,8 +441,7 @@ async def test_a_result_from_before_a_fresh_start_is_never_told(
                 await house.incoming("/new")
             gate.set()
         await all_over(house)
-        await house.incoming("what was said?")
-        await house.settled()
+        await house.say("what was said?")
         assert not any("<event" in text for m in model.requests[-1].messages for text in [str(m)])
 
 
@@ -476,10 +454,7 @@ async def test_a_person_can_see_what_is_handed_out(tmp_path: Path, model: ModelS
     ]
     behave(model, steps, lambda *_: Hang())
     clock = HeldClock()
-    async with (
-        open_house(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house,
-        house.working(),
-    ):
+    async with house_at_work(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house:
         await house.incoming("/sessions")
         assert await house.said(1) == [EMPTY_LISTS["sessions"]]
         await house.incoming("go")
@@ -525,10 +500,7 @@ async def check(needs: Sequence[set[int]], bad: set[int]) -> None:
                 ],
                 child,
             )
-            async with (
-                open_house(Path(folder), model.url, sub_sessions=LIMITS) as house,
-                house.working(),
-            ):
+            async with house_at_work(Path(folder), model.url, sub_sessions=LIMITS) as house:
                 await house.incoming("go")
                 await all_over(house, len(needs))
                 doomed: set[int] = set()

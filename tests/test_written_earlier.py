@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.world.clock import NOON, FakeClock, HeldClock
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import ANN, PROMPTS, House, house_at_work, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.conversation.casting import age, intent
 from wintermute.mailbox.inbox import Waiting
@@ -17,7 +17,7 @@ ZONE = ZoneInfo("Europe/Berlin")
 MINUTE = timedelta(minutes=1)
 
 
-async def ask(house: House, clock: FakeClock, line: str, waits: timedelta) -> str:
+async def answer_later(house: House, clock: FakeClock, line: str, waits: timedelta) -> str:
     """What is said to a line that is read so long after it was written, at 14:00 in Berlin."""
     await house.incoming(line)
     clock.advance(waits.total_seconds())
@@ -42,7 +42,7 @@ async def test_what_is_asked_for_counts_from_when_it_was_written(
     """F-029: if that is more than two minutes ago; a series has no beginning to count from."""
     clock = FakeClock()
     async with open_house(tmp_path, None, clock=clock) as house:
-        assert "I'll remind you " in await ask(house, clock, f"/remind {line}", waits)
+        assert "I'll remind you " in await answer_later(house, clock, f"/remind {line}", waits)
         [task] = await house.stores.tasks.listed(MINE)
         assert task.next_due == due
 
@@ -54,7 +54,7 @@ async def test_what_has_passed_meanwhile_is_said_at_once_and_marked(
     """F-029: no error, and nothing is lost."""
     clock = FakeClock()
     async with open_house(tmp_path, None, clock=clock) as house:
-        said = await ask(house, clock, f"/remind {line}", 7 * MINUTE)
+        said = await answer_later(house, clock, f"/remind {line}", 7 * MINUTE)
         assert said.startswith("That was due today at 14:05, before I read it")
         await house.fire()
         assert (await house.deliver())[1] == "⏰ tea (was due at 14:05)"
@@ -70,7 +70,7 @@ async def test_the_tool_counts_so_too_and_the_model_is_told(
         at = {"schedule_type": "once", "at": "in 20 minutes"}
         what: dict[str, str] = {"action": "add", "content": "tea"}
         if action == "update":
-            await ask(house, clock, "/remind tomorrow 09:00 tea", 0 * MINUTE)
+            await answer_later(house, clock, "/remind tomorrow 09:00 tea", 0 * MINUTE)
             [task] = await house.stores.tasks.listed(MINE)
             what = {"action": "update", "id": task.id}
         model.script(Calls((Use("task", what | at),)), Text("done"))
@@ -144,7 +144,7 @@ async def test_the_model_is_told_although_it_was_asked_in_vain_when_it_was_writt
         async with house.working():
             await house.until(lambda: _waits(house))
     clock.advance(600)
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+    async with house_at_work(tmp_path, model.url, clock=clock) as house:
         await house.said(1)
         assert model.requests[0].last_user == "tea in 20 minutes?"
         assert model.requests[1].last_user == "[written 14:00, 10 minutes ago]\ntea in 20 minutes?"

@@ -9,7 +9,7 @@ KEPT = {"casts": "UPDATE casts SET context_block", "turns": "UPDATE turns SET co
 LEARNT = "# User Memories\nAnn is 40.\n"
 
 
-def told(seen: Seen) -> str:
+def after_system(seen: Seen) -> str:
     """All that a request says, but for the system message."""
     return "\n".join(str(message["content"]) for message in seen.messages[1:])
 
@@ -54,4 +54,4 @@ async def test_a_block_that_was_kept_is_shown_again_byte_for_byte(
     assert after.body["tools"] == before.body["tools"]
     await ann.send(chat, "and?")
     await model.request_arrived(asked + 2)
-    assert told(model.requests[-1]).count(LEARNT) == 1
+    assert after_system(model.requests[-1]).count(LEARNT) == 1

@@ -91,8 +91,7 @@ async def talk(folder: Path, url: str) -> list[str]:
     async with open_house(folder, url, gates=[gate], context=CONTEXT) as house:
         async with house.working():
             for n, text in enumerate(TEXTS):
-                await house.incoming(text, event_id=f"${n}")
-                await house.settled()
+                await house.say(text, event_id=f"${n}")
         return [problem async for problem in _wrong(house, folder)]
 
 

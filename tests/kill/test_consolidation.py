@@ -13,11 +13,10 @@ import pytest_asyncio
 
 from tests.tiers import EVERY
 from tests.world.bot import Bot, write_settings
-from tests.world.consolidated import CARP, GROWN, PAGE_CALL, POND, plan, question
+from tests.world.consolidated import CARP, GROWN, PAGE_CALL, POND, plan
 from tests.world.copied import copied, put_back
-from tests.world.harvested import say
 from tests.world.homeserver import Login
-from tests.world.house import ANN, ROOM, open_house
+from tests.world.house import ANN, ROOM, house_at_work
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.shelf import GARDEN, LOOKS, Json, Pages, Shelf, pages_of, shelf_of
 from tests.world.warm import Interpreter
@@ -30,9 +29,9 @@ UNDO = ("wiki", "undo")
 
 def writes(seen: Seen) -> Step | None:
     """A model that writes two pages."""
-    if "\n<transcript>\n" not in question(seen):
+    if "\n<transcript>\n" not in seen.system:
         return None
-    found = PAGE_CALL.search(question(seen))
+    found = PAGE_CALL.search(seen.system)
     return Text({GARDEN: GROWN, POND: CARP}[found[1]]) if found else plan(GARDEN, POND)
 
 
@@ -144,8 +143,8 @@ async def owed(python: Interpreter, tmp_path_factory: pytest.TempPathFactory) ->
         write_settings(folder, "http://localhost", login, model.url, ANN)
         bot = Bot(folder / "config.yaml", python)
         shelf = Shelf.make(bot.data / "wiki")
-        async with open_house(bot.data, model.url) as house, house.working():
-            await say(house, ["I planted 12 tulips", "by the pond"])
+        async with house_at_work(bot.data, model.url) as house:
+            await house.say("I planted 12 tulips", "by the pond")
         assert shelf.pages()
         yield bot
 

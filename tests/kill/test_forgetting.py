@@ -10,7 +10,6 @@ from tests.tiers import EVERY
 from tests.world.bot import Bot, Json
 from tests.world.files import files_with
 from tests.world.forgetting import OPEN_JOBS, SCRUBBED
-from tests.world.harvested import shown_block
 from tests.world.killing import Work
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.person import Person
@@ -46,8 +45,8 @@ def learns(seen: Seen) -> Step | None:
     if is_for_reconstruction(seen.body):
         return Text(json.dumps({"memories": [BOTH], "coverage": "complete"}))
     if is_for_core(seen.body):
-        known = BULLET if WORD in shown_block(seen, "candidate_new_memories") else SINGS
-        page = f"{shown_block(seen, 'current_core_markdown')}\n- {known}\n"
+        known = BULLET if WORD in seen.block("candidate_new_memories") else SINGS
+        page = f"{seen.block('current_core_markdown')}\n- {known}\n"
         return Text(json.dumps({"should_update": True, "core_markdown": page}))
     entry = {SAID: FACT, OTHER: SINGS}.get(seen.last_user)
     if entry is None:
@@ -57,7 +56,7 @@ def learns(seen: Seen) -> Step | None:
     return Calls((Use("append_memory", {"entry": entry, "source": "user_explicit"}),))
 
 
-async def told(scene: Scene, backend: str) -> tuple[Person, Bot, str, list[str]]:
+async def told_and_stopped(scene: Scene, backend: str) -> tuple[Person, Bot, str, list[str]]:
     """Ann said both, and one page and one memory is made of it; the daemon is down; the events."""
     ann = await scene.person("ann")
     bot = await scene.bot(ann, start=False, memory={"backend": backend}, llm={"record": True})
@@ -99,7 +98,7 @@ async def redaction(
     folder = tmp_path_factory.mktemp("redacted")
     async with ModelServer() as model, new_scene(folder, model.url) as scene:
         scripted(model)
-        ann, bot, room, events = await told(scene, request.param)
+        ann, bot, room, events = await told_and_stopped(scene, request.param)
         for event_id in events:
             await ann.redact(room, event_id)
 
@@ -117,7 +116,7 @@ async def command(
     folder = tmp_path_factory.mktemp("forgotten")
     async with ModelServer() as model, new_scene(folder, model.url) as scene:
         scripted(model)
-        _, bot, _, _ = await told(scene, "fts5")
+        _, bot, _, _ = await told_and_stopped(scene, "fts5")
         ids = [row["id"] for row in bot.rows("SELECT id FROM facts WHERE text = ?", BOTH)]
 
         async def go_on(trigger: Json | None) -> int:

@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.tiers import EVERY
 from tests.world.bot import Bot
 from tests.world.files import files_with
-from tests.world.harvested import is_harvest, shown_block, talk_at_the_door, transcript
+from tests.world.harvested import is_harvest, talk_at_the_door, transcript
 from tests.world.killing import DONE, Work
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import is_for_core, is_for_reconstruction
@@ -37,7 +37,7 @@ def learns(seen: Seen) -> Step | None:
         return Text(json.dumps({"contents": [HOME, TENNIS, *TOLD.findall(transcript(seen))]}))
     if is_for_reconstruction(seen.body):
         new, known = (
-            [line[2:] for line in shown_block(seen, block).splitlines()]
+            [line[2:] for line in seen.block(block).splitlines()]
             for block in ("new_contents", "related_memories")
         )
         memories = new
@@ -46,8 +46,8 @@ def learns(seen: Seen) -> Step | None:
             memories = [MOVED, GAMES, *new[2:]]
         return Text(json.dumps({"memories": memories, "coverage": "complete"}))
     if is_for_core(seen.body):
-        page = shown_block(seen, "current_core_markdown")
-        wanted = GAMES in shown_block(seen, "candidate_new_memories") and GAMES not in page
+        page = seen.block("current_core_markdown")
+        wanted = GAMES in seen.block("candidate_new_memories") and GAMES not in page
         return Text(
             json.dumps(
                 {

@@ -26,9 +26,9 @@ from tests.world.duties import (
     asks_model,
     in_,
     in_time,
+    is_all_kept,
     is_sign,
     is_text,
-    kept,
     once,
     promise,
     run,
@@ -211,7 +211,7 @@ class World:
 
         def done_() -> bool:
             open_ = {row["content"] for row in self.bot.rows(OPEN)}
-            return kept(self.bot) and not open_ & {*names}
+            return is_all_kept(self.bot) and not open_ & {*names}
 
         await self.bot.until(done_)
 
@@ -331,7 +331,7 @@ async def test_a_series_goes_on_after_kills_and_no_moment_is_said_twice(world: W
     )
     await world.die(Point("next claim", DUE, None, ((BEFORE, CLAIM), (BEFORE, "COMMIT"))))
     await world.bot.start()
-    await world.bot.until(lambda: len(_series(world, name)) == 2 and kept(world.bot))
+    await world.bot.until(lambda: len(_series(world, name)) == 2 and is_all_kept(world.bot))
     assert await world.bot.stop() == 0
     world.bot.change("UPDATE tasks SET status = 'paused' WHERE content = ?", name)
     claimed = _series(world, name)

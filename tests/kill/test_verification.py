@@ -47,7 +47,7 @@ def dying(proxy: Proxy, daemon: Bot, when: str, wanted: Callable[[Request], bool
     proxy.before, proxy.after = before, after
 
 
-def says(step: str) -> Callable[[Request], bool]:
+def is_step(step: str) -> Callable[[Request], bool]:
     """Whether a request says a step of a verification."""
     if step == "request":
         return lambda request: b"m.key.verification.request" in request.body
@@ -84,7 +84,7 @@ async def test_a_verification_that_was_interrupted_is_cancelled(
     await room(ann, daemon, encrypted=True)  # or her client would not know of its identity
     chat = await room(ann, daemon)
     await ann.until_so(lambda: ann.knows(daemon.user_id, device_of(daemon)))
-    dying(proxy, daemon, when, says(step))
+    dying(proxy, daemon, when, is_step(step))
     async with asyncio.TaskGroup() as group:
         if where == "command":
             await ann.send(chat, "/verify")

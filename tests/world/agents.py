@@ -55,6 +55,7 @@ def with_agent(terminal: Terminal, script: str, *words: str) -> None:
 
 
 def consolidate_by_agent(terminal: Terminal, talk: str, *more: str, **env: str) -> Ended:
+    """Consolidate a conversation by the agent `hand`."""
     words = ("wiki", "consolidate", "--conversation", talk, "--agent", "hand", *more)
     (terminal.folder / "tmp").mkdir(exist_ok=True)
     env |= {"KEY": KEY, "TMPDIR": str(terminal.folder / "tmp")}

@@ -32,6 +32,7 @@ END
 
 
 def saying(text: str) -> Request:
+    """Make a request with this message of a person."""
     system = {"role": "system", "content": "be kind"}
     return Request((system, {"role": "user", "content": text}), (TOOL,))
 
@@ -40,11 +41,14 @@ HELLO = saying("hello")
 
 
 def backend(url: str, **settings: Any) -> Backend:
+    """Make the settings of a backend at this address."""
     return Backend(base_url=url, model="qwen", **settings)
 
 
 @dataclass(frozen=True)
 class Asking:
+    """Models with what they keep of their calls."""
+
     models: Models
     clock: FakeClock
     calls: ModelCalls
@@ -70,6 +74,7 @@ async def asking(
     redact: Redaction = UNHIDDEN,
     clock: FakeClock | None = None,
 ) -> AsyncIterator[Asking]:
+    """Open models on a new database; their retries wait on a clock that jumps."""
     llm = Llm(
         backends=backends,
         roles=roles or Roles(base=tuple(backends)),
@@ -88,6 +93,7 @@ async def asking(
 
 
 def paid(url: str, **settings: Any) -> Backend:
+    """Make a backend whose tokens have a price."""
     return backend(url, max_output_tokens=LONGEST, **{"price": PRICE, **settings})
 
 
@@ -114,6 +120,7 @@ async def limited(
 
 
 async def is_answered(world: Asking) -> bool:
+    """Ask once; false when the budget refuses."""
     try:
         await world.models.ask("base", HELLO)
     except BudgetSpent:

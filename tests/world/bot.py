@@ -274,6 +274,7 @@ async def said(watcher: Person, room: str, sender: str) -> list[str]:
 
 
 def bare_settings(folder: Path, homeserver: str = "http://127.0.0.1:9", model: str = "") -> Path:
+    """Write settings of somebody who has no account yet."""
     folder.mkdir(exist_ok=True)
     return write_settings(
         folder,

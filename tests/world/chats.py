@@ -1,6 +1,7 @@
 """Chats with the bot at the Matrix door: people come in, speak, read and leave."""
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -15,10 +16,11 @@ from tests.world.duties import in_
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.person import Person
 from tests.world.proxy import Answer, Request
-from tests.world.user import MatrixUser, Message
+from tests.world.user import CLIENT, MatrixUser, Message
 
 NOTIFY = {"execution_mode": "autonomous_notify", "ai_prompt": "Look at the prices"}
 Model = Callable[[Seen], Step | None]
+NUMBERS = itertools.count(1)
 LATER = 120
 """Seconds that a test lets pass: however slow the machine is, nothing is due before."""
 FACT = "Ann earns 4711 a month"
@@ -127,6 +129,7 @@ def handing_out(release: asyncio.Event) -> Model:
 
 
 def bodies(person: Person, chat: str) -> list[str]:
+    """List the texts of all messages that somebody sees in a chat."""
     return [event.body for event in person.messages(chat)]
 
 
@@ -142,20 +145,24 @@ async def slip_in(guest: Person, host: Person, chat: str) -> None:
 
 
 async def slip_out(guest: Person, host: Person, chat: str) -> None:
+    """Leave, and wait until the others see it."""
     await guest.leave(chat)
     await host.until(lambda: guest.user_id not in host.members(chat))
 
 
-async def hears(person: Person, chat: str, text: str) -> None:
-    await person.wait_for(chat, lambda message: message.body == text)
+async def hears(person: Person, chat: str, text: str) -> Message:
+    """Wait until somebody is told this in a chat; the message."""
+    return await person.wait_for(chat, lambda message: message.body == text)
 
 
 def scope_of(daemon: Bot, chat: str) -> str:
+    """Read the scope of the conversation in a chat."""
     [row] = daemon.rows("SELECT scope FROM conversations WHERE room_id = ?", chat)
     return str(row["scope"])
 
 
 def down_for_sends(request: Request) -> Answer | None:
+    """Refuse whatever sends an event."""
     return DOWN if "/send/" in request.path else None
 
 
@@ -167,19 +174,23 @@ async def echoed_each(person: Person, room: str, *texts: str) -> None:
 
 
 def inbox_states(daemon: Bot) -> list[str]:
+    """List the state of each message in the inbox, oldest first."""
     return [row["state"] for row in daemon.rows("SELECT state FROM inbox ORDER BY seq")]
 
 
 def notices(daemon: Bot, words: str) -> list[str]:
+    """List the notices that have these words."""
     rows = daemon.rows("SELECT body FROM outbox WHERE kind = 'notice' ORDER BY seq")
     return [row["body"] for row in rows if words in row["body"]]
 
 
 async def answered_with(person: Person, room: str, bot: str, text: str) -> None:
+    """Wait for a message of the bot that ends so."""
     await person.wait_for(room, lambda m: m.sender == bot and m.body.endswith(text))
 
 
 def half_an_hour_later(daemon: Bot) -> None:
+    """Make the message that waits for its key half an hour old."""
     [row] = daemon.rows(
         "SELECT strftime('%Y-%m-%dT%H:%M:%S.000000+00:00', 'now', '-30 minutes') AS t"
     )
@@ -187,5 +198,13 @@ def half_an_hour_later(daemon: Bot) -> None:
 
 
 def undecryptable(daemon: Bot) -> int:
+    """Count the messages that could not be decrypted."""
     rows = daemon.rows("SELECT value FROM single_values WHERE name = 'undecryptable'")
     return sum(row["value"] for row in rows)
+
+
+async def send_in_clear(person: Person, room: str, text: str) -> None:
+    """Send without encryption, whatever this person's client thinks of the room."""
+    path = f"{CLIENT}/rooms/{room}/send/m.room.message/clear-{next(NUMBERS)}"
+    status, told = await person.api("PUT", path, {"msgtype": "m.text", "body": text})
+    assert status == 200, told

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -131,3 +131,15 @@ async def until(true: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.02)
     raise AssertionError("waited in vain")
+
+
+async def until_so(true: Callable[[], Awaitable[bool]]) -> None:
+    """Look until something became true that nobody tells of."""
+    async with asyncio.timeout(WITHIN):
+        while not await true():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def utc(text: str) -> datetime:
+    """Read a moment in UTC."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)

@@ -42,16 +42,6 @@ GARDEN_PAGE = (
 )
 
 
-def question(seen: Seen) -> str:
-    """What a request asks."""
-    return str(seen.messages[0]["content"])
-
-
-def block_of(seen: Seen, name: str) -> str:
-    """What stands in a block of a request."""
-    return question(seen).rpartition(f"\n<{name}>\n")[2].partition(f"\n</{name}>")[0]
-
-
 def plan(*paths: str) -> Text:
     """A plan for these pages."""
     pages = [{"path": path, "action": "create", "reason": "it was said"} for path in paths]
@@ -74,7 +64,7 @@ class Writer:
         model.keyed(self._choose)
 
     def _choose(self, seen: Seen) -> Step:
-        found = PAGE_CALL.search(question(seen))
+        found = PAGE_CALL.search(seen.system)
         if found is None:
             return self.plan
         self.meanwhile()
@@ -83,11 +73,11 @@ class Writer:
 
     @property
     def plans(self) -> list[Seen]:
-        return [seen for seen in self.model.requests if not PAGE_CALL.search(question(seen))]
+        return [seen for seen in self.model.requests if not PAGE_CALL.search(seen.system)]
 
     @property
     def calls(self) -> dict[str, Seen]:
-        found = [(PAGE_CALL.search(question(seen)), seen) for seen in self.model.requests]
+        found = [(PAGE_CALL.search(seen.system), seen) for seen in self.model.requests]
         return {match[1]: seen for match, seen in found if match}
 
 
@@ -101,6 +91,7 @@ def ready(terminal: Terminal, model: ModelServer, **pages: Step | str) -> Writer
 
 
 async def consolidate(terminal: Terminal, talk: str, *more: str) -> Ended:
+    """Run the command on one conversation, beside everything else."""
     return await beside(terminal, "wiki", "consolidate", "--conversation", talk, *more)
 
 
@@ -114,20 +105,20 @@ class Scribe:
         model.keyed(self._choose)
 
     def _choose(self, seen: Seen) -> Step | None:
-        if "\n<transcript>\n" not in question(seen):
+        if "\n<transcript>\n" not in seen.system:
             return self.talk.answers.get(seen.last_user)
-        if PAGE_CALL.search(question(seen)) is None:
+        if PAGE_CALL.search(seen.system) is None:
             return plan(POND)
-        now = block_of(seen, "memory")
-        said = " ".join(block_of(seen, "transcript").split())
+        now = seen.block("memory")
+        said = " ".join(seen.block("transcript").split())
         lines = CARP if now.startswith("(") else now
         return self.step or Text(f"{lines}\n\nSaid: {len(said)}.\n")
 
     @property
     def shown(self) -> list[str]:
         """The conversations that plans were asked of."""
-        found = (seen for seen in self.model.requests if "# Now: the plan" in question(seen))
-        return [block_of(seen, "transcript") for seen in found]
+        found = (seen for seen in self.model.requests if "# Now: the plan" in seen.system)
+        return [seen.block("transcript") for seen in found]
 
 
 def consolidation_of(house: House) -> Consolidation:
@@ -145,6 +136,7 @@ def consolidation_of(house: House) -> Consolidation:
 
 
 async def consolidate_chat(house: House, room: str = ROOM) -> WikiJob | None:
+    """Consolidate the chat of a room as a night does."""
     kept = Consolidations(house.stores, house.clock)
     return await consolidation_of(house).consolidate(ChatTalk(kept, room), BUILTIN)
 

@@ -80,7 +80,7 @@ def echoed(said: str) -> str:
     return said.splitlines()[-1].rpartition(": ")[2] if said.startswith("echo: ") else ""
 
 
-async def heard(person: Person, chat: str, daemon: Bot) -> Counter[str]:
+async def counted_messages(person: Person, chat: str, daemon: Bot) -> Counter[str]:
     """What the bot ever said in a room, and how often, oldest first."""
     return Counter(await said(person, chat, daemon.user_id))
 

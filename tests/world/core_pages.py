@@ -6,21 +6,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.world.clock import HeldClock
-from tests.world.delegating import until
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.clock import HeldClock, until_so
+from tests.world.house import PROMPTS, ROOM, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from wintermute.learning.core_update import NAME
 from wintermute.learning.reconstruction import KIND, SILENCE
 from wintermute.memory.fact import Source
 
-SCOPE = f"person:{ANN}"
 KEEP = "keep: "
 PAGE = "# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n- Never call Ann before 10:00.\n\n# USER\n"
 
 
 def is_core(seen: Seen) -> bool:
-    return "\n<current_core_markdown>\n" in str(seen.messages[0]["content"])
+    """Decide whether a request asks for a core page."""
+    return "\n<current_core_markdown>\n" in seen.system
 
 
 def wish(page: str | None) -> Text:
@@ -29,7 +28,8 @@ def wish(page: str | None) -> Text:
 
 
 def core_questions(model: ModelServer) -> list[str]:
-    return [str(seen.messages[0]["content"]) for seen in model.requests if is_core(seen)]
+    """List the questions for a core page."""
+    return [seen.system for seen in model.requests if is_core(seen)]
 
 
 def keeps(seen: Seen) -> Step | None:
@@ -69,8 +69,7 @@ async def keep(
 ) -> list[str]:
     """Somebody says what the assistant keeps; the ids of that."""
     entries = [{"entry": text, "source": source} for text in texts]
-    await house.incoming(KEEP + json.dumps(entries), room=room, scope=scope)
-    await house.settled()
+    await house.say(KEEP + json.dumps(entries), room=room, scope=scope)
     rows = await house.rows("SELECT id, text FROM facts WHERE scope = ?", scope or SCOPE)
     ids = {row["text"]: row["id"] for row in rows}
     return [ids[text] for text in texts]
@@ -93,15 +92,17 @@ async def batch(house: House, *texts: str, source: Source = "harvest", batches: 
         house.runner.ring(NAME)
         return await updates_ended(house) == before + batches
 
-    await until(over)
+    await until_so(over)
 
 
 async def over(house: House) -> None:
+    """Wait until one update has ended."""
+
     async def is_over() -> bool:
         house.runner.ring(NAME)
         return await updates_ended(house) == 1
 
-    await until(is_over)
+    await until_so(is_over)
 
 
 async def updates_ended(house: House) -> int:
@@ -118,4 +119,4 @@ async def waits(house: House, number: int = 1) -> None:
         query = "SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting' AND not_before IS NOT NULL"
         return len(await house.rows(query, NAME)) == number
 
-    await until(put_off)
+    await until_so(put_off)

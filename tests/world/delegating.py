@@ -1,10 +1,10 @@
 """How tests of sub-sessions script the model: by what a request is about."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.world.house import WITHIN, House
+from tests.world.clock import until_so
+from tests.world.house import House
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 
 OPEN = {"waiting", "running", "collecting"}
@@ -13,12 +13,12 @@ Child = Callable[[str, Seen], Step | None]
 
 def objective(seen: Seen) -> str:
     """What a sub-session is asked for; empty in the room's own requests."""
-    return str(seen.messages[0]["content"]).partition("# Objective\n")[2]
+    return seen.system.partition("# Objective\n")[2]
 
 
 def context(seen: Seen) -> str:
     """What a sub-session is told to know."""
-    head = str(seen.messages[0]["content"])
+    head = seen.system
     return head.partition("# Task Context\n")[2].partition("\n\n---")[0]
 
 
@@ -84,13 +84,6 @@ async def reports(house: House) -> list[str]:
     return [row["body"] for row in rows]
 
 
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Look until something became true: no room tells of what happens below it."""
-    async with asyncio.timeout(WITHIN):
-        while not await true():
-            pass
-
-
 async def all_over(house: House, n: int = 1) -> None:
     """Wait until there are so many and none is open, and the room has said what it will."""
 
@@ -98,5 +91,5 @@ async def all_over(house: House, n: int = 1) -> None:
         found = await house.rows("SELECT state FROM sub_sessions")
         return len(found) >= n and not {row["state"] for row in found} & OPEN
 
-    await until(over)
+    await until_so(over)
     await house.settled()

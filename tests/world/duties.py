@@ -88,7 +88,7 @@ async def promise(
                 )
 
 
-def kept(bot: Bot) -> bool:
+def is_all_kept(bot: Bot) -> bool:
     """Whether nothing that has been claimed is still to be done or said."""
     return not bot.rows(
         "SELECT 1 FROM occurrences WHERE state = 'claimed'"
@@ -151,4 +151,5 @@ def asks_model(request: Request) -> bool:
 
 
 def is_send(request: Request) -> bool:
+    """Decide whether a request sends an event into a room."""
     return request.method == "PUT" and "/send/m.room." in request.path

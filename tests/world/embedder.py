@@ -16,6 +16,7 @@ PATIENT = ChildLimits(query=WITHIN, start=WITHIN, answer=WITHIN)
 
 
 def child_command(way: str, folder: Path) -> Sequence[str]:
+    """Return the command of an embedder that behaves so."""
     return (sys.executable, str(Path(embedding_child.__file__)), way, str(folder))
 
 

@@ -49,7 +49,7 @@ def data(change: Callable[[list[Json]], Any]) -> EmbeddingStep:
     return step
 
 
-def told(
+def text_step(
     text: str, status: int = 200, kind: str = "application/json", **headers: str
 ) -> EmbeddingStep:
     """This, whatever is asked."""

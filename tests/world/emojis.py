@@ -100,4 +100,5 @@ async def until_row(daemon: Bot, true: Callable[[Json], bool]) -> Json:
 
 
 async def in_phase(daemon: Bot, phase: str) -> Json:
+    """Wait until the bot's newest verification is in this phase; its row."""
     return await until_row(daemon, lambda row: row["phase"] == phase)

@@ -8,6 +8,7 @@ WORD = "zimtkanarie"
 
 
 def mode(path: Path) -> int:
+    """Read the permissions of a file."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -21,9 +22,11 @@ def files_with(folder: Path, word: str = WORD) -> list[str]:
 
 
 def texts_below(root: Path) -> dict[str, str]:
+    """Read all files below a folder, by their paths."""
     paths = (path for path in sorted(root.rglob("*")) if path.is_file())
     return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
 
 
 def texts_in(talk: Path) -> dict[str, str]:
+    """Read the files in a folder, by their names."""
     return {file.name: file.read_text() for file in sorted(talk.iterdir())}

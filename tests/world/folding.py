@@ -57,12 +57,12 @@ class Summariser:
     def summaries(self) -> list[str]:
         """What was to be summed up."""
         asked = [seen for seen in self.model.requests if is_for_summary(seen.body)]
-        return [seen.messages[0]["content"].split("<history>")[-1] for seen in asked]
+        return [seen.system.split("<history>")[-1] for seen in asked]
 
     @property
     def marked(self) -> list[tuple[int, str] | None]:
         """Range and summary in each chat request: they open its first message, or end the prompt."""
-        opened = (seen.messages[0]["content"] + opening(seen)[0] for seen in self.chats)
+        opened = (seen.system + opening(seen)[0] for seen in self.chats)
         found = [MARKER.findall(each) for each in opened]
         assert all(len(each) < 2 for each in found)
         return [(int(each[0][0]), each[0][1]) if each else None for each in found]
@@ -81,17 +81,13 @@ def first_words(seen: Seen) -> list[str]:
 
 
 def tokens_of(seen: Seen) -> float:
+    """Estimate the tokens of a request."""
     return (
         len(json.dumps([seen.messages, seen.body.get("tools", [])], ensure_ascii=False).encode())
         / 3
     )
 
 
-async def tell_at_once(house: House, *texts: str) -> None:
-    for text in texts:
-        await house.incoming(text)
-    await house.settled()
-
-
 async def folds(house: House) -> list[Json]:
+    """List the stored folds, oldest first."""
     return await house.rows("SELECT * FROM folds ORDER BY seq")

@@ -9,7 +9,7 @@ from typing import Any
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN
 from tests.world.files import WORD, files_with
-from tests.world.house import ANN, ROOM, House
+from tests.world.house import ANN, ROOM, SCOPE, House
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.person import Person
 from wintermute.changes.change_sets import Reason
@@ -18,7 +18,6 @@ from wintermute.memory.exchange import Import, Imported
 from wintermute.memory.fact import key
 from wintermute.messages import Incoming
 
-SCOPE = f"person:{ANN}"
 FACT = f"The bird is a {WORD}"
 MATTER = "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---\n\n"
 RAW = "episodic-raw/20260504/birds"
@@ -55,6 +54,7 @@ async def deliver(house: House) -> None:
 
 
 async def import_lines(house: House, lines: Iterable[str]) -> Imported:
+    """Import these lines as memories of Ann."""
     stores = house.stores
     zone = house.clock.now().tzinfo
     assert zone is not None
@@ -123,6 +123,7 @@ async def is_gone(ann: Person, daemon: Bot, room: str, model: ModelServer, to: s
 
 
 def edit_of(event: str, text: str, house: House) -> Incoming:
+    """Make an edit of a message of Ann's."""
     return Incoming(
         event_id="$edit",
         room_id=ROOM,
@@ -145,6 +146,7 @@ def furnish(root: Path) -> Path:
 
 
 async def said_by(house: House, sender: str) -> list[str]:
+    """List the texts that the inbox has of a sender."""
     query = "SELECT body FROM inbox WHERE sender = ? ORDER BY seq"
     return [row["body"] for row in await house.rows(query, sender)]
 
@@ -153,9 +155,7 @@ async def forget_all(house: House, room: str = ROOM, **more: Any) -> str:
     """Somebody has the memory of a chat forgotten; what that is answered with."""
     scope = more.get("scope") or f"person:{more.get('sender', ANN)}"
     (fact,) = await house.stores.facts.live(scope)
-    before = len(await house.spoken(room))
-    await house.incoming(f"/forget {fact.id}", room=room, **more)
-    answer = (await house.said(before + 1, room))[before]
+    answer = await house.ask(f"/forget {fact.id}", room=room, **more)
     while await house.deliver(room):
         pass
     await forgotten(house)

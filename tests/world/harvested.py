@@ -1,21 +1,19 @@
 """A conversation from which a scripted model picks memories."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.world.bot import Bot
-from tests.world.clock import HeldClock
-from tests.world.delegating import until
+from tests.world.clock import HeldClock, until_so
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.user import MatrixUser, Message
 from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.messages import Incoming
 
-SCOPE = f"person:{ANN}"
 BEN = "@ben:test"
 CLUB = "room:!club:test"
 RANKED = Memory(backend="fts5")
@@ -23,11 +21,12 @@ EARLY = {"enabled": True, "message_threshold": 3, "min_messages": 3}
 
 
 def is_harvest(seen: Seen) -> bool:
-    return "\n<transcript>\n" in str(seen.messages[0]["content"])
+    """Decide whether a request looks for memories."""
+    return "\n<transcript>\n" in seen.system
 
 
 def transcript(seen: Seen) -> str:
-    return str(seen.messages[0]["content"]).partition("\n<transcript>\n")[2]
+    return seen.system.partition("\n<transcript>\n")[2]
 
 
 class Picker:
@@ -63,15 +62,6 @@ async def talking(
         yield house
 
 
-async def say(house: House, texts: Sequence[str], **about: Any) -> list[str]:
-    """Say these, each answered before the next."""
-    said = []
-    for text in texts:
-        said.append(await house.incoming(text, **about))
-        await house.settled()
-    return said
-
-
 async def harvested(house: House, times: int = 1) -> None:
     """Wait until so many harvests have ended."""
 
@@ -80,10 +70,11 @@ async def harvested(house: House, times: int = 1) -> None:
         rows = await house.rows("SELECT 1 FROM jobs WHERE name = 'harvest' AND state = 'done'")
         return len(rows) >= times
 
-    await until(done)
+    await until_so(done)
 
 
 async def harvested_facts(house: House) -> list[dict[str, Any]]:
+    """List the memories that harvests have found, oldest first."""
     return await house.rows(
         "SELECT text, scope, source, speaker, origins, taint, queued, created_at FROM facts"
         " WHERE source = 'harvest' AND retired_at IS NULL ORDER BY seq"
@@ -91,10 +82,12 @@ async def harvested_facts(house: House) -> list[dict[str, Any]]:
 
 
 def is_echo(text: str) -> Callable[[Message], bool]:
+    """Return a check for the echo of a text."""
     return lambda said: said.body == f"echo: {text}"
 
 
 def learnt_by(daemon: Bot) -> list[dict[str, Any]]:
+    """List the memories that a daemon has, oldest first."""
     found = daemon.rows(
         "SELECT text, scope, source, origins FROM facts WHERE retired_at IS NULL ORDER BY seq"
     )
@@ -112,9 +105,7 @@ async def harvested_by(daemon: Bot, n: int = 1) -> None:
 
 async def status_line(house: House, name: str, **about: str) -> str:
     """What `/status` says of one thing; "" where it says nothing."""
-    before = len(await house.spoken())
-    await house.incoming("/status all", **about)  # type: ignore[arg-type]  # texts, of which origin is one
-    told = (await house.said(before + 1))[-1].splitlines()
+    told = (await house.ask("/status all", **about)).splitlines()
     return next((each for each in told if each.startswith(f"- **{name}**")), "")
 
 
@@ -132,13 +123,8 @@ async def unlocked(house: House, text: str) -> None:
     await house.settled()
 
 
-def shown_block(seen: Seen, block: str) -> str:
-    """What a block of a question holds."""
-    text = str(seen.messages[0]["content"])
-    return text.split(f"\n<{block}>\n")[1].split(f"\n</{block}>")[0]
-
-
 async def talk_at_the_door(ann: MatrixUser, chat: str, *texts: str) -> None:
+    """Say these at the Matrix door, each answered before the next."""
     for text in texts:
 
         def is_answer(said: Message, text: str = text) -> bool:

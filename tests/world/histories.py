@@ -59,6 +59,7 @@ def waiting_row(
     minutes: int | None = None,
     seq: int = 1,
 ) -> Waiting:
+    """Make a message as the inbox has it."""
     later = None if minutes is None else minutes * 60
     sender = "@ann:test"
     who, state = (sender, name, "owner"), ("waiting", later, NOON, NOON)

@@ -13,17 +13,17 @@ import asyncio
 import itertools
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from tests.world.clock import SYSTEM as MACHINE
 from tests.world.clock import WITHIN as WITHIN
 from tests.world.clock import FakeClock
 from tests.world.clock import HeldClock as HeldClock
-from tests.world.model import ModelServer, Seen
+from tests.world.model import ModelServer
 from tests.world.pages import FilePages
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
@@ -90,6 +90,7 @@ UNPICKED = MemoryHarvest(enabled=False)
 AWAKE = Dreaming(enabled=False)
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 ZONE = "Europe/Berlin"
+P = ParamSpec("P")
 SEQUENCE = itertools.count(1)
 SCOPE = f"person:{ANN}"
 
@@ -206,6 +207,26 @@ class House:
             await self.inbox.store(tx, conversation, incoming, state)
         self.rooms.wake(conversation)
         return incoming.event_id
+
+    async def say(self, *texts: str, **about: Any) -> list[str]:
+        """Say these, each answered before the next; the ids of their events."""
+        said = []
+        for text in texts:
+            said.append(await self.incoming(text, **about))
+            await self.settled()
+        return said
+
+    async def say_at_once(self, *texts: str, **about: Any) -> list[str]:
+        """Say these one right after the other, and wait until all is answered; the ids of their events."""
+        said = [await self.incoming(text, **about) for text in texts]
+        await self.settled()
+        return said
+
+    async def ask(self, line: str, *, room: str = ROOM, **about: Any) -> str:
+        """Say a line; the first thing that is said in its room after that."""
+        before = len(await self.spoken(room))
+        await self.incoming(line, room=room, **about)
+        return (await self.said(before + 1, room))[before]
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -371,6 +392,21 @@ async def open_house(
             yield House(stores, clock, checked, speaker, web, gather, models, answers, config)
 
 
+def _at_work(
+    opening: Callable[P, AbstractAsyncContextManager[House]],
+) -> Callable[P, AbstractAsyncContextManager[House]]:
+    @asynccontextmanager
+    async def opened(*args: P.args, **settings: P.kwargs) -> AsyncIterator[House]:
+        async with opening(*args, **settings) as house, house.working():
+            yield house
+
+    return opened
+
+
+house_at_work = _at_work(open_house)
+"""Opens a house whose rooms work as long as the block lasts; takes what `open_house` takes."""
+
+
 @asynccontextmanager
 async def _prepared(stores: Stores) -> AsyncIterator[None]:
     async with closing(stores):
@@ -433,22 +469,13 @@ def _loop(wards: Wards) -> LoopSettings:
 
 @asynccontextmanager
 async def open_laid_out(folder: Path, model: str | None = None) -> AsyncIterator[House]:
+    """Open a house with the shipped prompts, all of which stand in the system message."""
     shutil.copytree(PROMPTS, folder / "prompts", dirs_exist_ok=True)
     layout, prompts = Context(layout="system"), folder / "prompts"
     async with open_house(
         folder, model, prompts=prompts, clock=FakeClock(), context=layout
     ) as house:
         yield house
-
-
-def texts_of(seen: Seen) -> list[str]:
-    return [str(message["content"] or "") for message in seen.messages]
-
-
-async def tell_each(house: House, *messages: str) -> None:
-    for text in messages:
-        await house.incoming(text)
-        await house.settled()
 
 
 def grows(model: ModelServer) -> None:

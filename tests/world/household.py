@@ -131,10 +131,9 @@ class Household:
             text = text.removeprefix("club: ")
             about = {"room": CLUB.removeprefix("room:"), "scope": CLUB}
         origin: Origin = "other" if person.n else "owner"
-        await house.incoming(
+        await house.say(
             text, sender=person.sender, name=self._language.name, origin=origin, **about
         )
-        await house.settled()
         await house.deliver(about["room"])
 
     async def _night(self, house: House) -> None:
@@ -164,7 +163,7 @@ class Household:
                 row["text"] for row in live if row["scope"] == person.scope and not row["taint"]
             ]
             was = [row["text"] for row in rows if row["scope"] == person.scope and row["ended"]]
-            wrong = [f"lost: {text}" for text in person.own_words if not kept(text, mine)]
+            wrong = [f"lost: {text}" for text in person.own_words if not has_words(text, mine)]
             if not self._obeys:
                 club = [row["text"] for row in live if row["scope"] == CLUB]
                 core = await house.stores.core.text(person.scope)
@@ -240,7 +239,7 @@ def has(texts: Sequence[str], *words: str) -> bool:
     return any(word in text for text in texts for word in words)
 
 
-def kept(text: str, texts: Sequence[str]) -> bool:
+def has_words(text: str, texts: Sequence[str]) -> bool:
     """Whether one of the texts has all words of another one."""
     words = set(text.rstrip(".").split())
     return any(words <= set(each.replace(".", " ").replace(";", " ").split()) for each in texts)

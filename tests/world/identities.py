@@ -48,6 +48,7 @@ async def identity_detail(daemon: Bot, state: str) -> str:
 
 
 def by_page(stage: str = "m.oauth", url: object = APPROVAL_PAGE, session: str = "s1") -> Json:
+    """Make a refusal that asks for approval on a page."""
     return {
         "flows": [{"stages": [stage]}],
         "params": {stage: {"url": url}},

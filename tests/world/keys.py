@@ -29,6 +29,7 @@ SIGNING, OTHER = b"s" * 32, b"t" * 32
 
 
 def numbered(prefix: str, numbers: Iterator[int] = itertools.count(1)) -> str:  # noqa: B008
+    """Make an id that nothing had before."""
     return f"{prefix}_{next(numbers)}"
 
 
@@ -106,11 +107,13 @@ def enter(wire: Wire, nio: AsyncClient, room_id: str) -> None:
 
 
 def accepted(request: Request) -> Json:
+    """Answer an upload: all keys are taken."""
     return {"one_time_key_counts": {"signed_curve25519": len(request.json["one_time_keys"])}}
 
 
 @asynccontextmanager
 async def machine(folder: Path, url: str = "http://127.0.0.1:1") -> AsyncIterator[AsyncClient]:
+    """Open a client with a key store in a folder."""
     config = AsyncClientConfig(pickle_key=SESSION.pickle_key, store_sync_tokens=False)
     nio = AsyncClient(url, BOT, SESSION.device_id, str(folder), config)
     nio.restore_login(BOT, SESSION.device_id, "token")
@@ -123,6 +126,7 @@ async def machine(folder: Path, url: str = "http://127.0.0.1:1") -> AsyncIterato
 
 @asynccontextmanager
 async def keys_of(folder: Path, wire: Wire, clock: FakeClock) -> AsyncIterator[tuple[Keys, Any]]:
+    """Open the room keys of a client with a key store in a folder."""
     async with machine(folder, wire.url) as nio:
         keep_before_upload(nio.olm)
         identity = CrossSigning(nio, folder, BOT, None, clock)
@@ -136,10 +140,12 @@ def given_to(wire: Wire) -> dict[str, list[str]]:
 
 
 def known_devices(nio: AsyncClient, user: str) -> list[str]:
+    """List the devices of a user that the key store has."""
     return [device.id for device in nio.olm.device_store.active_user_devices(user)]
 
 
 def key_of(user: str, usage: str, seed: bytes) -> Json:
+    """Make a cross-signing key from a seed."""
     public = public_key(seed)
     return {"user_id": user, "usage": [usage], "keys": {ED25519 + public: public}}
 

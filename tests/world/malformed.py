@@ -45,11 +45,13 @@ def misshapen(value: object) -> Iterator[object]:
 
 
 def state_event(kind: str, key: object, content: object, **more: object) -> Json:
+    """Make a state event of Eve's."""
     head = {"sender": EVE, "event_id": f"$e{next(NUMBERS)}", "origin_server_ts": 1_780_000_000_000}
     return {**head, "type": kind, "state_key": key, "content": content} | more
 
 
 def member(key: object, content: object = JOIN, **more: object) -> Json:
+    """Make a membership event."""
     return state_event("m.room.member", key, content, **more)
 
 
@@ -64,6 +66,7 @@ class Always:
 
 
 def nested(depth: int) -> Json:
+    """Make a value that is so deep."""
     value: Json = {}
     for _ in range(depth):
         value = {"deeper": value}

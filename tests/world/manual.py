@@ -28,6 +28,7 @@ def understood(words: list[str]) -> None:
 
 
 def dotted(section: Any, before: str = "") -> Iterator[str]:
+    """List the keys of a section, with dots between."""
     for name, value in section.items():
         if isinstance(value, dict) and value:
             yield from dotted(value, f"{before}{name}.")

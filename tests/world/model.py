@@ -247,6 +247,22 @@ class Seen:
         return own_words(str(texts[-1])) if texts else ""
 
     @property
+    def system(self) -> str:
+        """The first message: the prompt of a chat, or the whole of a question of ours."""
+        return str(self.messages[0]["content"])
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each message; empty where a model only called tools."""
+        return [str(message["content"] or "") for message in self.messages]
+
+    def block(self, name: str) -> str:
+        """The text of the last block of this name in the first message; it has to be there."""
+        _, there, rest = self.system.rpartition(f"\n<{name}>\n")
+        assert there, f"no <{name}> in {self.system!r}"
+        return rest.partition(f"\n</{name}>")[0]
+
+    @property
     def prompt(self) -> str:
         """All that the prompt tells in the newest request: the system message and every block."""
         told = (BLOCK.findall(str(message["content"] or "")) for message in self.messages[1:])

@@ -217,6 +217,7 @@ async def begin(house: House, *texts: str) -> None:
 def house_at(
     home: Terminal, model: ModelServer, night: SmallNight, clock: Clock = SYSTEM
 ) -> AbstractAsyncContextManager[House]:
+    """Open a house with a small night in the folder of a person at the command line."""
     return opened(home.data, model, clock, OFF, night, owner=YOU, zone="UTC")
 
 
@@ -236,6 +237,7 @@ async def night_at(
 
 
 def is_morning(said: Message) -> bool:
+    """Decide whether a message asks the question of that night."""
     return "The question: Remove this skill? “How the fax is fed." in said.body
 
 
@@ -263,17 +265,15 @@ async def slept(house: House, clock: HeldClock, hours: float = 20) -> None:
 
 
 async def live_texts(house: House, scope: str = OWNER) -> list[str]:
+    """List the memories of a scope."""
     return [fact.text for fact in await house.stores.facts.live(scope)]
 
 
-async def says(house: House, line: str, *, room: str = ROOM, sender: str = ANN) -> str:
+async def says_at_night(house: House, line: str, *, room: str = ROOM, sender: str = ANN) -> str:
     """What is answered to a line; mornings and nights have said what they say before."""
-    before = len(await house.spoken(room))
+    origin = "owner" if sender == ANN else "other"
     async with house.working():
-        await house.incoming(
-            line, room=room, sender=sender, origin="owner" if sender == ANN else "other"
-        )
-        return (await house.said(before + 1, room))[before]
+        return await house.ask(line, room=room, sender=sender, origin=origin)
 
 
 def calls_night(said: str, action: str, item: str = "") -> Callable[[Seen], Step | None]:

@@ -20,6 +20,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def is_alive(pid: int) -> bool:
+    """Decide whether a process is there and no zombie."""
     try:
         _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
     except OSError:

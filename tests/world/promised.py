@@ -78,14 +78,6 @@ def after(clock: FakeClock, when: str) -> None:
     clock.advance((then - clock.now() + clock.ahead).total_seconds())
 
 
-async def ask(house: House, line: str, **where: Any) -> str:
-    """What a command says."""
-    room = where.get("room", ROOM)
-    before = len(await house.spoken(room))
-    await house.incoming(line, **where)
-    return (await house.said(before + 1, room))[-1]
-
-
 def check(mode: str = "autonomous_notify", **more: str) -> PlanRequest:
     """A daily check of prices."""
     at = {"schedule_type": "daily", "at": "09:00"} | more

@@ -235,6 +235,7 @@ def withhold(proxy: Proxy) -> list[Request]:
 
 
 async def hand_over(person: Person, withheld: list[Request]) -> None:
+    """Deliver what was withheld, as the person's own requests."""
     for request in withheld:
         body: Any = request.json
         answer = await person.api("PUT", request.path, body)

@@ -5,12 +5,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.world.clock import FakeClock
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.house import PROMPTS, SCOPE, House, house_at_work
 from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Memory
 
-SCOPE = f"person:{ANN}"
 FTS5 = Memory(backend="fts5")
 
 
@@ -24,18 +23,16 @@ async def open_ranked(
 ) -> AsyncIterator[House]:
     """A house in which Ann's memories are these, and it works."""
     clock = FakeClock()
-    async with (
-        open_house(
-            folder, model.url, prompts=PROMPTS, clock=clock, memory=memory, context=context
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        folder, model.url, prompts=PROMPTS, clock=clock, memory=memory, context=context
+    ) as house:
         for text in facts:
             await remember_fact(house, text)
         yield house
 
 
 async def remember_fact(house: House, text: str, scope: str = SCOPE) -> str:
+    """Store one memory; its id."""
     async with house.database.transaction() as tx:
         why = Reason("command", scope)
         fact, _ = await house.stores.facts.add(tx, why, text, "harvest", scope=scope, queued=False)
@@ -43,4 +40,5 @@ async def remember_fact(house: House, text: str, scope: str = SCOPE) -> str:
 
 
 def context_block(text: str) -> str:
+    """Cut out the context that a message brings."""
     return text.partition("<context>")[2]

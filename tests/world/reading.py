@@ -32,6 +32,7 @@ REMINDER_ROWS = (
 
 
 def room_of(*members: str, invited: tuple[str, ...] = ()) -> RoomView:
+    """Make a room with the bot and these members."""
     names = {member: member[1:4].title() for member in members}
     return RoomView("!room", {BOT: "Wintermute"} | names, frozenset(invited), encrypted=True)
 
@@ -43,6 +44,7 @@ GROUP = room_of(ANN, BOB, EVE)
 
 
 def message_event(body: Any, sender: str = ANN, **content: Any) -> Json:
+    """Make a message as a sync brings it."""
     return {
         "type": "m.room.message",
         "event_id": "$one",
@@ -55,25 +57,30 @@ def message_event(body: Any, sender: str = ANN, **content: Any) -> Json:
 def read_message(
     event: object, room: RoomView = DIRECT, policy: Policy = POLICY
 ) -> Incoming | None:
+    """Read an event as a new message."""
     return read_event(event, room, ACCOUNT, policy, NOW)
 
 
 def read_change(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Incoming | None:
+    """Read an event as an edit."""
     return read_edit(event, room, ACCOUNT, policy, NOW)
 
 
 def read_sign(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Reaction | None:
+    """Read an event as a reaction."""
     return read_reaction(event, room, ACCOUNT, policy, NOW)
 
 
 def kind_and_body(
     event: object, room: RoomView = DIRECT, policy: Policy = POLICY
 ) -> tuple[str, str]:
+    """Read an event; the kind and text of the message, or "nothing"."""
     found = read_message(event, room, policy)
     return (found.kind, found.body) if found else ("nothing", "")
 
 
 def sign_event(key: Any, sender: str = ANN, **relation: Any) -> Json:
+    """Make a reaction as a sync brings it."""
     relation = {"rel_type": "m.annotation", "event_id": "$old", "key": key} | relation
     event = message_event("", sender) | {
         "type": "m.reaction",

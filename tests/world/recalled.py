@@ -19,6 +19,7 @@ TOLD = re.compile(r"<memory name=.*?\n</memory>|<cathedral>.*?</cathedral>", re.
 
 
 def twice(title: str) -> str:
+    """Return the answer to a second recall of a page."""
     return (
         f"<cathedral>The page '{title}' was already given in this turn. Answer without recalling it"
         " again.</cathedral>"
@@ -26,6 +27,7 @@ def twice(title: str) -> str:
 
 
 def memory_block(title: str, text: str) -> str:
+    """Return a recalled page as a request shows it."""
     return f'<memory name="{title}">\n{text}\n</memory>'
 
 
@@ -46,6 +48,7 @@ def recalled(seen: Seen, form: Form) -> list[str]:
 
 
 def tools_of(seen: Seen) -> set[str]:
+    """List the tools that a request offers."""
     return {tool["function"]["name"] for tool in seen.body.get("tools", ())}
 
 
@@ -61,6 +64,6 @@ async def wiki_house(
 
 
 async def tell_pages(house: House, *texts: str) -> None:
+    """Say these one right after the other."""
     for text in texts:
-        await house.incoming(text)
-        await house.settled()
+        await house.say(text)

@@ -1,14 +1,13 @@
 """A chat whose new memories a scripted model brings together with older ones."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.world.clock import WITHIN, HeldClock
-from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.clock import HeldClock, until_so
+from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.request_rules import is_for_reconstruction
 from wintermute.config.schema import Memory
@@ -18,7 +17,6 @@ from wintermute.memory.fact import Source
 LYON, ROME = "Ann lives in Lyon.", "Ann lives in Rome since May 2026."
 BOTH = "Ann lived in Lyon until April 2026, in Rome since May 2026."
 FTS = Memory(backend="fts5")
-SCOPE = f"person:{ANN}"
 KEEP, AND = "remember: ", " | "
 QUIET = SILENCE.total_seconds()
 ASIDE, ELSEWHERE = "!aside:test", "!elsewhere:test"
@@ -26,14 +24,8 @@ VEGETARIAN, SINCE = "Ann is a vegetarian", "Ann is a vegetarian since 2020"
 
 
 def reconstruction(*memories: str, coverage: str = "complete") -> Text:
+    """Answer a question about memories with these."""
     return Text(json.dumps({"memories": memories, "coverage": coverage}))
-
-
-async def soon(true: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what a job does; it tells nobody."""
-    async with asyncio.timeout(WITHIN):
-        while not await true():  # noqa: ASYNC110  nobody tells us
-            await asyncio.sleep(0.005)
 
 
 @dataclass
@@ -64,15 +56,14 @@ class Chat:
     ) -> None:
         """Ann asks to remember these."""
         self.source = source
-        await self.house.incoming(KEEP + AND.join(entries), room=room)
-        await self.house.settled()
+        await self.house.say(KEEP + AND.join(entries), room=room)
 
     async def worked(self, *answers: Step) -> None:
         """Fifteen quiet minutes pass, and the model answers so; until nothing is at work."""
         self.answers, self.asked = [*answers], []
         await self.clock.move(QUIET)
         self.house.runner.ring(KIND)
-        await soon(self.at_rest)
+        await until_so(self.at_rest)
 
     async def at_rest(self) -> bool:
         states = await self.states()
@@ -95,9 +86,7 @@ class Chat:
 
     async def says(self, line: str, room: str = ASIDE) -> str:
         """The answer to a command."""
-        before = len(await self.house.spoken(room))
-        await self.house.incoming(line, room=room)
-        said = (await self.house.said(before + 1, room))[before]
+        said = await self.house.ask(line, room=room)
         while await self.house.deliver(room):
             pass
         return said
@@ -115,7 +104,7 @@ class Chat:
             return len(await self.house.rows(query, CORE)) == n
 
         self.house.runner.ring(CORE)
-        await soon(done)
+        await until_so(done)
         assert len(self.model.aside) == n
 
     async def is_worked(self) -> bool:
@@ -128,6 +117,7 @@ class Chat:
 
 @asynccontextmanager
 async def chat(folder: Path, memory: Memory = FTS, **more: object) -> AsyncIterator[Chat]:
+    """Open a chat of Ann's with a model of its own."""
     clock = HeldClock()
     async with ModelServer() as model:
         model.reconstructs = True

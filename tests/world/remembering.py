@@ -227,7 +227,7 @@ class Remembering:
     # The model -----------------------------------------------------------------------------
 
     def _answer(self, seen: Seen) -> Step:
-        text = str(seen.messages[0]["content"])
+        text = seen.system
         if is_for_reconstruction(seen.body):
             return self._reconstructs(block(text, "new_contents"), block(text, "related_memories"))
         if is_for_core(seen.body):
@@ -566,9 +566,9 @@ class Remembering:
 
     def _transcripts(self) -> list[Transcript]:
         return [
-            Transcript(own(block(str(seen.messages[0]["content"]), "transcript")))
+            Transcript(own(block(seen.system, "transcript")))
             for seen in self._model.requests
-            if "\n<transcript>\n" in str(seen.messages[0]["content"])
+            if "\n<transcript>\n" in seen.system
         ]
 
     def _asked_wrongly(self) -> list[str]:

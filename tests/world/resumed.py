@@ -6,6 +6,7 @@ from wintermute.messages import Call, Reply, Usage
 
 
 def reply(text: str = "", *calls: Call) -> Reply:
+    """Make a reply of a model."""
     return Reply(text, calls, "stop", Usage(10, 5, 0), "scripted", "scripted", 7)
 
 
@@ -21,17 +22,20 @@ async def casting(house: House, text: str = "go", event_id: str | None = None) -
 
 
 async def took_turn(house: House, cast: Cast, said: Reply, error: str | None = None) -> Turn:
+    """Store a turn of a cast."""
     async with house.database.transaction() as tx:
         _, parent = await house.casts.last_turn(tx, cast.id)
         return await house.casts.add_turn(tx, cast, parent, said, error)
 
 
 async def began(house: House, turn: Turn, n: int) -> None:
+    """Store that a call of a turn has begun."""
     async with house.database.transaction() as tx:
         await house.casts.begin_observation(tx, turn.id, n, turn.calls[n], {"say": "x"})
 
 
 async def completed(house: House, turn: Turn, n: int, result: object) -> None:
+    """Store that a call of a turn has begun and ended."""
     await began(house, turn, n)
     async with house.database.transaction() as tx:
         await house.casts.complete_observation(tx, turn.id, n, result, is_error=False)

@@ -101,6 +101,7 @@ def change(shelf: Shelf, path: str, after: str | None) -> FileChange:
 
 
 def shelf_of(bot: Bot) -> Shelf:
+    """Return the wiki store of a bot."""
     return Shelf(bot.data / "wiki")
 
 

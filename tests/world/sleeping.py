@@ -17,7 +17,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from tests.world.clock import HeldClock
-from tests.world.house import ANN, PROMPTS, ZONE, House, open_house
+from tests.world.house import PROMPTS, SCOPE, ZONE, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.decisions import Decision
@@ -31,7 +31,6 @@ from wintermute.night.programme import tidying
 from wintermute.night.tidying import Tidying
 from wintermute.work.data_folder import DataFolder
 
-SCOPE = f"person:{ANN}"
 FTS = Memory(backend="fts5")
 SHOWN = re.compile(r"\d{4}-\d\d-\d\d, [^:]+: ")
 Merge = Callable[[list[str]], "str | Step"]
@@ -48,7 +47,7 @@ def block(seen: Seen, name: str) -> str:
 
 def asked(seen: Seen) -> str:
     """A question, without what was answered to it."""
-    return str(seen.messages[0]["content"])
+    return seen.system
 
 
 def nothing(_texts: list[str]) -> str:

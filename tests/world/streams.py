@@ -7,6 +7,7 @@ from wintermute.llm.wire import Gathering
 
 
 def in_bytes(data: bytes) -> list[bytes]:
+    """Split into single bytes."""
     return [data[at : at + 1] for at in range(len(data))]
 
 

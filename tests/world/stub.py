@@ -41,6 +41,7 @@ class Stub:
 
 @asynccontextmanager
 async def stub_serving(answers: Mapping[str, object]) -> AsyncIterator[Stub]:
+    """Serve these answers while the block lasts."""
     stub = Stub(answers)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", stub.answer)

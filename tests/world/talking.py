@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.world.house import PROMPTS, ROOM, House, open_house
+from tests.world.house import PROMPTS, ROOM, House, house_at_work
 from tests.world.relay import Passed, Relay
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Backend, Context, SubSessionSettings
@@ -153,17 +153,14 @@ async def talking(folder: Path, relay: Relay, manner: Manner | None = None) -> A
     manner = manner or Manner()
     layout: dict[str, Any] = {"layout": manner.layout}
     clock = LaterClock()
-    async with (
-        open_house(
-            folder,
-            relay.url,
-            prompts=PROMPTS,
-            clock=clock,
-            wards=WARDS,
-            context=Context(**layout),
-            sub_sessions=manner.handing_out,
-            **manner.backend,
-        ) as house,
-        house.working(),
-    ):
+    async with house_at_work(
+        folder,
+        relay.url,
+        prompts=PROMPTS,
+        clock=clock,
+        wards=WARDS,
+        context=Context(**layout),
+        sub_sessions=manner.handing_out,
+        **manner.backend,
+    ) as house:
         yield Talk(house, clock, relay)

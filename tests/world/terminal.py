@@ -97,12 +97,11 @@ def house_at(terminal: Terminal, model: ModelServer, *gates: Gate, **more: Any) 
 
 async def tell_at(house: House, *messages: str) -> None:
     """Say these one after the other."""
-    for message in messages:
-        await house.incoming(message, room=ROOM, sender=YOU)
-        await house.settled()
+    await house.say(*messages, room=ROOM, sender=YOU)
 
 
 def exported(terminal: Terminal, *words: str) -> list[Json]:
+    """Export branches; the lines of the file."""
     return [json.loads(line) for line in terminal.says("loom", "export", *words).splitlines()]
 
 

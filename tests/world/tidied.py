@@ -121,14 +121,8 @@ async def nights_of_chats(folder: Path, model: ModelServer, **house: Any) -> Asy
         yield night
 
 
-async def answer_to(night: Tidied, line: str) -> str:
-    """What is said to a line."""
-    before = len(await night.house.spoken())
-    await night.house.incoming(line)
-    return (await night.house.said(before + 1))[-1]
-
-
 def numbered_room(n: int) -> str:
+    """Return the scope of the room with this number."""
     return f"room:!{n:02}:test"
 
 

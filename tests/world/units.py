@@ -16,6 +16,7 @@ def python_of_a_service(folder: Path, **environment: str) -> str:
 
 
 def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Change a dictionary, and those inside it."""
     for name, value in changes.items():
         both = isinstance(value, dict) and isinstance(content.get(name), dict)
         content[name] = content[name] | value if both else value

@@ -225,7 +225,7 @@ class Voice:
 
     def __call__(self, seen: Seen) -> Step | None:
         """The answer to a request, if it is one of these."""
-        question = str(seen.messages[0]["content"])
+        question = seen.system
         if seen.messages[0]["role"] != "user":
             return None
         for name, (blocks, told) in self.questions.items():

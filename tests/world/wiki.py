@@ -38,7 +38,7 @@ def wiki(
     return done
 
 
-def says(root: Path, *words: str, given: bytes = b"") -> list[str]:
+def lines_of(root: Path, *words: str, given: bytes = b"") -> list[str]:
     """The lines of a command that must not fail."""
     done = wiki(root, *words, given=given)
     assert (done.exit_code, done.stderr) == (0, ""), done.output
