@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.delegating import call, done, objective
-from tests.world.house import ANN, ROOM, House
+from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, own_words
 from tests.world.promised import (
     GROUP_SCOPE,
@@ -34,6 +35,13 @@ from wintermute.tasks.tasks import EVERYWHERE
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock(MORNING)
+
+
+@pytest.fixture
+async def house(tmp_path: Path, clock: FakeClock) -> AsyncIterator[House]:
+    async with open_house(tmp_path, None, clock=clock) as house:
+        await talk(house)
+        yield house
 
 
 async def test_a_run_posts_its_result_once(
