@@ -176,7 +176,7 @@ async def _recall(
 async def _filled(house: House, told: Sequence[str]) -> None:
     stores = house.stores
     reading = Import(stores.database, stores.facts, stores.changes, SCOPE, stores.tasks.zone)
-    await reading.run(iter(told), Reason("import", SCOPE))
+    await reading.store_lines(iter(told), Reason("import", SCOPE))
 
 
 async def _count(house: House) -> int:

@@ -160,7 +160,7 @@ def _row(way: Way, idle: list[list[float]], blocks: list[list[float]], asked: in
 async def _fill(house: House) -> None:
     stores = house.stores
     reading = Import(house.database, stores.facts, stores.changes, SCOPE, stores.tasks.zone)
-    await reading.run(lines(FACTS), Reason("import", SCOPE))
+    await reading.store_lines(lines(FACTS), Reason("import", SCOPE))
     await stores.memories.refresh()
     assert stores.meaning is not None
     await stores.meaning.make()
@@ -175,8 +175,8 @@ async def _answered(house: House, text: str) -> float:
 
 async def _goes_on(house: House) -> None:
     """A little silence, in which whatever is due begins."""
-    for kind in house.runner.kinds:  # as the look does that the daemon takes every two seconds
-        kind.bell.set()
+    for kind in house.runner.job_types:  # as the look does that the daemon takes every two seconds
+        kind.wakeup.set()
     await asyncio.sleep(0.1)
 
 

@@ -22,14 +22,14 @@ from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
 from wintermute.config.secrets import UNHIDDEN
+from wintermute.llm.background import BackgroundModels
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.models import Models
-from wintermute.llm.unasked import UnaskedModels
 from wintermute.messages import Reply, Request
 from wintermute.pages.agents import BUILTIN
 from wintermute.pages.consolidation import Consolidation
 from wintermute.pages.page_writer import PageWriter, WriterPrompts
-from wintermute.pages.raw_material import Consolidations, FolderTalk
+from wintermute.pages.sources import Consolidations, FolderSource
 from wintermute.templates import Template
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.store import WikiStore
@@ -45,7 +45,7 @@ class TimedModels(Models):
 
     seconds = 0.0
 
-    async def ask_unasked(
+    async def ask_in_background(
         self,
         role: str,
         request: Request,
@@ -55,7 +55,7 @@ class TimedModels(Models):
     ) -> Reply:
         began = time.perf_counter()
         try:
-            return await super().ask_unasked(role, request, sources, backend=backend)
+            return await super().ask_in_background(role, request, sources, backend=backend)
         finally:
             TimedModels.seconds += time.perf_counter() - began
 
@@ -88,7 +88,7 @@ def at_work(house: House, store: WikiStore) -> Consolidation:
     prompts = (
         Template(PROMPTS, f"consolidation/{name}.md") for name in ("default", "plan", "page")
     )
-    writer = PageWriter(UnaskedModels(house.models), WriterPrompts(*prompts), kept)
+    writer = PageWriter(BackgroundModels(house.models), WriterPrompts(*prompts), kept)
     zone = house.stores.tasks.zone
     return Consolidation(store, {BUILTIN: writer}, house.clock, zone, kept, UNHIDDEN)
 
@@ -101,7 +101,7 @@ async def measured(house: House, talk: str, *, warm: bool) -> float:
     folder = ConversationFolder(store.root, talk)
     work, TimedModels.seconds = at_work(house, store), 0.0
     began = time.perf_counter()
-    job = await work.consolidate(FolderTalk(store.root, folder), BUILTIN)
+    job = await work.consolidate(FolderSource(store.root, folder), BUILTIN)
     took = time.perf_counter() - began - TimedModels.seconds
     assert job is not None
     assert job.status == "applied", job.reason

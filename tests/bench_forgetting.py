@@ -131,7 +131,7 @@ async def _redaction(full: Path, secret: str, model: ModelServer) -> str:
             idle = [await _answer(house) for _ in range(IDLE)]
             began = time.monotonic()
             await take_back(house, gone)
-            house.runner.ring("forget")
+            house.runner.wake("forget")
             beside = [time.monotonic() - began]
             while await house.rows("SELECT 1 FROM jobs WHERE name = 'forget' AND state <> 'done'"):
                 beside.append(await _answer(house))

@@ -127,7 +127,7 @@ class Talk:
 
     def _ring(self) -> None:
         for name in ("harvest", "reconstruct", "core"):
-            self._house.runner.ring(name)
+            self._house.runner.wake(name)
 
 
 async def rows(texts: Sequence[str]) -> list[str]:

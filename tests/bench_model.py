@@ -208,7 +208,7 @@ class ModelBench:
                 before = passed
                 talk.clock.advance(MINUTE)
                 if text == "and how are you?":
-                    await talk.house.models.ask_unasked("harvest", _asking(question))
+                    await talk.house.models.ask_in_background("harvest", _asking(question))
                     self._row("harvest of 20", *_figures(self._relay.passed[-1], None))
 
     async def _alone(self, text: str, seed: int, *, task: bool = False) -> Heard:

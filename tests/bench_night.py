@@ -30,8 +30,8 @@ from wintermute.llm.embedded import MODEL
 from wintermute.llm.vector import Vector, vector
 from wintermute.memory.exchange import Import
 from wintermute.memory.fact import NewFact
-from wintermute.memory.likeness import Likeness
-from wintermute.memory.sense import shared_words
+from wintermute.memory.lexical_overlap import shared_words
+from wintermute.memory.similarity import FactSimilarity
 from wintermute.night.dedup import clusters
 
 NEW, NUMBERS = 200, 512
@@ -83,7 +83,7 @@ async def filled(house: House, count: int) -> None:
     """So many facts that were looked at, and the new ones."""
     stores = house.stores
     reading = Import(stores.database, stores.facts, stores.changes, SCOPE, stores.tasks.zone)
-    await reading.run(lines(count), Reason("import", SCOPE))
+    await reading.store_lines(lines(count), Reason("import", SCOPE))
     draw = random.Random("new")
     known = await house.rows("SELECT text FROM facts ORDER BY seq LIMIT ?", NEW)
     texts = [f"{row['text']} today" for row in known[::2]]
@@ -107,7 +107,7 @@ async def measured(backend: Backend, count: int) -> str:
         ) as house:
             await filled(house, count)
             made, texts = embedder.seconds, embedder.texts
-            likeness = Likeness(
+            likeness = FactSimilarity(
                 house.database, house.stores.facts, house.stores.meaning, LEAST, SAME
             )
             began = time.perf_counter()

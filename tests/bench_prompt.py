@@ -19,7 +19,7 @@ from wintermute.config.schema import Memory
 from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.memory.ranking import Query
 from wintermute.prompt.assemble import assemble
-from wintermute.prompt.gather import Recall
+from wintermute.prompt.context_builder import MemoryQuery
 from wintermute.prompt.tool_names import TOOLS
 
 WHY = Reason("command", SCOPE)
@@ -34,7 +34,7 @@ async def rows() -> list[str]:
         ranked = [await _ranked(folder / "ranked", backend) for backend in ("fts5", "local_vector")]
         async with open_house(folder, None, prompts=PROMPTS) as house:
             await _fill(house)
-            prompt = assemble(await house.gather.gather(SCOPE, TOOLS))
+            prompt = assemble(await house.gather.all_parts(SCOPE, TOOLS))
             taken = [await _timed(house) for _ in range(ROUNDS)]
             changed = []
             for n in range(20):
@@ -60,7 +60,7 @@ async def _ranked(folder: Path, backend: Literal["fts5", "local_vector"]) -> str
         if house.stores.meaning is not None:
             await house.stores.meaning.make()
         taken = [
-            await _timed(house, Recall(Query(f"in which box is thing {47 * n % FACTS} kept?")))
+            await _timed(house, MemoryQuery(Query(f"in which box is thing {47 * n % FACTS} kept?")))
             for n in range(ROUNDS)
         ]
     name = f"{FACTS:,} facts of which those that fit are shown, `{backend}`"
@@ -87,9 +87,9 @@ async def _remember(house: House, texts: list[str]) -> None:
             await house.stores.facts.add(tx, WHY, text, "user_explicit", scope=SCOPE)
 
 
-async def _timed(house: House, asked: Recall | None = None) -> float:
+async def _timed(house: House, asked: MemoryQuery | None = None) -> float:
     began = time.perf_counter()
-    parts = await house.gather.gather(SCOPE, TOOLS, asked)
+    parts = await house.gather.all_parts(SCOPE, TOOLS, asked)
     assemble(parts)
     assert not asked or parts.memories
     return 1000 * (time.perf_counter() - began)

@@ -21,10 +21,10 @@ from tests.world.reading import Json
 from wintermute.clock import CheckedClock
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
-from wintermute.matrix.copies import Copies
 from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.inbox import Account, may_read
 from wintermute.matrix.outbox import Sender
+from wintermute.matrix.rollback import RollbackDetection
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Door, open_door
 
@@ -45,7 +45,7 @@ def told(people: int, *, came: bool) -> Answer:
 
 def door_of(desk: Desk) -> Door:
     """The door that the client of a desk belongs to."""
-    copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
+    copies = RollbackDetection(desk.client, desk.stores.database, desk.clock, new_id)
     drafts = Drafts(desk.clock, shows=True)
     sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY, drafts)
     settings = Matrix(homeserver="", user_id=BOT, owner=ANN)

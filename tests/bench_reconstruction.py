@@ -31,9 +31,9 @@ from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.learning.reconstruction import Reconstruction
+from wintermute.llm.background import BackgroundModels
 from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.llm.models import Models
-from wintermute.llm.unasked import UnaskedModels
 from wintermute.llm.vector import Vector
 from wintermute.memory.exchange import Import
 from wintermute.messages import Reply
@@ -54,10 +54,10 @@ class Timed(Models):
 
     seconds = 0.0
 
-    async def ask_unasked(self, *args: Any, **kwargs: Any) -> Reply:
+    async def ask_in_background(self, *args: Any, **kwargs: Any) -> Reply:
         began = time.perf_counter()
         try:
-            return await super().ask_unasked(*args, **kwargs)
+            return await super().ask_in_background(*args, **kwargs)
         finally:
             self.seconds += time.perf_counter() - began
 
@@ -147,7 +147,7 @@ class Scope:
         assert isinstance(house.models, Timed)
         self._models = house.models
         template = Template(PROMPTS, "RECONSTRUCTION_PROMPT.txt")
-        models = UnaskedModels(house.models)
+        models = BackgroundModels(house.models)
         self._work = Reconstruction(house.stores, models, template, memory)
 
     async def fill(self, count: int) -> None:
@@ -156,7 +156,7 @@ class Scope:
         reading = Import(
             self._house.database, stores.facts, stores.changes, SCOPE, stores.tasks.zone
         )
-        await reading.run(lines(count), Reason("import", SCOPE))
+        await reading.store_lines(lines(count), Reason("import", SCOPE))
         await self.settle()
 
     @asynccontextmanager
@@ -183,7 +183,7 @@ class Scope:
         models.seconds = embedder.seconds = 0.0
         embedder.texts = 0
         began, busy = time.perf_counter(), time.process_time()
-        done = await self._work.work(SCOPE, taint=False)
+        done = await self._work.empty_queue(SCOPE, taint=False)
         whole = time.perf_counter() - began - models.seconds
         cpu = time.process_time() - busy
         assert (done.batches, done.kept, done.failed) == (1, 0, 0), done

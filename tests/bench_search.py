@@ -68,7 +68,7 @@ async def measured(count: int, rounds: int) -> Iterator[str]:
             async with closing(stores):
                 began = time.perf_counter()
                 reading = Import(database, stores.facts, stores.changes, SCOPE, stores.tasks.zone)
-                await reading.run(lines(count), Reason("import", SCOPE))
+                await reading.store_lines(lines(count), Reason("import", SCOPE))
                 took = time.perf_counter() - began
                 told.append(f"found by words: {count / took:,.0f} facts/s")
                 assert stores.meaning is not None

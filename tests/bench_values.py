@@ -15,7 +15,7 @@ from tests.world.schema import lay_schema
 from wintermute.clock import moment
 from wintermute.db import driver
 from wintermute.db.values import columns, insert, reader
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.messages import Incoming
 
 NOON = datetime(2026, 6, 12, 12, tzinfo=UTC)
@@ -23,10 +23,10 @@ HELLO = Incoming("$one", "!r:here", "@ann:here", "Ann", "owner", "message", "hel
 READS, ROUNDS = 50, 1_000  # short ones: on a busy machine some of them are left alone
 
 
-def by_hand(row: Any) -> Waiting:
+def by_hand(row: Any) -> InboxRow:
     """As it would be written for this one table."""
     not_before: str | None = row["not_before"]
-    return Waiting(
+    return InboxRow(
         seq=row["seq"],
         event_id=row["event_id"],
         conversation_id=row["conversation_id"],
@@ -48,7 +48,7 @@ def by_hand(row: Any) -> Waiting:
 
 def microseconds() -> tuple[float, float]:
     """A row by hand and by the names of the fields, in turn; the best of all rounds."""
-    by_names = reader(Waiting)
+    by_names = reader(InboxRow)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "wintermute.db")
         lay_schema(path)

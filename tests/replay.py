@@ -31,28 +31,28 @@ from wintermute.clock import stamp
 from wintermute.config.read import environment, read_with_gaps
 from wintermute.config.schema import Config, Context
 from wintermute.config.secrets import UNHIDDEN, Redaction, secret_values
-from wintermute.conversation import asking
+from wintermute.conversation import model_requests
 from wintermute.conversation.cast import Loop
+from wintermute.conversation.context_updates import ContextUpdates
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.state import CastSettings, CastState, Stop, Unwatched
-from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import Accepted, AnyTool, Caller, Rejected, Toolbox
 from wintermute.db import Database, driver, open_database
 from wintermute.db.values import reader
 from wintermute.errors import ContextTooLarge, EmptyReply, ModelUnavailable, WintermuteError
 from wintermute.ids import new_id
 from wintermute.llm import tokens
-from wintermute.llm.backend import UNHEARD, Listener
-from wintermute.llm.kept import plain
-from wintermute.llm.models import Models, asked_again
-from wintermute.loom.reading import LoomReader
+from wintermute.llm.backend import SILENT_LISTENER, Listener
+from wintermute.llm.models import Models, with_empty_answer_hint
+from wintermute.llm.provider_fields import without_fields
+from wintermute.loom.reader import LoomReader
 from wintermute.loom.records import Cast, Turn
 from wintermute.messages import Json, Reply, Request, Size
 from wintermute.owner import Owner
 from wintermute.prompt import assemble
 from wintermute.prompt.assemble import DIVIDER, INSTRUCTIONS, SUMMARY, pieces
-from wintermute.prompt.block import Layout
-from wintermute.prompt.gather import FILE, FILE_SMALL, Instructions
+from wintermute.prompt.context_block import Layout
+from wintermute.prompt.context_builder import FILE, FILE_SMALL, Instructions
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import harmless
@@ -68,7 +68,7 @@ FILES = {
     "full": (FILE, "WORKER_MINIMAL.txt"),
     "small": (FILE_SMALL, "WORKER_MINIMAL.small.txt"),
 }
-COMPACTION = asking.ROLE
+COMPACTION = model_requests.ROLE
 BY_ITSELF = {"text", "done", "max_turns", "max_tokens"}
 """Reasons for which the loop ended a cast without anybody or anything outside."""
 TOO_LARGE = "context"
@@ -253,7 +253,7 @@ class Script:
         *,
         backend: str | None = None,
         cast_id: str | None = None,
-        listener: Listener = UNHEARD,
+        listener: Listener = SILENT_LISTENER,
     ) -> Reply:
         """Give the recorded answer. Raises: ModelError as then; Diverged, RecordEnds."""
         step, is_summary, place = self.upcoming, role == COMPACTION, None
@@ -270,7 +270,9 @@ class Script:
         found = ["now a summary is asked for"]
         if then is not None:
             outcomes = [each.outcome for each in failed]
-            now = asked_again(self._plain(request), outcomes[len(failed) - then.attempt + 1 :])
+            now = with_empty_answer_hint(
+                self._plain(request), outcomes[len(failed) - then.attempt + 1 :]
+            )
             found = difference(self._plain(then.request), now)
             if not found:
                 self.compared += 1
@@ -321,7 +323,7 @@ class Script:
 
     def _plain(self, request: Request) -> Request:
         """As the record has it: JSON, without secrets."""
-        both = self._today.redact.tree([plain(request.messages), request.tools])
+        both = self._today.redact.tree([without_fields(request.messages), request.tools])
         messages, tools = json.loads(json.dumps(both))
         return Request(tuple(messages), tuple(tools), request.must_call)
 
@@ -338,7 +340,7 @@ class Script:
         names = {name for name, _ in pieces(self._system or "")}
         return "append" if names.isdisjoint((assemble.TIME, SUMMARY)) else "system"
 
-    async def changing(self, *_: object, anew: bool) -> None:
+    async def changing_parts(self, *_: object, anew: bool) -> None:
         """Nothing: what was told is on record."""
 
     async def system(
@@ -372,7 +374,7 @@ def _characters(messages: Iterable[Json]) -> int:
     return sum(len(each["content"] or "") for each in messages if each["role"] != "system")
 
 
-class _Retelling(Telling):
+class _Retelling(ContextUpdates):
     """Tells what was told then."""
 
     def __init__(self, stores: Stores, script: Script) -> None:
@@ -495,8 +497,12 @@ async def _run(cast: Cast, script: Script, today: Today, database: Path) -> None
         async with open_database(copy) as opened:
             stores = Stores.of(opened, folder, Owner(""), clock, ids, timezone="UTC")
             compaction = Template(today.prompts, "COMPACTION_PROMPT.txt")
-            folding = asking.Folding(stores, script, compaction, today.context, today.ephemeral)
-            asks = asking.Asking(script, folding, _Retelling(stores, script), today.ephemeral)
+            folding = model_requests.Folding(
+                stores, script, compaction, today.context, today.ephemeral
+            )
+            asks = model_requests.RequestBuilder(
+                script, folding, _Retelling(stores, script), today.ephemeral
+            )
             gates = _Observed(stores, script, today.small)
             caller = Caller("", "", cast.id, cast.origin, cast.event_id, cast.started_at)
             settings = CastSettings(script.toolbox, script)

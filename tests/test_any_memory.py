@@ -23,7 +23,7 @@ from wintermute.config.schema import Memory
 from wintermute.conversation.toolbox import Caller
 from wintermute.memory.exchange import exported
 from wintermute.memory.ranking import Query
-from wintermute.prompt.gather import Recall
+from wintermute.prompt.context_builder import MemoryQuery
 from wintermute.tools.memory import SearchMemory
 
 SCOPES = (f"person:{ANN}", "person:@bob:test", "room:!club:test")
@@ -139,7 +139,7 @@ class Life:
     async def _undo(self, house: House, scope: str) -> None:
         newest = await house.stores.changes.newest(["fact"], scope)
         if newest is not None and scope in self.before:
-            await house.stores.undo.run(newest)
+            await house.stores.undo.apply(newest)
             self.live[scope] = self.before.pop(scope)
 
     async def holds(self, house: House) -> None:
@@ -170,8 +170,8 @@ async def everything_shown(house: House, scope: str) -> str:
     tool = SearchMemory(stores.memories, stores.facts, stores.tasks.zone, 10)
     caller = Caller("conv", scope, "cast", "owner", None, house.clock.now())
     found = [await tool.run(caller, {"query": asked}), await tool.run(caller, {})]
-    recall = Recall(Query(asked))
-    parts = await house.gather.gather(scope, ("search_memory",), recall)
+    recall = MemoryQuery(Query(asked))
+    parts = await house.gather.all_parts(scope, ("search_memory",), recall)
     text = await stores.memories.text(scope)
     lines = await exported(stores.facts, [scope])
     file = stores.places.memories(scope)

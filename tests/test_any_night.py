@@ -118,7 +118,7 @@ async def test_whatever_a_model_answers_what_goes_is_named_and_comes_back(
         for set_id in order:
             found = await sleep.house.stores.changes.get(set_id)
             assert found is not None
-            undone = await sleep.house.stores.undo.run(found)
+            undone = await sleep.house.stores.undo.apply(found)
             assert undone.kept == ()
         assert await sleep.export() == before
         assert [*await sleep.house.rows(PLACES)][: len(places)] == [*places]

@@ -12,8 +12,8 @@ from tests.tiers import examples
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
 from wintermute.tasks.grammar import WORDS
-from wintermute.tasks.parse import timed, wall_time
-from wintermute.tasks.schedules import KINDS, PlanRequest, planned, read
+from wintermute.tasks.parse import find_time, wall_time
+from wintermute.tasks.schedules import KINDS, PlanRequest, apply_request, read
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 2, 27, 12, 34, 56, 789_000, tzinfo=UTC)
@@ -65,7 +65,7 @@ calls = st.fixed_dictionaries(
 def test_whatever_is_said_is_planned_or_refused(said: dict[str, Any]) -> None:
     """T-010, T-018: never another error, and what is planned has a next due moment."""
     try:
-        made = asyncio.run(planned(PlanRequest.of(said), NOW, BERLIN))
+        made = asyncio.run(apply_request(PlanRequest.of(said), NOW, BERLIN))
     except ToolFailed as refused:
         str(refused).encode()
         return
@@ -84,7 +84,7 @@ def test_whatever_is_said_is_planned_or_refused(said: dict[str, Any]) -> None:
 def test_whatever_a_line_says_is_a_reminder_or_none(when: str, text: str) -> None:
     """T-018, T-062."""
     try:
-        timed(f"{text} {when} {text}", NOW, BERLIN)
+        find_time(f"{text} {when} {text}", NOW, BERLIN)
         at = datetime.fromisoformat(wall_time(when, NOW, BERLIN))
     except ToolFailed:
         return

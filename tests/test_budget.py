@@ -44,7 +44,7 @@ from tests.world.model import (
 )
 from wintermute.config.schema import BudgetSettings, Price, Roles
 from wintermute.errors import BudgetSpent, ModelError, ModelRefused, ModelUnavailable
-from wintermute.health.health import gather
+from wintermute.health.health import status_lines
 from wintermute.llm.tokens import LEAST, MOST, Measure, size
 from wintermute.messages import Json, Usage
 
@@ -343,7 +343,7 @@ async def test_status_shows_the_ceiling_and_warns_when_it_is_reached(tmp_path: P
     """L-086."""
 
     async def facts(world: Asking, ceilings: BudgetSettings) -> dict[str, tuple[str, str]]:
-        found = await gather(world.database, world.clock, "UTC", ceilings)
+        found = await status_lines(world.database, world.clock, "UTC", ceilings)
         return {fact.name: (fact.state, fact.text) for fact in found}
 
     ceilings = BudgetSettings(tokens_per_day=WORST, usd_per_day=2)
@@ -401,7 +401,7 @@ async def test_what_was_learnt_of_a_server_outlives_a_restart(tmp_path: Path) ->
             assert before > size(long) * 1.9
         async with asking(tmp_path, backends) as world:
             assert world.models.tokens("base", long) == size(long)
-            await world.models.recall()
+            await world.models.load_counts()
             assert world.models.tokens("base", long) == pytest.approx(before, abs=2)
             assert world.models.tokens("base", long, "b") == size(long)
 

@@ -21,7 +21,7 @@ from wintermute.llm.calibration import (
     thresholds,
 )
 from wintermute.llm.embedded import MODEL, EmbeddedEmbedder
-from wintermute.llm.vector import Vector, likeness, vector
+from wintermute.llm.vector import Vector, cosine_similarity, vector
 
 COSINES = st.lists(st.floats(-1, 1), min_size=1, max_size=20)
 SIGNS = {
@@ -138,7 +138,7 @@ def test_what_is_stated_of_the_embedded_model_fits_the_pairs() -> None:
                 one, other = await embedder.embed_document([pair.one, pair.other])
                 assert one is not None
                 assert other is not None
-                found[pair.relation].append(likeness(one, other))
+                found[pair.relation].append(cosine_similarity(one, other))
         return found
 
     found = asyncio.run(measured())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.world.house import Gate, house_at_work
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.config.secrets import Redaction
-from wintermute.llm.wording import repaired, unaliased
+from wintermute.llm.json_repair import repaired, unaliased
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

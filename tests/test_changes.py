@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 from tests.world.clock import WITHIN, FakeClock, HeldClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
-from wintermute.changes.decisions import Decision, DecisionState, text_wish
+from wintermute.changes.decisions import Decision, DecisionState, text_proposal
 from wintermute.changes.placing import LOCK, Placing, PutInPlace
-from wintermute.changes.undo import Merged, Undo, without
+from wintermute.changes.undo import MergedState, Undo, reverted
 from wintermute.clock import CheckedClock
-from wintermute.commands.tasks import back_lines, change_line
+from wintermute.commands.tasks import change_line, undo_lines
 from wintermute.errors import StoreBusy, ToolFailed
 from wintermute.files import LOCK_FILE, locked
-from wintermute.forgetting.forget_jobs import forget_owed, owe_forgetting
+from wintermute.forgetting.forget_jobs import enqueue_forgetting, run_forgetting
 from wintermute.ids import new_id
 from wintermute.jobs import FORGET
 from wintermute.messages import Json
 from wintermute.night.expiry import DAY, Expiry
 from wintermute.night.night_undo import undo_items
-from wintermute.night.programme import deeds
+from wintermute.night.phases import night_executors
 from wintermute.night.questions import Questions
 from wintermute.owner import Owner
 from wintermute.stores import Stores
@@ -48,47 +48,52 @@ TEXT = "one\ntwo\nthree\nfour\nfive\n"
 @pytest.mark.parametrize(
     ("before", "after", "now", "merged"),
     [
-        (None, {"a": 1}, {"a": 1}, Merged(None)),
-        ({"a": 1}, None, None, Merged({"a": 1})),
-        ({"a": 1}, {"a": 2}, {"a": 2}, Merged({"a": 1})),
-        ({"a": 1}, {"a": 2}, {"a": 1}, Merged({"a": 1})),
-        (None, {"a": 1}, {"a": 3}, Merged({"a": 3}, ("all of it",))),
-        (None, {"a": 1}, None, Merged(None)),
-        ({"a": 1}, None, {"a": 3}, Merged({"a": 3}, ("all of it",))),
-        ({"a": 1}, {"a": 2}, None, Merged(None, ("all of it",))),
-        ({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 2, "b": 3}, Merged({"a": 1, "b": 3})),
-        ({"a": 1, "b": 1}, {"a": 2, "b": 2}, {"a": 3, "b": 2}, Merged({"a": 3, "b": 1}, ("a",))),
+        (None, {"a": 1}, {"a": 1}, MergedState(None)),
+        ({"a": 1}, None, None, MergedState({"a": 1})),
+        ({"a": 1}, {"a": 2}, {"a": 2}, MergedState({"a": 1})),
+        ({"a": 1}, {"a": 2}, {"a": 1}, MergedState({"a": 1})),
+        (None, {"a": 1}, {"a": 3}, MergedState({"a": 3}, ("all of it",))),
+        (None, {"a": 1}, None, MergedState(None)),
+        ({"a": 1}, None, {"a": 3}, MergedState({"a": 3}, ("all of it",))),
+        ({"a": 1}, {"a": 2}, None, MergedState(None, ("all of it",))),
+        ({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 2, "b": 3}, MergedState({"a": 1, "b": 3})),
+        (
+            {"a": 1, "b": 1},
+            {"a": 2, "b": 2},
+            {"a": 3, "b": 2},
+            MergedState({"a": 3, "b": 1}, ("a",)),
+        ),
         (
             {"text": TEXT},
             {"text": TEXT.replace("two", "TWO")},
             {"text": TEXT.replace("two", "TWO").replace("five", "FIVE")},
-            Merged({"text": TEXT.replace("five", "FIVE")}),
+            MergedState({"text": TEXT.replace("five", "FIVE")}),
         ),
         (
             {"text": TEXT},
             {"text": TEXT.replace("two", "TWO")},
             {"text": TEXT.replace("two", "zwei")},
-            Merged({"text": TEXT.replace("two", "zwei")}, ("text",)),
+            MergedState({"text": TEXT.replace("two", "zwei")}, ("text",)),
         ),
         (
             {"text": TEXT},
             {"text": f"{TEXT}six\n"},
             {"text": f"{TEXT}six\nseven\n"},
-            Merged({"text": f"{TEXT}six\nseven\n"}, ("text",)),
+            MergedState({"text": f"{TEXT}six\nseven\n"}, ("text",)),
         ),
         (
             {"text": "one\ntwo\n"},
             {"text": "one\n"},
             {"text": "zero\none\n"},
-            Merged({"text": "zero\none\ntwo\n"}),
+            MergedState({"text": "zero\none\ntwo\n"}),
         ),
     ],
 )
 def test_a_change_is_taken_out_of_what_is_there_now(
-    before: Json | None, after: Json | None, now: Json | None, merged: Merged
+    before: Json | None, after: Json | None, now: Json | None, merged: MergedState
 ) -> None:
     """M-065, issue: undo of one item is three-way."""
-    assert without(before, after, now) == merged
+    assert reverted(before, after, now) == merged
 
 
 lines = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=6).map(
@@ -102,7 +107,7 @@ def test_without_a_later_edit_an_undo_gives_back_what_was(
     before: Json | None, after: Json | None
 ) -> None:
     """M-065."""
-    assert without(before, after, after) == Merged(before)
+    assert reverted(before, after, after) == MergedState(before)
 
 
 @given(states, states, states)
@@ -110,7 +115,7 @@ def test_a_later_edit_stays_or_is_named(
     before: Json | None, after: Json | None, now: Json | None
 ) -> None:
     """The result is what was there before, or holds each value that somebody set since."""
-    merged = without(before, after, now)
+    merged = reverted(before, after, now)
     if now in (after, before):
         return
     if merged.kept == ("all of it",):
@@ -135,7 +140,7 @@ def test_what_a_later_change_set_again_stays(history: list[Json]) -> None:
     """Issue: undo never loses the later edit, also where it set what was undone: a, b, a, b."""
     first, second, now = history[0], history[1], history[-1]
     since = [Change("task", "t", *pair) for pair in pairwise(history[1:]) if pair[0] != pair[1]]
-    merged = without(first, second, now, since)
+    merged = reverted(first, second, now, since)
     assert merged.state is not None
     touched = {
         name
@@ -180,12 +185,12 @@ async def test_a_task_completed_again_stays_completed(
             await stores.tasks.complete(tx, Target(task.id, ANN, WHY), "two")
         sets = await stores.changes.history(("task",), ANN)
         for n in undone_too:
-            await stores.undo.run(sets[n])
-        undone = await stores.undo.run(sets[2])
+            await stores.undo.apply(sets[n])
+        undone = await stores.undo.apply(sets[2])
         now = await stores.tasks.get(task.id, ANN)
         assert (now.status, now.reason) == (status, reason)
         assert [(one.kind, one.fields) for one in undone.kept] == kept
-        again = await stores.undo.run(sets[2])
+        again = await stores.undo.apply(sets[2])
         assert again.back == ()
 
 
@@ -228,11 +233,11 @@ async def test_an_undo_of_a_file_that_failed_can_be_run_again(tmp_path: Path, fa
         shelf = Shelf(new, fails)
         undo = Undo(database, sets, {}, Placing(database, sets, {"skill": shelf}, tmp_path))
         with pytest.raises(ToolFailed):
-            await undo.run(wanted)
+            await undo.apply(wanted)
         assert shelf.text == new
         assert len(await sets.history(("skill",))) == 1
         shelf.fails = ""
-        undone = await undo.run(wanted)
+        undone = await undo.apply(wanted)
         assert (shelf.text, len(undone.back), undone.kept) == (old, 1, ())
 
 
@@ -294,7 +299,7 @@ async def test_while_a_store_is_away_its_changes_stay_on_record(tmp_path: Path) 
         await stores.placing.finish()
         (tmp_path / "away").rename(root)
         [found] = await stores.changes.history(("page",))
-        assert len((await stores.undo.run(found)).back) == 2
+        assert len((await stores.undo.apply(found)).back) == 2
         assert [(root / each.item).read_text() for each in PAGES] == ["old\n", "old\n"]
 
 
@@ -311,10 +316,10 @@ async def test_an_undo_that_waited_for_forgetting_brings_nothing_back(tmp_path: 
         )
         assert wanted
         async with stores.database.transaction() as tx:
-            await owe_forgetting(stores, tx, ["$bird"], [said], scope=scope)
+            await enqueue_forgetting(stores, tx, ["$bird"], [said], scope=scope)
             [job] = await stores.jobs.begin(tx, FORGET, 1)
-        await forget_owed(stores, None, FakeClock(), job)
-        await stores.undo.run(wanted)
+        await run_forgetting(stores, None, FakeClock(), job)
+        await stores.undo.apply(wanted)
         assert said not in page.read_text()
 
 
@@ -322,11 +327,11 @@ async def test_a_yes_that_is_said_twice_at_once_is_done_once(tmp_path: Path) -> 
     """M-079: also where the second was read before the first was done, or cut off."""
     async with _stores(tmp_path) as stores:
         (tmp_path / "core.md").write_text("- tea\n")
-        wish = text_wish("core", stores.owner.scope, "- tea\n- milk\n", "it is said often")
+        wish = text_proposal("core", stores.owner.scope, "- tea\n- milk\n", "it is said often")
         wish.plan["files"][0]["was"] = "- tea\n"
         item = await _asked(stores, wish)
-        questions, done = Questions(stores), deeds(stores)
-        both = await asyncio.gather(questions.yes(item, done), questions.yes(item, done))
+        questions, done = Questions(stores), night_executors(stores)
+        both = await asyncio.gather(questions.approve(item, done), questions.approve(item, done))
         assert [each.problem for each in both] == ["", ""]
         assert (tmp_path / "core.md").read_text() == "- tea\n- milk\n"
         assert len(await stores.changes.history(("core",))) == 1
@@ -380,16 +385,16 @@ async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> N
             async with stores.database.transaction() as tx:
                 await stores.tasks.change(tx, Target(task.id, ANN, WHY), **change)
         sets = await stores.changes.history(("task",), ANN)
-        undone = await stores.undo.run(sets[1])
+        undone = await stores.undo.apply(sets[1])
         back, kept = (
             "- the task is partly as it was before: iced tea",
             "- not undone, because I changed it",
         )
-        assert back_lines(undone) == [back, f"{kept} since: text of the task iced tea"]
-        assert f" since ({sets[0].id}): text of " in back_lines(undone, shell=True)[1]
+        assert undo_lines(undone) == [back, f"{kept} since: text of the task iced tea"]
+        assert f" since ({sets[0].id}): text of " in undo_lines(undone, shell=True)[1]
         async with stores.database.transaction() as tx:
             await stores.tasks.delete(tx, Target(task.id, ANN, WHY))
-        assert back_lines(await stores.undo.run(sets[0])) == [f"{kept} since: the task iced tea"]
+        assert undo_lines(await stores.undo.apply(sets[0])) == [f"{kept} since: the task iced tea"]
 
 
 async def test_change_sets_are_listed_newest_first_and_per_scope(tmp_path: Path) -> None:
@@ -436,12 +441,12 @@ async def test_undoing_step_by_step_goes_back_in_time_and_each_undo_can_be_undon
         for words in ("second", "first"):
             newest = await stores.changes.newest(("task",), ANN)
             assert newest is not None
-            undos.append((await stores.undo.run(newest)).set_id)
+            undos.append((await stores.undo.apply(newest)).set_id)
             assert await content() == words
         last = await stores.changes.get(undos[-1] or "")
         assert last is not None
         assert (last.cause, last.undoes is not None) == ("undo", True)
-        await stores.undo.run(last)
+        await stores.undo.apply(last)
         assert await content() == "second"
 
 
@@ -455,13 +460,13 @@ async def test_one_item_of_a_set_can_be_undone_alone(tmp_path: Path) -> None:
         found = await stores.changes.get(done.set_id or "")
         assert found is not None
         tea, jazz = (fact.id for fact in done.facts)
-        undone = await stores.undo.run(found, {tea})
+        undone = await stores.undo.apply(found, {tea})
         assert [change.item for change in undone.back] == [tea]
         assert [fact.id for fact in await stores.facts.live(ANN)] == [jazz]
         again = await stores.changes.get(found.id)
         assert again is not None
         assert again.undone == {tea}
-        assert (await stores.undo.run(again, {tea})).back == ()
+        assert (await stores.undo.apply(again, {tea})).back == ()
         newest = await stores.changes.newest(("fact",), ANN)
         assert newest is not None
         assert newest.id == found.id  # the other item is not undone yet
@@ -506,7 +511,7 @@ async def test_nothing_is_purged_by_a_clock_that_is_not_believed(tmp_path: Path)
             await machine.asleep()
             assert await stores.database.rows(kept)
             machine.ahead = timedelta(0)
-            clock.heard(machine.now())
+            clock.note_server_time(machine.now())
             await machine.move(60)
             while DAY not in machine.slept:  # noqa: ASYNC110  it looks
                 await asyncio.sleep(0)

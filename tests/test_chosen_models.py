@@ -15,7 +15,7 @@ from tests.world.model import ContextTooLarge, Empty, Fail, ModelServer, Step, T
 from tests.world.trouble import seconds_pass
 from tests.world.web import CHAT, chat_texts, post_message, web_served
 from wintermute.config.schema import Backend, Llm, Price, Roles, SubSessionSettings
-from wintermute.conversation.words import BACK
+from wintermute.conversation.replies import BACK
 from wintermute.messages import Usage
 
 GROUP = "!group:test"

@@ -9,9 +9,9 @@ from tests.world.house import PROMPTS, house_at_work, open_house
 from tests.world.model import ModelServer
 from tests.world.terminal import Terminal
 from tests.world.warm import Ended
-from wintermute.changes.decisions import text_wish
+from wintermute.changes.decisions import text_proposal
 from wintermute.memory.core import EMPTY_CORE, form_problem, page_problem
-from wintermute.prompt.edited import unusable_files
+from wintermute.prompt.file_checks import unusable_files
 
 PAGE = "# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n\n# USER\n"
 BEN = "person:@ben:example.org"
@@ -211,7 +211,7 @@ async def test_what_was_not_done_alone_is_shown_until_it_is_out_of_date(
         decisions = house.stores.decisions
         async with house.database.transaction() as tx:
             for _ in range(2):
-                await decisions.propose(tx, scope, text_wish("core", scope, PAGE, "because"))
+                await decisions.propose(tx, scope, text_proposal("core", scope, PAGE, "because"))
     (shown,) = terminal.json("core", "check")["proposals"]
     assert (shown["text"], shown["reason"]) == (PAGE, "because")
     said = terminal.says("core", "check")

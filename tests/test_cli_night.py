@@ -25,7 +25,7 @@ from tests.world.nights import (
 from tests.world.shelf import Shelf
 from tests.world.terminal import OWNER, YOU, Terminal, beside, with_model
 from wintermute.commands.tasks import NOTHING_TO_UNDO
-from wintermute.night.tidying import alone
+from wintermute.night.pipeline import night_lock
 from wintermute.text import EMPTY_AT_SHELL
 
 KNOWN = ("Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again")
@@ -214,7 +214,7 @@ def test_who_sits_at_a_terminal_sees_how_far_a_night_is(home: Terminal) -> None:
 async def test_who_comes_second_is_told_who_is_at_work(home: Terminal) -> None:
     """Two processes start a night at once: one works, and nothing is doubled."""
     home.says("memory", "add", "Likes tea")
-    async with alone(home.data):
+    async with night_lock(home.data):
         told = home.refuses("night", "run")
     assert told.startswith("wintermute: a night is under way (process ")
     assert home.json("night", "run")["state"] == "done"

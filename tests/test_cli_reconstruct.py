@@ -14,7 +14,7 @@ from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, 
 from tests.world.reconstructed import BOTH, LYON, ROME, reconstruction
 from tests.world.terminal import Terminal, beside, with_model
 from wintermute.config.schema import Memory
-from wintermute.memory.fact import pieces_of
+from wintermute.memory.fact import storable_parts
 
 LETTER = "Dear all,\n\nAnn moved to Rome in May. She has a dog called Rex.\n\nYours, Bob"
 FACTS = ["Ann moved to Rome in May.", "Ann has a dog called Rex."]
@@ -192,7 +192,7 @@ async def test_a_pasted_letter_is_taken_apart_in_the_background(
     """M-045, M-076: what is too long for one memory is not refused, and taken back by one gesture."""
     memory = Memory(backend=backend)  # type: ignore[arg-type]  # one of them
     async with letter_kept(tmp_path, None, memory) as (house, _, _):
-        house.runner.ring("split")
+        house.runner.wake("split")
         await became(house, *FACTS)
         queues = await house.stores.facts.queues(house.database)
         assert [queue.facts for queue in queues] == [len(FACTS)]
@@ -215,7 +215,7 @@ BARKS = f"{DOSE} {'Rex barks at the postman. ' * 160}Yours, Bob"
 LEFT = {
     "a sentence": (f"{KEY} {DOSE} {' '.join(ROOMS)}", [f"{KEY} {DOSE}"]),
     "a paragraph": (f"{DOSE}\n\n{KEY} {' '.join(ROOMS)}\n\nYours, Bob", [DOSE]),
-    "a part": (f"{' '.join(PICKED)}\n\n{BARKS}", pieces_of(BARKS)),
+    "a part": (f"{' '.join(PICKED)}\n\n{BARKS}", storable_parts(BARKS)),
 }
 
 
@@ -234,19 +234,19 @@ async def test_what_no_fact_of_a_letter_says_stays_as_it_was_written(
         return None
 
     async with letter_kept(tmp_path, None, model_says=says) as (house, _, _):
-        house.runner.ring("split")
+        house.runner.wake("split")
         await became(house, *PICKED, *left)
 
 
 async def test_a_letter_waits_for_a_quiet_hour_where_a_server_has_one_slot(tmp_path: Path) -> None:
     """M-045, M-064: it is found as it is meanwhile."""
     async with letter_kept(tmp_path, 1) as (house, clock, model):
-        house.runner.ring("split")
+        house.runner.wake("split")
         await house.incoming("/memory Rex")
         assert "called Rex" in (await house.said(2))[1]
         assert len(model.requests) == 2
         await clock.move(6 * 3600)
-        house.runner.ring("split")
+        house.runner.wake("split")
         await became(house, *FACTS)
 
 
@@ -256,7 +256,7 @@ async def test_a_letter_that_was_taken_back_meanwhile_is_not_taken_apart(tmp_pat
         await house.incoming("/undo")
         await house.said(2)
         await clock.move(6 * 3600)
-        house.runner.ring("split")
+        house.runner.wake("split")
         async with asyncio.timeout(WITHIN):
             open_jobs = "SELECT 1 FROM jobs WHERE name = 'split' AND state <> 'done'"
             while await house.rows(open_jobs):  # noqa: ASYNC110  a job tells nobody

@@ -17,15 +17,15 @@ from wintermute.clock import (
     CheckedClock,
     ClockReading,
     SystemClock,
-    believable,
     host_zone,
+    is_trustworthy,
     zone_doubt,
 )
-from wintermute.conversation.words import BACK
-from wintermute.health.health import ClockMarks
+from wintermute.conversation.replies import BACK
+from wintermute.health.health import TrustedReadings
 from wintermute.matrix.http import date_of
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import SIGNS
+from wintermute.tasks.tasks import REMINDER_REACTIONS
 
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 NEVER = timedelta(days=400)
@@ -62,11 +62,11 @@ def test_a_clock_is_believed_that_runs_evenly_or_is_vouched_for(
     believed: bool,
 ) -> None:
     """F-015: `ahead` of where it should be; `server` is what the homeserver's is ahead of that."""
-    steady = LAST.steady + later.total_seconds()
+    steady = LAST.monotonic + later.total_seconds()
     seen = ClockReading(NOON + later + ahead, steady)
-    heard = None if server is None else ClockReading(NOON + server, LAST.steady)
-    assert believable(seen, LAST, heard, doubted) is believed
-    untold = believable(seen, None, heard, doubted)
+    heard = None if server is None else ClockReading(NOON + server, LAST.monotonic)
+    assert is_trustworthy(seen, LAST, heard, doubted) is believed
+    untold = is_trustworthy(seen, None, heard, doubted)
     assert untold is (doubted >= 600 or (server is not None and abs(server - ahead) <= MINUTE))
 
 
@@ -82,7 +82,7 @@ def test_time_goes_on_while_the_clock_is_doubted() -> None:
     doubt = clock.doubt
     assert doubt is not None
     assert astuple(doubt) == (NEVER, True)
-    clock.heard(NOON + timedelta(seconds=601))
+    clock.note_server_time(NOON + timedelta(seconds=601))
     doubt = clock.doubt
     assert doubt is not None
     assert not doubt.waits  # the homeserver says what time it is
@@ -101,7 +101,7 @@ def test_a_start_that_nothing_vouches_for_waits_for_the_homeserver() -> None:
     clock = CheckedClock(machine, asks=True)
     assert clock.doubt is not None
     assert clock.now() == machine.now()
-    clock.heard(NOON - 2 * HOUR)
+    clock.note_server_time(NOON - 2 * HOUR)
     assert clock.doubt is not None
     machine.ahead = -2 * HOUR
     assert clock.doubt is None
@@ -129,8 +129,8 @@ def test_what_was_sent_is_no_older_because_the_homeserver_is_behind(
     """F-029: and a date that lies makes nothing old."""
     clock = CheckedClock(FakeClock())
     if server is not None:
-        clock.heard(NOON + server)
-    assert clock.by_ours(NOON + sent) == NOON + by_ours
+        clock.note_server_time(NOON + server)
+    assert clock.on_our_clock(NOON + sent) == NOON + by_ours
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_who_sleeps_wakes_in_time_although_the_machine_slept() -> None:
 async def test_another_start_of_the_machine_tells_nothing(tmp_path: Path) -> None:
     """F-015: its steady clock has begun anew."""
     async with open_migrated(tmp_path / "wintermute.db") as database:
-        marks = ClockMarks(database)
+        marks = TrustedReadings(database)
         assert await marks.last() is None
         for mark in (ClockReading(NOON, 1.5), ClockReading(NOON + DAY, 2.5)):
             await marks.keep(mark)
@@ -201,7 +201,7 @@ async def house(tmp_path: Path, clock: FakeClock) -> AsyncIterator[House]:
 async def fired(house: House) -> list[str]:
     """Fire, and what is said then, without signs."""
     await house.fire()
-    return [text for text in await house.deliver() if text != " ".join(SIGNS)]
+    return [text for text in await house.deliver() if text != " ".join(REMINDER_REACTIONS)]
 
 
 @pytest.mark.parametrize("span", [2 * HOUR, NEVER, -3 * DAY, -NEVER])
@@ -229,7 +229,7 @@ async def test_what_is_due_is_said_while_the_homeserver_knows_the_time(
 ) -> None:
     """F-015: nobody needs to wait for a clock that is wrong if another one says so."""
     await promise(house, asked=DAILY)
-    house.checked.heard(clock.now())
+    house.checked.note_server_time(clock.now())
     clock.ahead = NEVER
     after(clock, "2026-03-02T09:00")
     assert await fired(house) == ["⏰ Call Anna"]
@@ -246,7 +246,7 @@ async def test_what_was_due_in_a_true_jump_is_late_and_not_dropped(
     clock.ahead = 2 * HOUR
     assert await fired(house) == []
     if heard:
-        house.checked.heard(clock.now() + timedelta(seconds=2))
+        house.checked.note_server_time(clock.now() + timedelta(seconds=2))
     else:
         clock.advance(599)
         assert await fired(house) == []
@@ -330,7 +330,7 @@ async def test_what_waits_for_the_model_waits_no_longer_because_of_a_clock(
         await house.incoming("go")
         await clock.asleep()
         clock.ahead = span
-        house.checked.heard(clock.now())
+        house.checked.note_server_time(clock.now())
         await house.incoming("and this")
         await clock.move(60)
         [notice] = await house.said(1)
@@ -351,7 +351,7 @@ async def test_a_single_reminder_is_over_in_the_moment_in_which_it_is_in_its_roo
     assert await occurrences(house) == [("2026-03-02T08:00", "done", 0)]
     assert (await now(house, task)).status == "completed"
     assert await house.stores.tasks.listed(task.scope) == ()
-    assert await house.deliver() == [" ".join(SIGNS)]
+    assert await house.deliver() == [" ".join(REMINDER_REACTIONS)]
     assert datetime(2026, 3, 2, 8, 0, tzinfo=UTC) == task.next_due
 
 

@@ -26,10 +26,10 @@ from wintermute.config.schema import Matrix
 from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked
 from wintermute.ids import new_id
 from wintermute.matrix.client import MatrixClient, open_client
-from wintermute.matrix.copies import ACTIVE_SECONDS, Copies, CopyStore
 from wintermute.matrix.kept_login import Session, load
-from wintermute.matrix.key_store import MOST_EPOCHS, newest_in, standing, value_in
+from wintermute.matrix.key_store import MOST_EPOCHS, classify_epoch, newest_in, value_in
 from wintermute.matrix.people import People
+from wintermute.matrix.rollback import ACTIVE_SECONDS, RollbackDetection, RollbackStore
 
 OURS, OTHER = "epoch_0123456789abcdef", "epoch_fedcba9876543210"
 BEFORE, AFTER = "executing", "operation"
@@ -54,7 +54,7 @@ def test_a_value_is_ours_when_both_files_know_it(
 ) -> None:
     """F-009: the two are copied apart; without encryption there is one."""
     kept = None if beside_keys is None else frozenset(beside_keys)
-    assert standing(served, frozenset(here), kept) == expected
+    assert classify_epoch(served, frozenset(here), kept) == expected
 
 
 @pytest.mark.parametrize(
@@ -306,8 +306,8 @@ class Watch:
     """The part of a daemon that keeps the value new, with a clock that jumps."""
 
     client: MatrixClient
-    copies: Copies
-    store: CopyStore
+    copies: RollbackDetection
+    store: RollbackStore
     clock: FakeClock
     proxy: Proxy
 
@@ -327,16 +327,16 @@ async def watch(
         open_migrated(tmp_path / "test.db") as database,
         open_client(matrix, session, tmp_path, new_id, clock, People()) as client,
     ):
-        store = CopyStore(database, clock)
-        yield Watch(client, Copies(client, database, clock, new_id), store, clock, proxy)
+        store = RollbackStore(database, clock)
+        yield Watch(client, RollbackDetection(client, database, clock, new_id), store, clock, proxy)
 
 
 async def test_the_value_changes_at_the_start_and_before_the_first_message_of_ten_active_minutes(
     watch: Watch,
 ) -> None:
     """F-009: nothing while idle, and one small request for all that is said meanwhile."""
-    await watch.copies.arrive()
-    await watch.copies.arrive()
+    await watch.copies.check_at_start()
+    await watch.copies.check_at_start()
     assert watch.asked() == ["GET", "PUT"]
     for _ in range(3):
         await watch.copies.before_sending(encrypted=True)
@@ -355,7 +355,7 @@ async def test_the_value_changes_at_the_start_and_before_the_first_message_of_te
 @pytest.mark.slow
 async def test_an_outage_makes_no_new_values_and_the_last_thousand_are_known(watch: Watch) -> None:
     """F-009: what is pending is offered again."""
-    await watch.copies.arrive()
+    await watch.copies.check_at_start()
     device = watch.client.account.device_id
     [first] = await watch.store.values(device)
     await watch.proxy.down()
@@ -368,10 +368,10 @@ async def test_an_outage_makes_no_new_values_and_the_last_thousand_are_known(wat
     assert len(await watch.store.values(device)) == 2
     for _ in range(MOST_EPOCHS - 2):
         value = new_id("epoch")
-        watch.client.epochs.keep(value)
+        watch.client.epochs.store_beside_keys(value)
         await watch.store.add(device, value)
     assert first in await watch.store.values(device)
-    await watch.copies.replace()
+    await watch.copies.renew_epoch()
     known = await watch.store.values(device)
     assert (len(known), first in known) == (MOST_EPOCHS, False)
     assert watch.client.epochs.beside_keys == known
@@ -398,7 +398,7 @@ async def test_only_what_is_encrypted_waits_for_a_key_store_that_is_blocked(
     for expected in (["GET"], ["GET", "PUT"]):
         with read_by_others(watch.client):
             for _ in range(2):
-                await watch.copies.arrive()
+                await watch.copies.check_at_start()
                 await watch.copies.before_sending(encrypted=False)
                 with pytest.raises(KeyStoreBlocked, match="let the program that has locked it end"):
                     await watch.copies.before_sending(encrypted=True)
@@ -414,9 +414,9 @@ async def test_only_what_is_encrypted_waits_for_a_key_store_that_is_blocked(
 async def test_what_a_start_could_not_keep_is_made_up_for(watch: Watch) -> None:
     """F-009: by the next round, not only when something is said."""
     with read_by_others(watch.client):
-        await watch.copies.arrive()
+        await watch.copies.check_at_start()
     await watch.client.upkeep()
-    await watch.copies.arrive()
+    await watch.copies.check_at_start()
     assert watch.asked() == ["GET", "GET", "PUT"]
 
 
@@ -424,20 +424,20 @@ async def test_nothing_is_sealed_or_heard_by_a_copy_whose_key_store_is_blocked(
     watch: Watch,
 ) -> None:
     """F-007, F-009: it is noticed first, however long that takes."""
-    await watch.copies.arrive()
-    epochs, renewal = watch.client.epochs, watch.client.keys.renewal
-    await epochs.serve(OTHER)
-    again = Copies(watch.client, watch.copies._database, watch.clock, new_id)
+    await watch.copies.check_at_start()
+    epochs, renewal = watch.client.epochs, watch.client.keys.rotation
+    await epochs.upload(OTHER)
+    again = RollbackDetection(watch.client, watch.copies._database, watch.clock, new_id)
     with read_by_others(watch.client):
         for _ in range(2):
             with pytest.raises(KeyStoreBlocked):
-                await again.arrive()
+                await again.check_at_start()
             assert renewal.is_due
             session = SimpleNamespace(id="begun before", use_time=0)
             watch.client._nio.olm.session_store.add("curve", session)
             assert renewal.session("curve") is None
             with pytest.raises(KeyStoreBlocked):
                 await watch.client.upkeep()
-    await again.arrive()
+    await again.check_at_start()
     assert renewal.is_due
-    assert await epochs.served() not in ("", OTHER)
+    assert await epochs.fetch() not in ("", OTHER)

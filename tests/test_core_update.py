@@ -268,7 +268,7 @@ async def test_an_edit_made_meanwhile_wins(tmp_path: Path, model: ModelServer) -
         await quarter(house)
 
         async def is_asked() -> bool:
-            house.runner.ring(NAME)
+            house.runner.wake(NAME)
             return await updates_ended(house) == 0 and bool(core_questions(model))
 
         await until_so(is_asked)

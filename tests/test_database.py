@@ -89,7 +89,7 @@ async def test_of_what_runs_later_nothing_is_left_where_one_is_refused(database:
 async def _twice(database: Database, others: Sequence[str]) -> None:
     async with database.transaction(late=True) as tx:
         for key in ("a", *others):
-            tx.later(ADD, (key, ""))
+            tx.defer(ADD, (key, ""))
 
 
 async def test_a_refused_statement_can_be_caught_inside(database: Database) -> None:
@@ -124,7 +124,7 @@ async def _two_rows(database: Database, name: str, ended: asyncio.Event) -> None
 async def _two_at_once(database: Database, name: str, ended: asyncio.Event) -> None:
     """One goes with the other, the beginning with both."""
     async with database.transaction(late=True) as tx:
-        tx.later(ADD, (f"{name} a", ""))
+        tx.defer(ADD, (f"{name} a", ""))
         await tx.execute(ADD, (f"{name} b", ""))
         assert len(await tx.rows("SELECT 1 FROM notices WHERE key GLOB ?", (f"{name} ?",))) == 2
     ended.set()
@@ -132,8 +132,8 @@ async def _two_at_once(database: Database, name: str, ended: asyncio.Event) -> N
 
 async def _two_with_the_commit(database: Database, name: str, ended: asyncio.Event) -> None:
     async with database.transaction(late=True) as tx:
-        tx.later(ADD, (f"{name} a", ""))
-        tx.later(ADD, (f"{name} b", ""))
+        tx.defer(ADD, (f"{name} a", ""))
+        tx.defer(ADD, (f"{name} b", ""))
     ended.set()
 
 

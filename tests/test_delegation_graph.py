@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from wintermute.loom.sub_sessions import spawns_of, to_be_named
+from wintermute.loom.sub_sessions import names_still_needed, spawns_of
 from wintermute.messages import Json
 
 
@@ -28,4 +28,4 @@ def spawned(name: str | None, *needs: str) -> Json:
 def test_what_a_turn_will_depend_on_is_seen_in_its_calls(
     calls: list[Json], seen: set[int], names: set[str]
 ) -> None:
-    assert to_be_named(spawns_of(calls), seen) == names
+    assert names_still_needed(spawns_of(calls), seen) == names

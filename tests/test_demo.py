@@ -35,8 +35,8 @@ from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Matrix, Secret
 from wintermute.demo.bot import configured, find_model, local_zone
 from wintermute.demo.homeserver import DemoSecrets, free_port, recovery_key
-from wintermute.demo.person import LIVE, heard, present
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
+from wintermute.demo.terminal_user import LIVE, heard, present
 from wintermute.errors import ConfigurationError
 
 ROOT = Path(__file__).parent.parent

@@ -11,11 +11,11 @@ from tests.world.drafts import LIVE, WORDS, GrowingTalk, only_edits, went_out
 from tests.world.model import Calls, Drip, Fail, Hang, ModelServer, Slow, Text, Use
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import JS, Scene
-from wintermute.conversation import words
-from wintermute.mailbox.growing import REFUSED_EDIT
-from wintermute.matrix.content import GROWS_MOST, grown, json_size, parts
+from wintermute.conversation import replies
+from wintermute.mailbox.streaming import REFUSED_EDIT
+from wintermute.matrix.content import GROWS_MOST, json_size, parts, streamed_part
 from wintermute.matrix.drafts import MOST_EDITS
-from wintermute.matrix.outbox import BURST, PER_SECOND, Pace
+from wintermute.matrix.outbox import BURST, PER_SECOND, RateLimiter
 
 
 @pytest.mark.parametrize("encrypted", tiered({"plain": False, "encrypted": True}, ["plain"]))
@@ -76,12 +76,12 @@ async def test_what_was_seen_of_an_answer_that_is_stopped_stays_and_the_model_kn
         else:
             await ann.send(chat, "/stop")
         text = first.body + " " * (how != "restarted")
-        only_edits((await talk.ends(f"* {text}\n\n{words.STOPPED_HERE}"))[-2:], first)
+        only_edits((await talk.ends(f"* {text}\n\n{replies.STOPPED_HERE}"))[-2:], first)
         talk.say(20)
         await ann.send(chat, f"next after {how}")
         await talk.ends(f"echo: next after {how}")
         said = [m["content"] for m in model.requests[-1].messages if m["role"] == "assistant"]
-        assert f"{text}\n\n{words.STOPPED_HERE}" in said
+        assert f"{text}\n\n{replies.STOPPED_HERE}" in said
     assert "Stopped." not in talk.texts()
 
 
@@ -112,7 +112,7 @@ async def test_a_former_answer_gives_way_to_a_new_one_and_to_no_other_words(
     await talk.person.edit(talk.chat, talk.asked, "hello anew")
     await talk.grown("* Anew: These words come one by")
     await come_in(await scene.person("eve"), talk.person, talk.chat)
-    only_edits((await talk.ends(f"* {words.JOINED}"))[known:], second)
+    only_edits((await talk.ends(f"* {replies.JOINED}"))[known:], second)
 
 
 async def test_a_late_answer_is_a_message_of_its_own_and_a_long_one_goes_on_in_more(
@@ -128,7 +128,7 @@ async def test_a_late_answer_is_a_message_of_its_own_and_a_long_one_goes_on_in_m
     await talk.daemon.until(lambda: bool(talk.daemon.rows(later)))
     model.script(Text("It is there again."))
     talk.daemon.pass_time(90)
-    events = await talk.ends("It is there again.", f"* {words.BELOW}")
+    events = await talk.ends("It is there again.", f"* {replies.BELOW}")
     assert events[0].event_id == first.event_id
     assert events[-2].event_id in await talk.rings()
     assert all(event.body.strip(" *") for event in events)
@@ -219,7 +219,7 @@ async def test_an_answer_that_was_kept_back_rings_when_the_room_is_private_again
     await talk.daemon.until(lambda: bool(talk.daemon.rows(answered)))
     await come_in(eve, talk.person, talk.chat)
     eve_is_there.set()
-    await talk.person.wait_for(talk.chat, lambda m: m.body == f"* {words.WITHHELD}")
+    await talk.person.wait_for(talk.chat, lambda m: m.body == f"* {replies.WITHHELD}")
     await eve.leave(talk.chat)
     await talk.person.send(talk.chat, "alone again?")
     whole = await talk.person.wait_for(talk.chat, lambda m: m.body.strip() == WORDS)
@@ -274,18 +274,18 @@ def test_an_edit_has_room_for_saying_it_twice() -> None:
         first, *_ = pieces = parts(text, edits=True)
         assert json_size({"body": first}) <= GROWS_MOST * 6
         assert len(first.encode()) <= GROWS_MOST
-        assert grown(text) == (first, True)
+        assert streamed_part(text) == (first, True)
         assert len("".join("".join(pieces).split())) >= len("".join(text.split()))
 
 
 def test_answers_that_grow_leave_something_over_for_those_that_end() -> None:
     """X-039: once the homeserver limits, and signs leave more."""
-    pace = Pace()
+    pace = RateLimiter()
     for _ in range(3 * BURST):
-        assert pace.edit(0.0) == 0
-        pace.sent(0.0)
-    pace.slowed(0.0)
-    wait = pace.edit(0.0)
-    assert 1 / PER_SECOND <= wait < pace.sign(0.0)
-    assert pace.edit(wait) == 0
-    assert pace.sign(wait) > 0
+        assert pace.edit_delay(0.0) == 0
+        pace.count(0.0)
+    pace.note_limit(0.0)
+    wait = pace.edit_delay(0.0)
+    assert 1 / PER_SECOND <= wait < pace.reaction_delay(0.0)
+    assert pace.edit_delay(wait) == 0
+    assert pace.reaction_delay(wait) > 0

@@ -30,7 +30,7 @@ from wintermute.files import decoded
 from wintermute.forgetting.forgetting import forget
 from wintermute.health.health import EditedFiles
 from wintermute.messages import Json
-from wintermute.prompt.edited import EditedLook, unusable_files
+from wintermute.prompt.file_checks import FileChecks, unusable_files
 from wintermute.schedule.edited_notices import PAUSE, EditedNotices
 from wintermute.templates import Template
 
@@ -121,7 +121,7 @@ async def test_whatever_takes_the_place_of_the_memories_the_facts_stay(
     assert await memory.texts() == ["likes tea"]
     assert identity(memory.file) == before
     assert "data/MEMORIES.txt " in caplog.text
-    (problem,) = EditedLook(memory.places, None).look().problems.values()
+    (problem,) = FileChecks(memory.places, None).check().problems.values()
     assert problem.startswith("data/MEMORIES.txt ")
 
 
@@ -132,13 +132,13 @@ async def test_a_skill_that_is_no_text_is_named(
     path = memory.file.parent / "skills" / "tea.md"
     path.parent.mkdir()
     path.write_text("How to make tea")
-    look = EditedLook(memory.places, None)
-    assert look.look().problems == {}
+    look = FileChecks(memory.places, None)
+    assert look.check().problems == {}
     harm(path)
     (told,) = unusable_files(memory.places)
     assert told.text.startswith("data/skills/tea.md ")
     assert told.text.endswith("save it as text in UTF-8, or move it away")
-    assert look.look().problems == {"data/skills/tea.md": told.text}
+    assert look.check().problems == {"data/skills/tea.md": told.text}
 
 
 async def test_memories_in_sixteen_bits_are_read_and_written_as_utf_eight(memory: Memory) -> None:
@@ -180,9 +180,9 @@ async def test_what_prompts_last_held_is_kept_by_name(memory: Memory) -> None:
     await edited.keep([("data/prompts/A.txt", "a"), ("data/core.md", "c")])
     await edited.keep([("data/prompts/A.txt", "b")])
     async with memory.database.transaction() as tx:
-        await edited.tell(tx, {"data/prompts/A.txt", "data/MEMORIES.txt"})
+        await edited.note_notified(tx, {"data/prompts/A.txt", "data/MEMORIES.txt"})
     assert await edited.texts("data/prompts") == {"A.txt": "b"}
-    assert await edited.told() == {"data/prompts/A.txt", "data/MEMORIES.txt"}
+    assert await edited.notified() == {"data/prompts/A.txt", "data/MEMORIES.txt"}
 
 
 class Watched:

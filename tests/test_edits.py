@@ -28,7 +28,7 @@ from tests.world.reading import (
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.schema import open_migrated
 from tests.world.user import CLIENT
-from wintermute.conversation.words import FIRST_STAYS, REWORDED, TAKEN_BACK
+from wintermute.conversation.replies import FIRST_REVERTED, FIRST_STAYS, REWORDED
 from wintermute.ids import new_id
 from wintermute.mailbox.inbox import InboxState
 from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
@@ -255,7 +255,7 @@ async def test_an_edit_that_addresses_us_makes_a_line_of_a_group_a_message(desk:
     async with desk.stores.database.transaction() as tx:
         found = await desk.stores.inbox.find(tx, "$1")
         assert found is not None
-        await desk.stores.inbox.address(tx, found.seq)
+        await desk.stores.inbox.mark_addressed(tx, found.seq)
     await desk.take("$4", edits="$1")
     assert await desk.verdict(edit_of("$1")) == "answered"
     await desk.take("$5")
@@ -491,7 +491,7 @@ async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
     one = await ann.send(chat, "/remind tomorrow 09:00 Call Ana")
     await answer(1)
     await ann.edit(chat, one, "/remind tomorrow 10:00 Call Anna")
-    assert (await answer(2)).startswith(f"{TAKEN_BACK}\n\nI'll remind you")
+    assert (await answer(2)).startswith(f"{FIRST_REVERTED}\n\nI'll remind you")
     await task()
     await ann.edit(chat, one, "/remind whenever Call Anna")
     assert (await answer(3)).startswith(f"{FIRST_STAYS}\n\nI need a time and a text")
@@ -499,7 +499,7 @@ async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
     two = await ann.send(chat, f"/tasks done {id_}")
     await answer(4)
     await ann.edit(chat, two, f"/tasks snooze {id_}")
-    assert (await answer(5)).startswith(f"{TAKEN_BACK}\n\nAgain at ")
+    assert (await answer(5)).startswith(f"{FIRST_REVERTED}\n\nAgain at ")
     daemon.pass_time(700)  # and it is said, so that the snooze was used
     await answer(6)
     for n, (event_id, new) in enumerate(((two, "/tasks"), (two, "never mind"), (text, "/help")), 7):

@@ -26,7 +26,7 @@ from wintermute.errors import MemoryUnavailable
 from wintermute.ids import new_id
 from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.llm.vector import Embedder
-from wintermute.memory.meaning import ALONE, OWED, PART, Meaning
+from wintermute.memory.embedding_search import ALONE, EMBEDDINGS_JOB, PART, EmbeddingSearch
 from wintermute.memory.ranking import Query
 from wintermute.owner import Owner
 from wintermute.stores import Stores, prepare
@@ -58,7 +58,7 @@ async def house_with(
         yield house, clock
 
 
-def meaning_of(house: House) -> Meaning:
+def meaning_of(house: House) -> EmbeddingSearch:
     assert house.stores.meaning is not None
     return house.stores.meaning
 
@@ -68,7 +68,7 @@ async def all_made(house: House) -> None:
 
     async def done() -> bool:
         waiting = await house.rows("SELECT 1 FROM jobs WHERE state IN ('waiting', 'running')")
-        return not waiting and not await meaning_of(house).owed()
+        return not waiting and not await meaning_of(house).missing_counts()
 
     await until_so(done)
 
@@ -83,7 +83,7 @@ async def lay_memories(folder: Path, model: ModelServer) -> None:
     async with house_with(folder, model, child("well", folder)) as (house, _):
         for text in (TEA, CHESS):
             await remember_fact(house, text)
-        house.runner.ring(OWED)
+        house.runner.wake(EMBEDDINGS_JOB)
         await all_made(house)
         assert (await note(house))[0] == "ok"
 
@@ -108,7 +108,7 @@ async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
             assert ALONE in detail or "embeddings are missing" in detail
         [hit, *_] = await house.stores.memories.search(SCOPE, Query("milk"), 5)
         assert hit.fact.text == "Ann takes milk with her tea"
-        assert await meaning_of(house).owed() == {SCOPE: 1}
+        assert await meaning_of(house).missing_counts() == {SCOPE: 1}
     async with house_with(tmp_path, model, child("well", tmp_path)) as (house, clock):
         await clock.move(120)
         await all_made(house)
@@ -125,7 +125,7 @@ async def test_an_embedder_that_comes_back_is_used_without_a_start(
     embedder = child("dies", tmp_path, clock=its)
     async with house_with(tmp_path, model, embedder) as (house, clock):
         await remember_fact(house, TEA)
-        house.runner.ring(OWED)
+        house.runner.wake(EMBEDDINGS_JOB)
 
         async def told() -> bool:
             return (await note(house))[1].startswith("embeddings are missing")
@@ -202,7 +202,7 @@ async def test_while_qdrant_is_away_words_find_and_it_gets_all_when_it_is_back(
         await house.say("which tea?", "and chess?")
         state, detail = await note(house)
         assert (state, url in detail) == ("warn", True)
-        assert await meaning_of(house).owed() == {SCOPE: 1}
+        assert await meaning_of(house).missing_counts() == {SCOPE: 1}
     async with at(server) as (house, clock):
         await clock.move(120)
         await all_made(house)

@@ -21,8 +21,8 @@ from tests.world.clock import WITHIN, FakeClock
 from tests.world.embedder import PATIENT, child_command, needs_the_model
 from wintermute.clock import SystemClock
 from wintermute.errors import EmbeddingsUnavailable, MemoryUnavailable
-from wintermute.llm.embedded import MODEL, TEXTS, ChildLimits, EmbeddedEmbedder, pause
-from wintermute.llm.vector import Vector, embeddable, likeness, vector
+from wintermute.llm.embedded import MODEL, TEXTS, ChildLimits, EmbeddedEmbedder, restart_delay
+from wintermute.llm.vector import Vector, cosine_similarity, embeddable, vector
 
 WELL = [vector(embedding_child.numbers("tea at eight"))]
 PARENT = """\
@@ -113,7 +113,7 @@ def test_a_vector_is_one_long_and_little_endian() -> None:
     assert vector(made.values, 2) == made
     assert floats(vector([1e300, 0])) == [1, 0]
     assert floats(vector(struct.pack("<2f", 30, 40))) == pytest.approx([0.6, 0.8])
-    assert likeness(made, vector([4, 3])) == pytest.approx(0.96)
+    assert cosine_similarity(made, vector([4, 3])) == pytest.approx(0.96)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_another_dimension_is_refused() -> None:
     with pytest.raises(MemoryUnavailable, match="a vector of 2 numbers where 3 are needed"):
         vector([1, 2], 3)
     with pytest.raises(EmbeddingsUnavailable):
-        likeness(vector([1, 2]), vector([1, 2, 3]))
+        cosine_similarity(vector([1, 2]), vector([1, 2, 3]))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_the_model_finds_the_same_in_other_words() -> None:
         lives, asked, tax = (each for each in found[:3] if each is not None)
         assert found[3:] == [None, None]
         assert {each.dimension for each in (lives, asked, tax)} == {512}
-        assert likeness(lives, asked) > 0.4 > 0.2 > likeness(lives, tax)
+        assert cosine_similarity(lives, asked) > 0.4 > 0.2 > cosine_similarity(lives, tax)
         assert embedder.name == MODEL
 
 
@@ -202,7 +202,7 @@ async def test_a_text_has_the_same_vector_alone_and_among_others() -> None:
             both = together[n]
             assert alone is not None
             assert both is not None
-            assert likeness(alone, both) == pytest.approx(1, abs=1e-5)
+            assert cosine_similarity(alone, both) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -351,7 +351,7 @@ async def test_a_child_that_always_dies_is_not_started_in_a_loop(tmp_path: Path)
             with pytest.raises(EmbeddingsUnavailable):
                 await embedder.embed_query(["tea"])
         assert starts(tmp_path) == 3
-    assert [pause(n) for n in (0, 1, 2, 3, 8, 9, 99_999)] == [0, 0, 4, 8, 256, 300, 300]
+    assert [restart_delay(n) for n in (0, 1, 2, 3, 8, 9, 99_999)] == [0, 0, 4, 8, 256, 300, 300]
 
 
 async def test_what_worked_since_makes_the_next_crash_a_first_one(tmp_path: Path) -> None:

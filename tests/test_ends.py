@@ -14,10 +14,10 @@ from tests.world.house import ROOM, WARDS, Gate, House, house_at_work, open_hous
 from tests.world.model import Calls, Cut, Events, Hang, ModelServer, Step, Text, Use
 from tests.world.redacted import take_back
 from wintermute.config.schema import Llm, Roles
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.conversation.view import CUT_OFF
 from wintermute.llm.backend import patience
-from wintermute.llm.wire import Gathering
+from wintermute.llm.wire import AnswerParser
 from wintermute.messages import BROKEN_OFF, CUT, ENDLESS, Json, Usage
 
 MOST = 50
@@ -28,8 +28,8 @@ def delta(finish: str | None = None, **said: Any) -> Json:
     return {"choices": [{"delta": said, "finish_reason": finish}]}
 
 
-def fed(*events: Json | str) -> Gathering:
-    gathering = Gathering(offered={"echo": {}})
+def fed(*events: Json | str) -> AnswerParser:
+    gathering = AnswerParser(offered={"echo": {}})
     for event in events:
         line = event if isinstance(event, str) else f"data: {json.dumps(event)}"
         gathering.feed(f"{line}\n\n".encode())
@@ -93,8 +93,8 @@ async def test_calls_of_an_answer_in_doubt_are_not_carried_out(
         for n in range(4):
             await house.incoming(f"{n}")
             said = await house.said(n + 1)
-    what = f"Let me.\n\n{words.BROKEN_OFF[reason]}" if again and reason else "so"
-    assert said == ["so", "hi", what, f"so\n\n{words.BROKEN_OFF[CUT]}"]
+    what = f"Let me.\n\n{replies.BROKEN_OFF[reason]}" if again and reason else "so"
+    assert said == ["so", "hi", what, f"so\n\n{replies.BROKEN_OFF[CUT]}"]
     assert len(gate.taken) == (0 if reason else 2)
     assert json.dumps(model.requests[3].messages).count(CUT_OFF) == bool(reason)
 
@@ -110,8 +110,8 @@ async def is_said(house: House, text: str) -> None:
     await house.until(there)
 
 
-LAST = f"The last\n\n{words.BROKEN_OFF['silent']}"
-WARD = f"{words.LIMITS['max_seconds']}\n\nWhat I had so far:\n\nSo far"
+LAST = f"The last\n\n{replies.BROKEN_OFF['silent']}"
+WARD = f"{replies.LIMITS['max_seconds']}\n\nWhat I had so far:\n\nSo far"
 
 
 @pytest.mark.parametrize(("last", "said"), [(silent("The last"), LAST), (Cut("Never"), "fine")])
@@ -164,7 +164,7 @@ async def test_a_ward_leaves_what_there_is_and_who_does_not_want_it_nothing(
         elif end != "ward":
             await house.incoming(end, edits=event if end == "edit" else None)
         await house.settled()
-        said = {"ward": WARD, "edit": "echo: edit", "/stop": "Stopped.", "join": words.JOINED}
+        said = {"ward": WARD, "edit": "echo: edit", "/stop": "Stopped.", "join": replies.JOINED}
         assert await house.spoken() == [text for how, text in said.items() if how == end]
         turns = await house.rows("SELECT utterance FROM turns")
         assert ({"utterance": "So far"} in turns) == (end == "ward")

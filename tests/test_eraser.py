@@ -13,8 +13,8 @@ import pytest
 import wintermute
 from tests.world.schema import lay_schema
 from wintermute.db import driver, open_database
-from wintermute.db.eraser import Came, Erased, erase
-from wintermute.db.text_search import NOWHERE, Kept, Sought
+from wintermute.db.eraser import DerivedFrom, Erased, erase
+from wintermute.db.text_search import NO_MATCHES, SearchableText, TextQuery
 from wintermute.forgetting.forgetting import STEPS
 from wintermute.health.health import EDITED
 from wintermute.jobs import ERASED_JOBS
@@ -57,18 +57,18 @@ RUNNING = ("running", "of a running cast")
 """A cast, and a turn of it."""
 
 
-def name(kept: Kept) -> str:
+def name(kept: SearchableText) -> str:
     """Its name, and the fate of its rows."""
     return f"{kept.name} {'dropped' if kept.drops else kept.cuts}".strip()
 
 
-def declared() -> Iterator[Kept]:
+def declared() -> Iterator[SearchableText]:
     """What the modules of the program declare."""
     for found in pkgutil.walk_packages(wintermute.__path__, "wintermute."):
         if not found.name.endswith("__main__"):
             for value in vars(import_module(found.name)).values():
                 parts = value if isinstance(value, tuple) else (value,)
-                yield from (part for part in parts if isinstance(part, Kept))
+                yield from (part for part in parts if isinstance(part, SearchableText))
 
 
 def put(connection: Any, table: str, given: dict[str, Any], n: int = 0) -> None:
@@ -84,7 +84,7 @@ def put(connection: Any, table: str, given: dict[str, Any], n: int = 0) -> None:
 
 
 async def emptied(
-    folder: Path, kept: Kept, given: dict[str, Any], came: Came | None = None
+    folder: Path, kept: SearchableText, given: dict[str, Any], came: DerivedFrom | None = None
 ) -> tuple[Erased, str]:
     """Erase the one row of two that says it, or that `came`; what was done, and what is left."""
     lay_schema(folder / "w.db")
@@ -101,10 +101,10 @@ async def emptied(
         put(connection, kept.table, given | dict.fromkeys(kept.columns, SAID), 2)
         connection.commit()
     async with open_database(folder / "w.db") as database:
-        async with database.looking() as look:
-            found = NOWHERE if came else await look.seek([Sought([kept], [TEXT.upper()])])
+        async with database.text_search() as look:
+            found = NO_MATCHES if came else await look.seek([TextQuery([kept], [TEXT.upper()])])
         async with database.transaction() as tx:
-            done = await erase(tx, [kept], found, came or Came())
+            done = await erase(tx, [kept], found, came or DerivedFrom())
         rows = await database.rows(f"SELECT * FROM {kept.table}")
         left = str([tuple(cast("Iterable[object]", row)) for row in rows])
         assert left.count(OTHER) == len(kept.columns)
@@ -112,7 +112,7 @@ async def emptied(
 
 
 @pytest.mark.parametrize("kept", PLACES, ids=name)
-async def test_a_row_that_says_it_says_it_no_more(tmp_path: Path, kept: Kept) -> None:
+async def test_a_row_that_says_it_says_it_no_more(tmp_path: Path, kept: SearchableText) -> None:
     """M-030: it is counted once; where only words are cut, the others stay.
 
     Also one whose message nobody may ever read.
@@ -124,21 +124,25 @@ async def test_a_row_that_says_it_says_it_no_more(tmp_path: Path, kept: Kept) ->
     assert ("of all things" in left) == bool(kept.cuts)
 
 
-@pytest.mark.parametrize("kept", [each for each in PLACES if each.came and each != FOLDS], ids=name)
-async def test_a_row_that_came_of_it_goes_whatever_it_says(tmp_path: Path, kept: Kept) -> None:
+@pytest.mark.parametrize(
+    "kept", [each for each in PLACES if each.derived and each != FOLDS], ids=name
+)
+async def test_a_row_that_came_of_it_goes_whatever_it_says(
+    tmp_path: Path, kept: SearchableText
+) -> None:
     """M-030: known by its message or its cast, and by what a recording was made of."""
     for column, value in CAME[kept.table].items():
         (folder := tmp_path / column).mkdir()
         given = OVER.get(kept.table, {}) | {column: value}
         done, left = await emptied(
-            folder, kept, given, Came(["$gone"], ["cast_gone"], ["fact_gone"])
+            folder, kept, given, DerivedFrom(["$gone"], ["cast_gone"], ["fact_gone"])
         )
         assert (len(done.rows), WORD in left) == (1, False)
 
 
 @pytest.mark.parametrize("kept", [kept for kept in PLACES if kept.waits], ids=name)
 async def test_a_row_that_is_still_needed_stays_and_is_waited_for(
-    tmp_path: Path, kept: Kept
+    tmp_path: Path, kept: SearchableText
 ) -> None:
     """M-030: forgetting is asked for again until nothing of it is under way."""
     done, left = await emptied(tmp_path, kept, OPEN[kept.table])

@@ -10,18 +10,20 @@ from tests.world.forger import Forger
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from wintermute.mailbox.exchanges import TalkPace, heard_after
+from wintermute.mailbox.rate_limit import RecentExchange, exchange_after
 
 START = 1_700_000_000_000
 Step = tuple[str, int]
 """The speaker, "" for the bot, and the milliseconds since the message before."""
 
 
-def played(*steps: Step) -> TalkPace:
-    exchange, now = TalkPace(), START
+def played(*steps: Step) -> RecentExchange:
+    exchange, now = RecentExchange(), START
     for sender, later in steps:
         now += later
-        exchange = heard_after(exchange, sender, now) if sender else replace(exchange, said_ms=now)
+        exchange = (
+            exchange_after(exchange, sender, now) if sender else replace(exchange, said_ms=now)
+        )
     return exchange
 
 

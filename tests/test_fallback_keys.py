@@ -18,9 +18,9 @@ from tests.world.proxy import Answer, Cut, Proxy, Request
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
 from tests.world.user import CLIENT, MatrixUser
 from wintermute.errors import DeviceSpent
+from wintermute.matrix.key_rotation import SETTLED_SECONDS
 from wintermute.matrix.keys import Keys
-from wintermute.matrix.renewal import SETTLED_SECONDS
-from wintermute.matrix.sieve import KeysLeft, sift
+from wintermute.matrix.sync_response import KeyCounts, parse_sync
 
 
 def left(homeserver: Homeserver, daemon: Bot) -> tuple[int, list[str]]:
@@ -90,7 +90,7 @@ def uploads(wire: Wire) -> list[Json]:
 
 async def keys_left(keys: Keys, *, lacks: bool | None, count: int | None = FULL) -> None:
     """A sync, and what is done after it."""
-    keys.left(KeysLeft(count, lacks))
+    keys.store_counts(KeyCounts(count, lacks))
     await keys.upkeep()
 
 
@@ -148,7 +148,7 @@ async def test_keys_that_are_an_earlier_copy_bring_a_new_fallback_key_where_one_
         if lacks is not None:
             await keys_left(keys, lacks=True)
         await keys_left(keys, lacks=lacks)
-        keys.renewal.begin()
+        keys.rotation.begin()
         clock.advance(SETTLED_SECONDS)
         await keys_left(keys, lacks=lacks)
     assert len(uploads(wire)) == given
@@ -165,7 +165,7 @@ async def test_who_cannot_use_up_keys_that_are_an_earlier_copy_is_given_new_ones
     async with keys_of(tmp_path, wire, clock) as (keys, _):
         await keys_left(keys, lacks=None)
         before = len(wire.bodies("/keys/upload"))
-        keys.renewal.begin()
+        keys.rotation.begin()
         clock.advance(SETTLED_SECONDS)
         if not accepts:
             wire.answers["keys/upload"] = refusal
@@ -173,7 +173,7 @@ async def test_who_cannot_use_up_keys_that_are_an_earlier_copy_is_given_new_ones
                 await keys_left(keys, lacks=None)
             return
         await keys_left(keys, lacks=None)
-        assert not keys.renewal.is_due
+        assert not keys.rotation.is_due
         assert len(wire.bodies("/keys/upload")) == before + 1
 
 
@@ -265,7 +265,7 @@ def test_what_a_homeserver_says_of_our_keys_may_be_anything(wrong: int) -> None:
         {"device_one_time_keys_count": {"signed_curve25519": value}},
         {"device_unused_fallback_key_types": [value]},
     ):
-        batch = sift({"next_batch": "s1", **raw})
+        batch = parse_sync({"next_batch": "s1", **raw})
         assert batch is not None
         assert batch.keys_left.one_time in (None, 0, 1, 7, 10_000)
         if "device_one_time_keys_count" not in raw:
@@ -275,14 +275,14 @@ def test_what_a_homeserver_says_of_our_keys_may_be_anything(wrong: int) -> None:
 def test_the_words_of_a_homeserver_on_our_keys_are_read() -> None:
     """F-010: by the spec, a kind that is not listed is not there."""
     good = {"signed_curve25519": 50}
-    table: list[tuple[Json, KeysLeft]] = [
-        ({}, KeysLeft(None, None)),
-        ({"device_one_time_keys_count": {}}, KeysLeft(0, None)),
-        ({"device_one_time_keys_count": good}, KeysLeft(50, None)),
-        ({"device_unused_fallback_key_types": []}, KeysLeft(None, True)),
-        ({"device_unused_fallback_key_types": ["signed_curve25519"]}, KeysLeft(None, False)),
+    table: list[tuple[Json, KeyCounts]] = [
+        ({}, KeyCounts(None, None)),
+        ({"device_one_time_keys_count": {}}, KeyCounts(0, None)),
+        ({"device_one_time_keys_count": good}, KeyCounts(50, None)),
+        ({"device_unused_fallback_key_types": []}, KeyCounts(None, True)),
+        ({"device_unused_fallback_key_types": ["signed_curve25519"]}, KeyCounts(None, False)),
     ]
     for raw, meant in table:
-        batch = sift({"next_batch": "s1", **raw})
+        batch = parse_sync({"next_batch": "s1", **raw})
         assert batch is not None
         assert batch.keys_left == meant

@@ -38,16 +38,16 @@ from tests.world.model import (
 )
 from tests.world.schema import traces_of
 from wintermute.config.schema import Context
-from wintermute.conversation.asking import FoldedTurn as Old
-from wintermute.conversation.asking import chunk, foldable, useless
+from wintermute.conversation.model_requests import FoldedTurn as Old
+from wintermute.conversation.model_requests import chunk, foldable, useless
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import is_shown, turn_messages
 from wintermute.db.eraser import erase
 from wintermute.loom.casts import LOOM
 from wintermute.loom.records import Cast, Turn, Wards
 from wintermute.messages import Json, Reply, Size, Usage
-from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import Recall
+from wintermute.prompt.context_block import ChangingParts, Layout
+from wintermute.prompt.context_builder import MemoryQuery
 
 
 @pytest.mark.breaks("fold")
@@ -374,13 +374,18 @@ class Nothing:
     layout: Layout = "append"
 
     async def system(
-        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
+        self,
+        scope: str,
+        tools: Collection[str],
+        query: MemoryQuery | None,
+        summary: str,
+        size: Size,
     ) -> None:
         return None
 
-    async def changing(
-        self, scope: str, query: Recall | None, size: Size, *, anew: bool
-    ) -> Changing | None:
+    async def changing_parts(
+        self, scope: str, query: MemoryQuery | None, size: Size, *, anew: bool
+    ) -> ChangingParts | None:
         return None
 
 

@@ -27,7 +27,7 @@ from wintermute.commands.forgetting import (
     TOO_EARLY,
 )
 from wintermute.config.schema import Memory
-from wintermute.db.traces import AllWords
+from wintermute.db.text_match import AllWordsMatcher
 
 WORD = "zimtkanarie"
 BEN: dict[str, Any] = {"sender": "@ben:test", "name": "Ben", "origin": "other"}
@@ -61,7 +61,7 @@ def test_words_are_whole_words_and_characters_where_no_blanks_are(
     said: str, text: str, has: bool
 ) -> None:
     """M-084, F-034: closely, and at a glance over many."""
-    words = AllWords(said)
+    words = AllWordsMatcher(said)
     assert words.are_in(text) == has
     rows = [b"nothing", text.encode(), b"\\u0001"]
     assert words.among(rows) == ([1] if has else [])

@@ -151,7 +151,7 @@ async def test_what_was_forgotten_does_not_come_back_by_undo(
         await forget_live(house)
         (left,) = await house.stores.changes.history(["fact"])
         assert [change.after and change.after["text"] for change in left.changes] == ["likes tea"]
-        await house.stores.undo.run(left)
+        await house.stores.undo.apply(left)
         assert await house.stores.facts.live(SCOPE) == []
 
 
@@ -261,7 +261,7 @@ async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(
         await house.said(1)
         outgoing = await house.next_outgoing()
         assert outgoing is not None
-        await house.outbox.stuck(outgoing.id, "M_FORBIDDEN")
+        await house.outbox.mark_refused(outgoing.id, "M_FORBIDDEN")
         assert (await forget_live(house)).unfinished == 0
         async with house.database.transaction() as tx:
             await house.outbox.release(tx, ROOM)

@@ -18,7 +18,7 @@ from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import FORGETTING, UNVOUCHED
-from wintermute.forgetting.forget_jobs import forget_at_once, owe_forgetting
+from wintermute.forgetting.forget_jobs import enqueue_forgetting, forget_at_once
 from wintermute.memory.fact import Source
 
 WORD = "zimtkanarie"
@@ -116,7 +116,7 @@ async def test_no_answer_tells_what_is_being_forgotten(tmp_path: Path, model: Mo
         scope = SCOPE
         async with house.database.transaction() as tx:
             facts = [fact.id for fact in await house.stores.facts.live(scope, tx)]
-            await owe_forgetting(house.stores, tx, (), (), facts, scope="room:renamed")
+            await enqueue_forgetting(house.stores, tx, (), (), facts, scope="room:renamed")
             assert await house.stores.jobs.is_forgetting(tx, "room:renamed")
             assert await house.stores.jobs.is_forgetting(tx, scope)
         assert await house.stores.facts.live(scope) == []
@@ -215,7 +215,7 @@ async def test_what_cannot_be_erased_yet_is_looked_for_ever_less_often(
         """Seconds until it looks again."""
 
         async def put_off() -> bool:
-            house.runner.ring("forget")
+            house.runner.wake("forget")
             (job,) = await house.rows("SELECT not_before, state FROM jobs WHERE name = 'forget'")
             return job["state"] == "waiting" and (job["not_before"] or "") > stamp(clock.now())
 
@@ -285,7 +285,7 @@ async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
 
         async def has(text: str) -> bool:
             for name in ("harvest", "reconstruct", "core"):
-                house.runner.ring(name)
+                house.runner.wake(name)
             await house.rows("SELECT 1")
             return core.exists() and text in core.read_text()
 
@@ -339,7 +339,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
         await forgotten(house)
 
         async def is_there_again() -> bool:
-            house.runner.ring("core")
+            house.runner.wake("core")
             await house.settled()
             return "nurse" in (tmp_path / "core.md").read_text()
 

@@ -21,7 +21,7 @@ from tests.world.house import ANN, PROMPTS, House, house_at_work
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from tests.world.terminal import Terminal
-from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, Unsaid, forget_in_pages
+from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, ErasedTexts, forget_in_pages
 
 
 async def owed(house: House) -> list[str]:
@@ -76,7 +76,7 @@ async def test_what_is_written_otherwise_than_in_utf_8_keeps_every_letter(
     (tmp_path / ".git").mkdir()
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await learn(house, model, "Remember something of mine", FACT)
-        unsaid = Unsaid([FACT], [FACT])
+        unsaid = ErasedTexts([FACT], [FACT])
         cut = await forget_in_pages(house.stores, unsaid, at="now")
     assert latin.read_bytes() == said.encode("latin-1")
     assert wide.read_text("utf-16") == said.replace(f"{FACT}\n", "")

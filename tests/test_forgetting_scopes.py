@@ -29,7 +29,7 @@ async def unsay(house: House) -> None:
         ROOM,
     )
     async with house.database.transaction() as tx:
-        await Relations(house.stores, house.rooms).unsay(tx, ROOM, [sent[-1]["event_id"]])
+        await Relations(house.stores, house.rooms).erase_answers(tx, ROOM, [sent[-1]["event_id"]])
 
 
 async def test_the_same_words_of_another_person_are_theirs(

@@ -21,7 +21,7 @@ from tests.world.model import (
     own_words,
 )
 from wintermute.config.schema import Context
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ToolFailed
 from wintermute.messages import Json
@@ -308,7 +308,7 @@ async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_bef
         (*_, last) = await house.rows("SELECT scope FROM branches ORDER BY seq")
         *_, said = await house.spoken()
     assert last["scope"] == "room:!room:test"
-    assert said == words.JOINED
+    assert said == replies.JOINED
     assert len(model.requests) == asked
 
 

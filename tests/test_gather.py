@@ -12,14 +12,14 @@ from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
-from wintermute.health.health import gather as report
+from wintermute.health.health import status_lines as report
 from wintermute.memory.backend import MemoryBackend
-from wintermute.memory.fact import Fact, Hit, Replaced
+from wintermute.memory.fact import Fact, Hit, ReplacementResult
 from wintermute.memory.flat_file import T
 from wintermute.memory.ranking import Query
 from wintermute.messages import Size
-from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import Gather, Instructions, Recall
+from wintermute.prompt.context_block import ChangingParts, Layout
+from wintermute.prompt.context_builder import ContextBuilder, Instructions, MemoryQuery
 from wintermute.prompt.tool_names import TOOLS
 
 ROOM = "room:!club:test"
@@ -58,7 +58,9 @@ class Fixed:
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
         raise AssertionError
 
-    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+    async def replace(
+        self, scope: str, text: str, why: Reason, begun: datetime
+    ) -> ReplacementResult:
         raise AssertionError
 
     async def change(
@@ -76,9 +78,9 @@ class Fixed:
         raise AssertionError
 
 
-def ranked(house: House, memories: MemoryBackend) -> Gather:
+def ranked(house: House, memories: MemoryBackend) -> ContextBuilder:
     stores = replace(house.stores, memories=memories)
-    return Gather(stores, Instructions(PROMPTS), house.clock, "system")
+    return ContextBuilder(stores, Instructions(PROMPTS), house.clock, "system")
 
 
 async def test_files_and_rows_make_one_prompt(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ async def test_files_and_rows_make_one_prompt(tmp_path: Path) -> None:
         (tmp_path / "skills" / "calendar.md").write_text("# Google Calendar\n\nSteps.\n")
         async with house.database.transaction() as tx:
             task = await house.stores.tasks.add(tx, WHY, "Fix auth bug", scope=SCOPE, priority=2)
-        prompt = await house.gather.system(SCOPE, TOOLS, Recall(Query("what do I drink?")))
+        prompt = await house.gather.system(SCOPE, TOOLS, MemoryQuery(Query("what do I drink?")))
         assert prompt == (
             "# Core Instructions\nBe brief.\n\n---\n\n"
             "# Current Time\nMonday, 2026-05-04 14:00 CEST\n\n---\n\n"
@@ -139,7 +141,7 @@ async def test_a_ranking_is_asked_with_the_query_and_answers_alone(tmp_path: Pat
     ranking = Fixed("Ann drinks tea", "Ann # Skills")
     async with open_laid_out(tmp_path) as house:
         gather = ranked(house, ranking)
-        asked = await gather.system(SCOPE, TOOLS, Recall(Query("what do I drink?")))
+        asked = await gather.system(SCOPE, TOOLS, MemoryQuery(Query("what do I drink?")))
         unasked = await gather.system(SCOPE, TOOLS, None)
         sizes = await gather.sizes(SCOPE)
     assert "# User Memories (relevance-ranked)\n- Ann drinks tea\n- Ann # Skills\n\n" in asked
@@ -154,7 +156,9 @@ async def test_a_search_that_finds_nothing_leaves_the_part_out(
 ) -> None:
     """P-014: nothing else takes its place; a failure is logged, counted and shown."""
     async with open_laid_out(tmp_path) as house:
-        prompt = await ranked(house, Fixed(fails=fails)).system(SCOPE, TOOLS, Recall(Query("tea?")))
+        prompt = await ranked(house, Fixed(fails=fails)).system(
+            SCOPE, TOOLS, MemoryQuery(Query("tea?"))
+        )
         shown = {fact.name: fact for fact in await report(house.database, house.clock, "UTC")}
     assert "User Memories" not in prompt
     assert "working set" not in prompt
@@ -171,13 +175,18 @@ class Asked:
     layout: Layout = "append"
 
     async def system(
-        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
+        self,
+        scope: str,
+        tools: Collection[str],
+        query: MemoryQuery | None,
+        summary: str,
+        size: Size,
     ) -> str:
         return "Be kind."
 
-    async def changing(
-        self, scope: str, query: Recall | None, size: Size, *, anew: bool
-    ) -> Changing | None:
+    async def changing_parts(
+        self, scope: str, query: MemoryQuery | None, size: Size, *, anew: bool
+    ) -> ChangingParts | None:
         self.queries.append(query.query if query else None)
         return None
 

@@ -17,8 +17,8 @@ from tests.world.model import ModelServer, Text
 from wintermute.clock import SystemClock
 from wintermute.config.schema import MemoryHarvest
 from wintermute.llm.embedded import EmbeddedEmbedder
-from wintermute.llm.vector import likeness
-from wintermute.memory.grounding import Grounding, Judged, Line, confirmed
+from wintermute.llm.vector import cosine_similarity
+from wintermute.memory.grounding import Grounding, GroundingResult, Line, confirmed
 
 PAIRS = Path(__file__).parent / "data" / "grounding.jsonl"
 ASKED = "Do you live in Lyon with your sister?"
@@ -99,10 +99,10 @@ def test_a_fact_is_of_the_lines_of_one_person() -> None:
         ("Ann", "my flat is in Rome"),
         ("Ann", "since March, by the way"),
     )
-    assert not talk.judged("The poodle Rex is 5 years old.").told
-    assert not talk.judged("Ben has a poodle called Rex.").told
-    assert talk.judged("Ann has a flat in Rome since March 2026.").lines == (2, 3)
-    assert talk.judged("Ann has a flat in Rome since March 2023.").reason == "other date"
+    assert not talk.ground("The poodle Rex is 5 years old.").is_grounded
+    assert not talk.ground("Ben has a poodle called Rex.").is_grounded
+    assert talk.ground("Ann has a flat in Rome since March 2026.").lines == (2, 3)
+    assert talk.ground("Ann has a flat in Rome since March 2023.").reason == "other date"
 
 
 ROWS: dict[str, dict[str, Any]] = {
@@ -113,7 +113,7 @@ ROWS: dict[str, dict[str, Any]] = {
 async def judged(*languages: str, by_meaning: bool) -> dict[str, tuple[int, int, int, int]]:
     """For each language: true facts, how many were kept, inventions, how many were refused."""
     rows = [ROWS[name] for name in languages]
-    pairs: list[tuple[str, str, Judged]] = [
+    pairs: list[tuple[str, str, GroundingResult]] = [
         (row["language"], kind, _judged(pair))
         for row in rows
         for kind in ("true", "invented")
@@ -123,7 +123,7 @@ async def judged(*languages: str, by_meaning: bool) -> dict[str, tuple[int, int,
     if by_meaning:
         like = await _alike([each for *_, each in pairs if each.is_undecided])
     counts = Counter(
-        (name, kind, each.told or like.get(each.text, False)) for name, kind, each in pairs
+        (name, kind, each.is_grounded or like.get(each.text, False)) for name, kind, each in pairs
     )
     return {
         row["language"]: (
@@ -134,12 +134,12 @@ async def judged(*languages: str, by_meaning: bool) -> dict[str, tuple[int, int,
     }
 
 
-def _judged(pair: dict[str, Any]) -> Judged:
+def _judged(pair: dict[str, Any]) -> GroundingResult:
     on = date.fromisoformat(pair["at"][:10])
-    return Grounding([Line(pair["said"], on, pair["name"])]).judged(pair["fact"])
+    return Grounding([Line(pair["said"], on, pair["name"])]).ground(pair["fact"])
 
 
-async def _alike(open_ones: list[Judged]) -> dict[str, bool]:
+async def _alike(open_ones: list[GroundingResult]) -> dict[str, bool]:
     embedder = EmbeddedEmbedder(SystemClock())
     texts = [text for each in open_ones for text in (each.fact, *each.said)]
     vectors = await embedder.embed_document(texts)
@@ -148,9 +148,9 @@ async def _alike(open_ones: list[Judged]) -> dict[str, bool]:
 
     def like(one: int, other: int) -> float:
         mine, theirs = vectors[one], vectors[other]
-        return likeness(mine, theirs) if mine and theirs else 0.0
+        return cosine_similarity(mine, theirs) if mine and theirs else 0.0
 
-    return {each.text: each.decided(places, like).told for each in open_ones}
+    return {each.text: each.with_similarity(places, like).is_grounded for each in open_ones}
 
 
 def floors(found: Mapping[str, tuple[int, int, int, int]], column: int) -> dict[str, str]:

@@ -25,7 +25,7 @@ async def test_twenty_messages_are_read_at_once_and_what_is_picked_is_remembered
     picker.picks("Ann is allergic to penicillin.")
     async with talking(tmp_path, model, clock) as house:
         said = await house.say("I am allergic to penicillin", *map(str, range(18)))
-        house.runner.ring("harvest")
+        house.runner.wake("harvest")
         await house.settled()
         assert picker.transcripts == []
         await house.say("and that is the twentieth")
@@ -51,18 +51,18 @@ async def test_five_messages_are_read_after_a_quarter_of_an_hour_of_silence(
     async with talking(tmp_path, model, clock) as house:
         await house.say("one", "two", "three", "four")
         await clock.move(timedelta(hours=3).total_seconds())
-        house.runner.ring("harvest")
+        house.runner.wake("harvest")
         await house.settled()
         await house.say("five")
         await clock.move(14 * 60)
-        house.runner.ring("harvest")
+        house.runner.wake("harvest")
         await house.settled()
         assert picker.transcripts == []
         await clock.move(61)
         await harvested(house)
         assert len(picker.transcripts) == 1
         await clock.move(timedelta(days=2).total_seconds())
-        house.runner.ring("harvest")
+        house.runner.wake("harvest")
         await house.say("six")
     assert len(picker.transcripts) == 1
 
@@ -248,7 +248,7 @@ async def test_an_answer_of_no_use_changes_nothing_and_is_asked_for_again_later(
         await house.say("I like tea", *map(str, range(19)))
 
         async def failed_once() -> bool:
-            house.runner.ring("harvest")
+            house.runner.wake("harvest")
             return bool(await house.rows("SELECT 1 FROM jobs WHERE attempts = 1"))
 
         await until_so(failed_once)
@@ -271,7 +271,7 @@ async def test_a_model_that_is_away_is_asked_again_when_it_is_back(
         await house.say("I like tea", *map(str, range(19)))
 
         async def put_off() -> bool:
-            house.runner.ring("harvest")
+            house.runner.wake("harvest")
             return bool(await house.rows("SELECT 1 FROM jobs WHERE not_before IS NOT NULL"))
 
         await until_so(put_off)

@@ -18,7 +18,7 @@ from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from wintermute.config.schema import MemoryHarvest
 from wintermute.memory.fact import Fact
-from wintermute.memory.origins import KeptWording, unlearnt
+from wintermute.memory.origins import CurrentVersion, plan_retraction
 
 BEES = ("I have bees", "my bees are nice")
 
@@ -104,7 +104,7 @@ async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to
         await house.say("/memory")
         picker.picks("Ann keeps bees.")
         await take_back(house, gone)
-        house.runner.ring("forget")
+        house.runner.wake("forget")
         await harvested(house, 2)
         assert len(await house.rows("SELECT 1 FROM facts")) == 2
         assert [json.loads(fact["origins"]) for fact in await harvested_facts(house)] == [[left]]
@@ -132,7 +132,7 @@ async def test_without_harvest_nothing_is_derived_again(tmp_path: Path, model: M
         await forgotten(house)
     async with talking(tmp_path, model, clock) as house:
         await clock.move(timedelta(hours=1).total_seconds())
-        house.runner.ring("harvest")
+        house.runner.wake("harvest")
         await house.say("And now?")
         assert await harvested_facts(house) == []
     assert len(picker.transcripts) == 1
@@ -195,8 +195,8 @@ def fact(name: str, text: str, *origins: str, heir: str | None = None, over: boo
     return replace(made, retired_at=NOON) if over or heir else made
 
 
-WORDINGS = {f"$e{n}": KeptWording(f"$e{n}", f"about {n}") for n in range(5)}
-BLANK = {"$e1": KeptWording("$e1", "")}
+WORDINGS = {f"$e{n}": CurrentVersion(f"$e{n}", f"about {n}") for n in range(5)}
+BLANK = {"$e1": CurrentVersion("$e1", "")}
 MERGED = (
     fact("boat", "Ann owns a boat", "$e1", heir="both", over=True),
     fact("bees", "Ann keeps bees", "$e0", "$e2", heir="both", over=True),
@@ -209,7 +209,7 @@ CASES = {
     "it was imported, too": (fact("a", "x y z", "$e0", "imported"), (), BLANK, "kept", "", ""),
     "the other one was edited": (
         *(fact("a", "x y z", "$e0", "$edit"), ()),
-        *({"$edit": KeptWording("$e1", "as it reads")}, "gone", "", "$e1"),
+        *({"$edit": CurrentVersion("$e1", "as it reads")}, "gone", "", "$e1"),
     ),
     "a person took it back": (
         *(fact("a", "x y z", "$e0", "$e1", over=True), (), WORDINGS, "gone", "", ""),
@@ -236,14 +236,14 @@ CASES = {
 def test_what_becomes_of_a_memory_whose_message_is_deleted(
     asked: Fact,
     parts: Sequence[Fact],
-    kept: dict[str, KeptWording],
+    kept: dict[str, CurrentVersion],
     fate: str,
     back: str,
     again: str,
 ) -> None:
     """Of `$e0`; the message of an edit is read again as a whole, and a part by what is left of it."""
     found = [*(each for each in parts if "$e0" in each.origins), asked]
-    done = unlearnt(found, parts, {"$e0"}, kept)
+    done = plan_retraction(found, parts, {"$e0"}, kept)
     assert (asked in done.kept, asked in done.gone) == (fate == "kept", fate == "gone")
     assert [each.id for each in done.back] == back.split()
     assert done.again == set(again.split())

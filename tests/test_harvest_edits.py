@@ -25,9 +25,9 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.tidied import Programmed
 from wintermute.changes.change_sets import Reason
 from wintermute.memory.grounding import Line
-from wintermute.memory.origins import Rewording, is_reworded
-from wintermute.night.tidying import alone
-from wintermute.pages.raw_material import Consolidations
+from wintermute.memory.origins import EditedMessage, changes_meaning
+from wintermute.night.pipeline import night_lock
+from wintermute.pages.sources import Consolidations
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ from wintermute.pages.raw_material import Consolidations
 )
 def test_blanks_and_marks_are_no_edit(former: str, last: str, *, is_edit: bool) -> None:
     """M-089: but for those that belong to a number."""
-    assert is_reworded(former, last) == is_edit
+    assert changes_meaning(former, last) == is_edit
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_what_was_learnt_only_from_the_former_wording(
 ) -> None:
     """M-089: what another message says, or what the edit left as it was, stays."""
     was, now = (Line(each, date(2026, 5, 4), "Ann") for each in (former, last))
-    edited = Rewording("$m", frozenset({"$m"}), (was,), now)
-    assert edited.unsays(fact, others) == is_over
+    edited = EditedMessage("$m", frozenset({"$m"}), (was,), now)
+    assert edited.retracts(fact, others) == is_over
 
 
 def picks(seen: Seen) -> Step | None:
@@ -169,17 +169,17 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
             [*kept, "Ann keeps bees", "Ann lives in Rome"]
         )
         _, done = (await house.stores.changes.history(("fact",), SCOPE))[:2]
-        await house.stores.undo.run(done)
+        await house.stores.undo.apply(done)
         merged_again = "Ann lives in Lyon and keeps bees"
         assert sorted(await live_texts(house)) == sorted([*kept, merged_again])
         (tidying,) = nights.built
-        async with alone(house.stores.data_dir):
+        async with night_lock(house.stores.data_dir):
             async with house.database.transaction() as tx:
                 begun = await house.stores.nights.begin(
                     tx, clock.now().date(), "command", "", "learn"
                 )
             assert begun is not None
-            await tidying.tidy(begun)
+            await tidying.run_night(begun)
         named = await house.stores.decisions.listed(house.database, begun.id, SCOPE)
         assert sorted(text for item in named for text in item.before) == [
             "Ann's dentist is in Lyon",

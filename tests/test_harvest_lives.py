@@ -68,7 +68,7 @@ async def test_every_message_stands_in_exactly_one_transcript(
                 await house.say(command, **PLACES[place])
             elif step == "wait":
                 await clock.move(16 * 60)
-                house.runner.ring("harvest")
+                house.runner.wake("harvest")
             else:
                 await stack.aclose()
                 house = await opened(stack, tmp_path, model, clock)
@@ -121,7 +121,7 @@ async def drained(house: House) -> None:
     for row in rows:
 
         async def read(conversation: str = row["id"]) -> bool:
-            house.runner.ring("harvest")
+            house.runner.wake("harvest")
             left = await house.rows(
                 "SELECT 1 FROM inbox i LEFT JOIN harvests h USING (conversation_id)"
                 " WHERE i.conversation_id = ? AND i.kind = 'message' AND i.seq > coalesce(h.upto, 0)",

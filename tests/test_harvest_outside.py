@@ -104,7 +104,7 @@ async def test_where_all_that_was_said_was_deleted_nothing_is_asked_and_the_next
         gone = await house.say(*(f"CANARY {n}" for n in range(10)))
         await take_back(house, *gone)
         await clock.move(16 * 60)
-        house.runner.ring("harvest")
+        house.runner.wake("harvest")
         await house.say(*(f"message {n}." for n in range(20)))
         await harvested(house)
         assert not await house.rows("SELECT 1 FROM jobs WHERE name = 'harvest' AND state <> 'done'")
@@ -295,7 +295,7 @@ async def test_what_is_read_stops_before_a_message_that_is_still_to_be_answered(
             await house.stores.jobs.enqueue(tx, "harvest", f"{conversation}:0", SCOPE, args)
 
         async def put_off() -> bool:
-            house.runner.ring("harvest")
+            house.runner.wake("harvest")
             return bool(await house.rows("SELECT 1 FROM jobs WHERE not_before IS NOT NULL"))
 
         await until_so(put_off)

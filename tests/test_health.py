@@ -13,7 +13,7 @@ from tests.world.promised import DAILY, MORNING, after, do, promise
 from tests.world.schema import open_migrated
 from wintermute.clock import stamp
 from wintermute.db import Database
-from wintermute.health.health import Health, PartHealth, gather
+from wintermute.health.health import Health, PartHealth, status_lines
 from wintermute.ids import new_id
 from wintermute.messages import Usage
 from wintermute.tasks.schedules import PlanRequest
@@ -91,7 +91,7 @@ async def test_the_report_names_what_is_wrong(database: Database) -> None:
                 " VALUES (?, 'base', 'b', 'm', 1, 'ok', 10, 5, 4, 0.5, 1, ?)",
                 (f"m{n}", stamp(NOON + at)),
             )
-    facts = {fact.name: fact for fact in await gather(database, clock, "Europe/Berlin")}
+    facts = {fact.name: fact for fact in await status_lines(database, clock, "Europe/Berlin")}
     assert facts["model"].state == "fail"
     advice = "see that its server runs; `wintermute check` says more"  # U-012
     assert facts["model"].text == f"no answer (since 2026-05-04 14:00) -> {advice}"
@@ -108,7 +108,7 @@ async def test_the_report_names_what_is_wrong(database: Database) -> None:
     assert locked.text == "I cannot read 1 message of s -> ask to have them sent again"
     assert facts["decryption"].text == "0 messages decrypted, 0 only later, 1 still locked"
     clock.advance(25 * 3600)  # U-012: what is over is no state of today
-    later = {fact.name: fact for fact in await gather(database, clock, "Europe/Berlin")}
+    later = {fact.name: fact for fact in await status_lines(database, clock, "Europe/Berlin")}
     over = {n for n in facts.keys() & later.keys() if facts[n].state != later[n].state == "ok"}
     assert over == {"restored"}
     assert "locked messages" not in later
@@ -140,7 +140,7 @@ async def test_what_all_roles_used_together_is_told_and_what_each_did(database: 
     clock = FakeClock()
     await ask_often(database, clock, "base", 2, Usage(20_000, 1_000, 18_450))
     await ask_often(database, clock, "compaction", 1, Usage(1_200, 100))
-    lines = [fact for fact in await gather(database, clock, "UTC") if "today" in fact.name]
+    lines = [fact for fact in await status_lines(database, clock, "UTC") if "today" in fact.name]
     assert [(fact.name, fact.text) for fact in lines] == [
         ("today", "3 calls; 41,200 tokens read, 36,900 of them from the cache; 2,100 written"),
         (
@@ -174,20 +174,20 @@ async def test_a_cache_of_which_nobody_ever_hears_is_mentioned(
 ) -> None:
     clock = FakeClock()
     await ask_often(database, clock, role, times, usage)
-    facts = await gather(database, clock, "UTC")
+    facts = await status_lines(database, clock, "UTC")
     assert ("reports no cache -> see docs/models.md" in facts[-1].text) is told
     assert facts[-1].state == "ok"
 
 
 async def test_an_empty_database_is_well(database: Database) -> None:
-    facts = await gather(database, FakeClock(), "UTC")
+    facts = await status_lines(database, FakeClock(), "UTC")
     assert {fact.state for fact in facts} == {"ok"}
     assert facts[-1].text == "no model calls"
 
 
 async def tasks_of(house: House) -> tuple[str, str]:
     """State and words of the fact about tasks."""
-    facts = await gather(house.database, house.clock, "Europe/Berlin")
+    facts = await status_lines(house.database, house.clock, "Europe/Berlin")
     return next((fact.state, fact.text) for fact in facts if fact.name == "tasks")
 
 

@@ -15,14 +15,14 @@ from tests.world.model import broken_rules
 from wintermute.config.schema import LoopSettings as LoopSettings
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.conversation.cast import Outcome
-from wintermute.conversation.casting import intent
+from wintermute.conversation.dispatcher import intent
+from wintermute.conversation.replies import reply_text
 from wintermute.conversation.rooms import next_row
 from wintermute.conversation.toolbox import Accepted, Rejected, Toolbox
 from wintermute.conversation.view import as_text, messages, smaller
-from wintermute.conversation.words import reply_text
-from wintermute.llm.kept import given as own
+from wintermute.llm.provider_fields import fields_for as own
 from wintermute.loom.records import BranchView, Cast, Turn, Wards
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.messages import Call, Json
 from wintermute.text import clean, display_name, shortened, untagged
 from wintermute.tools.definition import Done
@@ -160,7 +160,7 @@ def test_values_are_told_as_text(value: object, text: str) -> None:
         (waiting_row(" \n"), " \n"),
     ],
 )
-def test_a_message_names_its_speaker_and_nobody_else(message: Waiting, shown: str | None) -> None:
+def test_a_message_names_its_speaker_and_nobody_else(message: InboxRow, shown: str | None) -> None:
     """X-002, L-070, L-071: neither a name nor a text can forge a line of somebody else."""
     text = intent(message, ())
     if shown is None:
@@ -192,7 +192,7 @@ def test_long_context_lines_are_cut_and_the_message_is_not() -> None:
 
 
 T0 = None
-CASES: list[tuple[str, list[Waiting], int | None, int | None]] = [
+CASES: list[tuple[str, list[InboxRow], int | None, int | None]] = [
     ("nothing", [], None, None),
     ("the head", [waiting_row(seq=1), waiting_row(seq=2)], 1, None),
     ("the head, though a command waits", [waiting_row(seq=1), waiting_row("/new", "command", seq=2)], 1, None),
@@ -227,7 +227,7 @@ CASES: list[tuple[str, list[Waiting], int | None, int | None]] = [
 @pytest.mark.parametrize(("rows", "seq", "minutes"), [case[1:] for case in CASES],
                          ids=[case[0] for case in CASES])  # fmt: skip
 def test_who_is_next_in_a_conversation(
-    rows: Sequence[Waiting], seq: int | None, minutes: int | None
+    rows: Sequence[InboxRow], seq: int | None, minutes: int | None
 ) -> None:
     """L-034, L-072."""
     found, until = next_row(rows, 0)

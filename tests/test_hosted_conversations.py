@@ -14,7 +14,7 @@ from tests.world.strict import PROVIDERS, Asked, Strict, calls_of
 from wintermute.config.schema import Backend, Llm, Roles
 from wintermute.conversation.toolbox import Caller
 from wintermute.llm.failures import Refused, of_status
-from wintermute.llm.fixed import probe
+from wintermute.llm.probes import probe
 from wintermute.messages import Json
 
 LEARNT = {
@@ -115,7 +115,7 @@ async def test_check_makes_a_whole_round_and_says_what_it_learnt(name: str) -> N
         assert len(server.requests) == 6 + strict.refused
     learnt = LEARNT.get(name, [])
     assert (probed.state, probed.spells, len(strict.sent)) == ("ok", False, 6)
-    assert probed.told.endswith(f", asked {'; '.join(learnt)})" if learnt else " (model m)")
+    assert probed.report.endswith(f", asked {'; '.join(learnt)})" if learnt else " (model m)")
 
 
 DOCUMENTED = [

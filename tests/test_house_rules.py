@@ -22,7 +22,7 @@ BULKHEADS = {
     "wintermute/conversation/rooms.py",
     "wintermute/work/runner.py",
     "wintermute/web/app.py",
-    "wintermute/matrix/guard.py",
+    "wintermute/matrix/error_boundary.py",
 }
 EVERYTHING = {"Exception", "BaseException", "ExceptionGroup", "BaseExceptionGroup"}
 VAGUE_WORDS = {"manager", "handler", "engine", "service", "helper", "helpers", "util", "utils"} | {
@@ -47,6 +47,10 @@ MEASURES = re.compile(
     r"tests/(bench|mutants|torture|two_hours|world/(evening|lives|relay|transcript|watch)\b)"
 )
 TIMES = re.compile(r"time\.(monotonic|perf_counter|clock_gettime)(_ns)?")
+RELATIVE = re.compile(
+    r"(What|Whether|Which|Those|How|Where|Of|That|Who|Whose|Whom|When|Why|Whatever|Whoever|If|As|So)\b"
+)
+"""The first word of a docstring whose subject is missing (words.md)."""
 LOOP = r"(\w*loop|asyncio\.get_running_loop\(\))\.time"
 """By its own time the loop ends what takes too long, which no test may measure by."""
 
@@ -281,6 +285,29 @@ def every_module_begins_with_a_sentence() -> list[str]:
     ]
 
 
+def docstrings_begin_with_a_verb_or_a_noun() -> list[str]:
+    """A reader who searches for what he knows finds a noun or a verb, not a relative clause."""
+    return [
+        f"{name}:{line} {text[:40]}"
+        for name in python_files("wintermute/")
+        for line, text in docstrings(name)
+        if RELATIVE.match(text)
+    ]
+
+
+def docstrings(name: str) -> Iterator[tuple[int, str]]:
+    """All of a module, with those below constants and fields."""
+    for node in nodes(name):
+        for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            for each in body if isinstance(body, list) else ():
+                if (
+                    isinstance(each, ast.Expr)
+                    and isinstance(each.value, ast.Constant)
+                    and isinstance(each.value.value, str)
+                ):
+                    yield each.lineno, each.value.value.strip()
+
+
 def every_folder_is_a_package_that_import_linter_can_see() -> list[str]:
     files = python_files("wintermute/")
     folders = {str(Path(name).parent) for name in files}
@@ -410,6 +437,7 @@ RULES: tuple[Callable[[], list[str]], ...] = (
     names_say_what_a_thing_is,
     a_class_name_means_one_thing_and_a_file_name_two_at_most,
     every_module_begins_with_a_sentence,
+    docstrings_begin_with_a_verb_or_a_noun,
     every_folder_is_a_package_that_import_linter_can_see,
     names_of_tests_are_sentences,
     nothing_is_replaced_behind_the_programs_back,

@@ -19,7 +19,7 @@ from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, p
 from tests.world.scene import NewBot, NewName, NewPerson
 from wintermute.config.schema import Secret
 from wintermute.matrix.cross_signing import NOT_SERVED, CrossSigning
-from wintermute.matrix.keys import Keys, keep_before_upload
+from wintermute.matrix.keys import Keys, store_before_upload
 from wintermute.matrix.people import People
 from wintermute.matrix.signing import FILE, NEXT, USAGES, keep_seeds, new_seeds
 
@@ -72,7 +72,7 @@ async def own(
             stack.push_async_callback(nio.close)
             nio.restore_login(login.user_id, login.device_id, login.access_token)
             stack.callback(nio.store.database.close)
-            keep_before_upload(nio.olm)
+            store_before_upload(nio.olm)
             clock = FakeClock()
             secret = Secret(password) if password else None
             identity = CrossSigning(nio, folder, login.user_id, secret, clock)

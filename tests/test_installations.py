@@ -14,7 +14,13 @@ from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.schema import lay_schema
 from tests.world.warm import Interpreter
-from wintermute.matrix.instances import YOUNG, Installation, gives_way, is_beside, read_installation
+from wintermute.matrix.instances import (
+    YOUNG,
+    Installation,
+    has_to_stop,
+    is_running_beside,
+    read_installation,
+)
 
 NOW = 1_700_000_000_000
 OURS = Installation("ours", "OURS", NOW - 50, NOW)
@@ -37,7 +43,7 @@ def test_another_installation_is_one_with_another_device_and_a_sign_of_life(
     other: Installation, expected: bool
 ) -> None:
     """F-047: a new device of ours is none; the same device in two places is F-009's."""
-    assert is_beside(OURS, other, NOW) is expected
+    assert is_running_beside(OURS, other, NOW) is expected
 
 
 @pytest.mark.parametrize(
@@ -60,9 +66,9 @@ def test_the_first_stays_unless_one_takes_over_or_it_slept(
     ours: Installation, other: Installation, expected: bool
 ) -> None:
     """F-047: and the other one decides the opposite, but where one slept."""
-    assert gives_way(ours, other) is expected
+    assert has_to_stop(ours, other) is expected
     if other.since - ours.at < YOUNG:
-        assert gives_way(other, ours) is not expected
+        assert has_to_stop(other, ours) is not expected
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from wintermute.db.eraser import erase
 from wintermute.errors import BudgetSpent, HomeserverUnavailable, ModelUnavailable, ToolFailed
 from wintermute.jobs import ERASED_JOBS, KEPT, Job
 from wintermute.messages import Json
-from wintermute.night.programme import USES
+from wintermute.night.phases import USES
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobFailed, JobKind, JobPolicy
-from wintermute.work.runner import Kind
+from wintermute.work.jobs import JobDone, JobFailed, JobPolicy, StoredJobs
+from wintermute.work.runner import JobType
 
 OWNER = f"person:{ANN}"
 BOB = "person:@bob:test"
@@ -44,8 +44,8 @@ class Bench:
         self.begun.append(job.key)
         return await self.do(job.key)
 
-    def kind(self, stores: Stores, speaker: Speaker, clock: Clock) -> Kind[Job]:
-        return JobKind(stores, "tidy", self.function, self.policy, speaker, clock)
+    def kind(self, stores: Stores, speaker: Speaker, clock: Clock) -> JobType[Job]:
+        return StoredJobs(stores, "tidy", self.function, self.policy, speaker, clock)
 
 
 def opened(
@@ -58,7 +58,7 @@ async def owe(house: House, *keys: str, scope: str = OWNER) -> None:
     async with house.database.transaction() as tx:
         for key in keys:
             await house.stores.jobs.enqueue(tx, "tidy", key, scope)
-    house.runner.ring("tidy")
+    house.runner.wake("tidy")
 
 
 async def became(house: House, **states: str) -> None:
@@ -86,7 +86,7 @@ async def test_people_hear_of_each_job_and_step_in_their_own_words(
 ) -> None:
     """U-014: there are words for all of them."""
     async with opened(tmp_path, model, Bench(well)) as house:
-        kinds = [kind for kind in house.runner.kinds if isinstance(kind, JobKind)]
+        kinds = [kind for kind in house.runner.job_types if isinstance(kind, StoredJobs)]
         assert [kind.name for kind in kinds if kind.policy.use == JobPolicy().use] == ["tidy"]
         assert {*tidying_of(house.stores, house.config, house.models).phases} <= {*USES}
 
@@ -366,14 +366,14 @@ async def test_one_that_persists_is_never_stopped_by_failures(
         for n in range(4):
             await became(house, a="waiting")
             clock.advance(3900)
-            house.runner.ring("tidy")
+            house.runner.wake("tidy")
             await begun(house, bench, n + 2)
         await owe(house, "b")
         await became(house, a="waiting", b="done")
         await house.incoming("/status", direct=True)
         assert "(warn): 0 running, 1 waiting, 1 tried again: tidy" in (await house.said(3))[2]
         clock.advance(3900)
-        house.runner.ring("tidy")
+        house.runner.wake("tidy")
         await became(house, a="done", b="done")
         assert (await house.said(3))[1:2] == [
             "I couldn't finish some work in the background: it failed three times. I'll keep trying;"
@@ -388,12 +388,12 @@ async def test_a_job_goes_on_where_it_was(tmp_path: Path, model: ModelServer) ->
         found.append(job.progress)
         if not job.progress:
             async with house.database.transaction() as tx:
-                await house.stores.jobs.went_on(tx, job.id, {"page": 7})
+                await house.stores.jobs.save_progress(tx, job.id, {"page": 7})
             await asyncio.Event().wait()
         return JobDone()
 
-    def kind(stores: Stores, speaker: Speaker, clock: Clock) -> Kind[Job]:
-        return JobKind(stores, "tidy", function, JobPolicy(), speaker, clock)
+    def kind(stores: Stores, speaker: Speaker, clock: Clock) -> JobType[Job]:
+        return StoredJobs(stores, "tidy", function, JobPolicy(), speaker, clock)
 
     async with house_at_work(tmp_path, model.url, kinds=[kind]) as house:
         await owe(house, "a")
@@ -439,7 +439,7 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
         args = {"text": "the shed opens with 4711"}
         async with house.database.transaction() as tx:
             await house.stores.jobs.enqueue(tx, "tidy", "a", OWNER, args)
-        house.runner.ring("tidy")
+        house.runner.wake("tidy")
         await begun(house, bench, 1)
         said = await traces_of(house.database, [args["text"]])
         async with house.database.transaction() as tx:

@@ -11,9 +11,9 @@ from tests.world.asking import asking, backend
 from tests.world.clock import WITHIN
 from tests.world.model import Empty, Fail, ModelServer, Slow, Step, Text
 from wintermute.errors import AnswerUnusable, ModelUnavailable
-from wintermute.llm.json_answer import only, texts
+from wintermute.llm.background import BackgroundModels
+from wintermute.llm.json_answer import require_keys, text_list
 from wintermute.llm.models import Models
-from wintermute.llm.unasked import UnaskedModels
 from wintermute.messages import Json, Request
 
 TEMPLATE = """Pick facts.
@@ -36,12 +36,12 @@ async def asked(folder: Path, *steps: Step) -> AsyncIterator[tuple[Models, Model
 
 
 def contents(found: Json) -> tuple[str, ...]:
-    only(found, "contents")
-    return texts(found, "contents")
+    require_keys(found, "contents")
+    return text_list(found, "contents")
 
 
 async def picked(models: Models, said: str = "hello") -> tuple[str, ...]:
-    asked = UnaskedModels(models)
+    asked = BackgroundModels(models)
     return await asked.answer_in_json(ROLE, TEMPLATE, {"transcript": said}, contents)
 
 
@@ -156,7 +156,7 @@ async def test_what_nobody_waits_for_is_asked_after_what_somebody_waits_for(tmp_
             group.create_task(world.models.ask("base", question("chat")))
             await server.request_arrived(1)
             for n in (1, 2):
-                group.create_task(world.models.ask_unasked(ROLE, question(f"work {n}")))
+                group.create_task(world.models.ask_in_background(ROLE, question(f"work {n}")))
             for n in (1, 2):  # time enough for work that does not wait
                 await world.models.ask("base", question(f"beside {n}"))
             said = ["chat", "beside 1", "beside 2"]

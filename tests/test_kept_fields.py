@@ -18,12 +18,12 @@ from tests.world.strict import Strict
 from tests.world.terminal import Terminal, exported, house_at, tell_at, with_prompts
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.secrets import Redaction
-from wintermute.conversation.asking import foldable
+from wintermute.conversation.model_requests import foldable
 from wintermute.conversation.view import messages, smaller
 from wintermute.forgetting.forgetting import forget
 from wintermute.ids import new_id
-from wintermute.llm.kept import KEPT, given, plain
-from wintermute.llm.wire import Gathering
+from wintermute.llm.provider_fields import PROVIDER_FIELDS, fields_for, without_fields
+from wintermute.llm.wire import AnswerParser
 from wintermute.loom.records import BranchView
 from wintermute.matrix.relations import Relations
 from wintermute.messages import Json, Request
@@ -91,7 +91,7 @@ def test_what_stands_beside_text_and_calls_is_kept_as_it_was_sent(row: str) -> N
     """F-040, L-089."""
     deltas, kept = GATHERED[row]
     has_call = any(not delta.keys().isdisjoint(("content", "tool_calls")) for delta in deltas)
-    gathering = Gathering(Redaction(["hunter2"]), {"echo": {}})
+    gathering = AnswerParser(Redaction(["hunter2"]), {"echo": {}})
     for delta in (*deltas, {} if has_call else tools(CALL)):
         gathering.feed(b"data: %b\n" % json.dumps({"choices": [{"delta": delta}]}).encode())
     gathering.feed(b"data: [DONE]\n")
@@ -106,7 +106,12 @@ def turn(by: str, name: str, *ids: str, kept: Json | None = None) -> list[Json]:
         for each in ids
     ]
     text = json.dumps(kept) if kept else ""
-    answer = {"role": "assistant", "content": None, "tool_calls": calls, KEPT: [by, name, text]}
+    answer = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": calls,
+        PROVIDER_FIELDS: [by, name, text],
+    }
     return [answer, *({"role": "tool", "tool_call_id": each, "content": "r"} for each in ids)]
 
 
@@ -125,16 +130,16 @@ GIVEN: Mapping[str, tuple[list[Json], str, list[str]]] = {
 def test_each_backend_gets_its_own_ids_and_fields_and_nobody_elses(row: str) -> None:
     """F-040, F-041: results follow their calls, and what stood before stays as it was."""
     asked, to, ids = GIVEN[row]
-    found = given(asked, to, Redaction([]))
+    found = fields_for(asked, to, Redaction([]))
     names = [call["id"] for each in found for call in each.get("tool_calls", ())]
     assert [(NINE.fullmatch(one) and "9") or one for one in names] == ids
     assert len(set(names)) == len(names)
     assert [each["tool_call_id"] for each in found if each["role"] == "tool"] == names
-    assert given(asked[:1], to, Redaction([])) == found[:1]
-    assert KEPT not in json.dumps(found)
+    assert fields_for(asked[:1], to, Redaction([])) == found[:1]
+    assert PROVIDER_FIELDS not in json.dumps(found)
     own = found[0].get("reasoning"), found[0]["tool_calls"][0].get("extra_content")
     assert own == (("Hm", SIGNED["extra_content"]) if row == "its own" else (None, None))
-    assert "Hm" not in json.dumps(given(asked, to, Redaction(["EjQKMg"])))  # a secret since
+    assert "Hm" not in json.dumps(fields_for(asked, to, Redaction(["EjQKMg"])))  # a secret since
     less = smaller(tuple(asked), len(asked))  # where nothing else can go
     assert less is None or "Hm" not in json.dumps(less)
     assert (less is None) == ("Hm" not in json.dumps(asked))
@@ -197,7 +202,7 @@ async def test_nothing_of_it_is_shown_or_exported(
                 await house.rows(f"SELECT * FROM {name}") for name in ("model_calls", "folds")
             ]
             more, less = (
-                house.models.tokens("base", Request(each)) for each in (said, plain(said))
+                house.models.tokens("base", Request(each)) for each in (said, without_fields(said))
             )
         assert deep.secret in json.dumps(whole)
         assert more > less
@@ -260,7 +265,9 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
                 "SELECT event_id FROM outbox_parts ORDER BY outbox_id LIMIT 1 OFFSET 1"
             )
             async with house.database.transaction() as tx:
-                await Relations(house.stores, house.rooms).unsay(tx, ROOM, [mine["event_id"]])
+                await Relations(house.stores, house.rooms).erase_answers(
+                    tx, ROOM, [mine["event_id"]]
+                )
         else:
             (fact,) = await house.rows("SELECT id FROM facts")
             found = await house.stores.facts.get(fact["id"])

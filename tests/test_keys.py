@@ -40,7 +40,7 @@ from tests.world.user import CLIENT, MatrixUser
 from wintermute.config.schema import Matrix
 from wintermute.errors import ConfigurationError, HomeserverUnavailable
 from wintermute.matrix.client import open_client
-from wintermute.matrix.guard import install
+from wintermute.matrix.error_boundary import install
 from wintermute.matrix.kept_login import Session, store_file
 from wintermute.matrix.login import _probe_store
 from wintermute.matrix.people import MOST_DEVICES, People, usable_devices, usable_one_time_keys
@@ -273,7 +273,9 @@ async def test_a_flood_of_garbage_is_told_in_few_lines(
         for _ in range(30):
             assert nio.olm.handle_to_device_event(event) is None
             clock.advance(10)
-    records = [record for record in caplog.records if record.name == "wintermute.matrix.guard"]
+    records = [
+        record for record in caplog.records if record.name == "wintermute.matrix.error_boundary"
+    ]
     assert len(dropped) == 30
     assert [bool(record.exc_info) for record in records] == [True, False, False, False, False]
     assert [record.getMessage().split("=")[1] for record in records[1:]] == ["6"] * 4

@@ -129,7 +129,7 @@ class Life:
     async def _change(self, name: str, n: int, task: Task) -> None:
         if name == "undo":
             found = await self.house.stores.changes.history(("task",))
-            await self.house.stores.undo.run(found[min(n, len(found) - 1)])
+            await self.house.stores.undo.apply(found[min(n, len(found) - 1)])
         elif name == "update":
             async with self.house.database.transaction() as tx:
                 await self.house.stores.tasks.change(

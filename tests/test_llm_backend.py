@@ -120,10 +120,10 @@ async def test_reasoning_that_never_began_is_taken_back_once_and_then_known(
 
 CHILD = """
 import asyncio, sys
-import wintermute.llm.models, wintermute.llm.fixed
+import wintermute.llm.models, wintermute.llm.probes
 from wintermute.config.schema import Backend
 assert not {"openai", "httpx2", "pydantic"} & set(sys.modules)
-print(asyncio.run(wintermute.llm.fixed.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)).told)
+print(asyncio.run(wintermute.llm.probes.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)).told)
 """
 
 
@@ -155,9 +155,9 @@ async def test_openai_loads_late_and_takes_nothing_from_the_environment(
 
 GARBAGE = """
 import asyncio, gc, sys
-import wintermute.daemon, wintermute.llm.fixed
+import wintermute.daemon, wintermute.llm.probes
 from wintermute.config.schema import Backend
-asyncio.run(wintermute.llm.fixed.probe("local", Backend(base_url=sys.argv[1], model="m"), 60))
+asyncio.run(wintermute.llm.probes.probe("local", Backend(base_url=sys.argv[1], model="m"), 60))
 print(gc.get_freeze_count() > 20 * len(gc.get_objects()))
 """
 
@@ -176,10 +176,10 @@ async def test_a_look_for_garbage_does_not_go_through_the_whole_program(model: M
 async def test_where_nobody_can_listen_nobody_does(url: str) -> None:
     """F-036: a mistaken address of one backend ends nothing but its own hopes."""
     async with aclosing(Endpoint("a", backend(url), new_id)) as endpoint:
-        assert not await endpoint.listens()
+        assert not await endpoint.accepts_connections()
 
 
 async def test_a_server_that_is_there_listens(model: ModelServer) -> None:
     async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
-        assert await endpoint.listens()
+        assert await endpoint.accepts_connections()
     assert model.requests == []

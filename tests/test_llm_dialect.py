@@ -12,8 +12,8 @@ from tests.world.house import house_at_work
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
-from wintermute.llm.dialect import NOTHING_SAID
 from wintermute.llm.failures import Outage, Refused
+from wintermute.llm.provider_quirks import NOTHING_SAID
 from wintermute.messages import Json, Request
 
 GEMMA = {"error": {"message": "System role not supported", "type": "BadRequestError"}}
@@ -122,7 +122,7 @@ async def test_a_template_that_refuses_all_the_same_is_named_and_not_asked_for_e
         async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
             with pytest.raises(Refused, match=f"a refuses the order of messages .*{told}"):
                 await endpoint.ask(HELLO)
-            assert endpoint.learnt == ""
+            assert endpoint.request_changes == ""
         assert len(model.requests) == 2
 
 

@@ -8,27 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.world.clock import cheap
-from wintermute.llm.markup import Markup, Written
-from wintermute.llm.written import written_calls
+from wintermute.llm.special_tokens import SpecialTokens, TextCall
+from wintermute.llm.template_tool_calls import template_calls
 from wintermute.messages import Json
 
 
-def read(text: str, cuts: list[int], *, aloud: bool = False) -> tuple[str, list[Written]]:
+def read(text: str, cuts: list[int], *, aloud: bool = False) -> tuple[str, list[TextCall]]:
     """What is left of a text that comes in pieces, as somebody sees it who looks at each."""
-    markup, shown = Markup(aloud=aloud), ""
+    markup, shown = SpecialTokens(aloud=aloud), ""
     edges = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     for first, last in pairwise(edges):
         markup.feed(text[first:last])
         shown = looked(markup, shown)
     markup.end()
-    calls = [piece for piece in markup.tail if isinstance(piece, Written)]
+    calls = [piece for piece in markup.tail if isinstance(piece, TextCall)]
     markup.settle()
     shown = looked(markup, shown)
     assert shown == markup.text
     return shown, calls
 
 
-def looked(markup: Markup, shown: str) -> str:
+def looked(markup: SpecialTokens, shown: str) -> str:
     piece = markup.fresh()
     if piece is None:
         return markup.fresh() or ""
@@ -94,19 +94,19 @@ def test_where_it_is_cut_does_not_matter(text: str, cuts: list[int]) -> None:
 
 
 def test_a_model_known_to_think_aloud_is_shown_once_it_has_ended_that() -> None:
-    markup = Markup(aloud=True)
+    markup = SpecialTokens(aloud=True)
     markup.feed("hm ")
     assert markup.fresh() == ""
     markup.feed("</think>yes")
     assert markup.fresh() == "yes"
-    other = Markup(aloud=True)
+    other = SpecialTokens(aloud=True)
     other.feed("just said")
     other.end()
     assert other.fresh() == "just said"
 
 
 def test_halves_of_a_character_are_put_together() -> None:
-    markup = Markup()
+    markup = SpecialTokens()
     for piece in ("a\ud83d", "\ude00b\r", "\nc\ud83d"):
         markup.feed(piece)
     markup.end()
@@ -150,7 +150,7 @@ QWEN = "<function=a>\n<parameter=n>\n7\n</parameter>\n<parameter=t>\n7\n</parame
 )
 def test_calls_written_as_text(text: str, calls: list[tuple[str, Json]]) -> None:
     _, written = read(text, [])
-    found = [call for each in written for call in written_calls(each, OFFERED)]
+    found = [call for each in written for call in template_calls(each, OFFERED)]
     assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
 
@@ -170,7 +170,7 @@ def test_calls_written_as_text(text: str, calls: list[tuple[str, Json]]) -> None
 )
 def test_what_never_ends_takes_no_longer_than_it_is(text: str) -> None:
     with cheap(15):
-        markup = Markup()
+        markup = SpecialTokens()
         for at in range(0, len(text), 8):
             markup.feed(text[at : at + 8])
             markup.fresh()

@@ -8,7 +8,7 @@ import pytest
 from tests.world.model import Calls, Empty, Fail, Hang, ModelServer, Step, Text, Use
 from wintermute.config.schema import Backend
 from wintermute.errors import ModelError, ModelRefused, ModelUnavailable
-from wintermute.llm.fixed import probe
+from wintermute.llm.probes import probe
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ async def test_a_model_that_calls_nothing_is_not_tried_but_named_with_its_time(
         server.script(step)
         probed = await probe("local", Backend(base_url=server.url, model="qwen"), 60)
         said = r"local answered in \d+\.\d s \(model qwen\); tool calls not tried: it .*"
-        assert re.fullmatch(said + why + ".*", probed.told)  # the first one loads openai
+        assert re.fullmatch(said + why + ".*", probed.report)  # the first one loads openai
         assert server.requests[0].body["max_tokens"] == 256
         assert (probed.state, probed.spells, len(server.requests)) == ("warn", None, 1)
 
@@ -32,7 +32,7 @@ async def test_in_which_other_words_a_model_had_to_be_asked_is_told() -> None:
     async with ModelServer(rules=False) as server:
         server.script(Fail(400, "unknown field: stream_options"), Text("ok"))
         probed = await probe("local", Backend(base_url=server.url, model="qwen"), 60)
-    assert " s (model qwen, asked without stream_options);" in probed.told
+    assert " s (model qwen, asked without stream_options);" in probed.report
 
 
 CALL = {"name": "done", "arguments": {"answer": "ok"}}

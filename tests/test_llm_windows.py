@@ -13,18 +13,18 @@ from tests.world.stub import PROPS, stub_serving
 from wintermute.config.schema import Secret
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.errors import ModelUnavailable
-from wintermute.llm.fixed import counted, known
-from wintermute.llm.tokens import Counted
-from wintermute.llm.windows import (
+from wintermute.llm.context_windows import (
     FixedPart,
     ServerWindow,
-    compared,
+    compare_windows,
     is_private,
-    judged,
+    judge_fixed_part,
     limit_in,
     server_window,
     too_small,
 )
+from wintermute.llm.probes import count_fixed_part, known_fixed_part
+from wintermute.llm.tokens import Counted
 from wintermute.messages import Json, Usage
 
 OTHER: Json = {"id": "other", "max_model_len": 7}
@@ -195,7 +195,7 @@ def test_what_every_request_has_is_compared_with_the_room_for_it(
     fixed: FixedPart, state: str, told: str
 ) -> None:
     """L-090: counted or estimated."""
-    found = judged("local", SMALL, fixed)
+    found = judge_fixed_part("local", SMALL, fixed)
     assert (found.state, told in found.text) == (state, True), found
     if state != "ok":
         assert "raise llm.backends.local.context_tokens" in found.text
@@ -219,7 +219,7 @@ async def test_the_fixed_part_is_counted_by_the_server_where_its_count_can_be(
     """One token may be too little for an answer; a server may count only what was new to it."""
     model.script(answer)
     asked, local = saying("word " * 760), backend(model.url)
-    found = known(local, asked, await counted("local", local, asked, 60))
+    found = known_fixed_part(local, asked, await count_fixed_part("local", local, asked, 60))
     assert found == (FixedPart(tokens, None, tokens != 1500))
     assert [request.body["max_tokens"] for request in model.requests] == [1]
 
@@ -227,9 +227,9 @@ async def test_the_fixed_part_is_counted_by_the_server_where_its_count_can_be(
 async def test_a_fixed_part_that_does_not_fit_says_so_and_silence_ends(model: ModelServer) -> None:
     model.script(ContextTooLarge(), Hang())
     with pytest.raises(RequestTooLarge, match=r"set llm\.backends\.local\.context_tokens to 4096"):
-        await counted("local", backend(model.url), saying("hi"), 60)
+        await count_fixed_part("local", backend(model.url), saying("hi"), 60)
     with pytest.raises(ModelUnavailable, match=r"did not read its instructions in 0\.3 s"):
-        await counted("local", backend(model.url), saying("hi"), 0.3)
+        await count_fixed_part("local", backend(model.url), saying("hi"), 0.3)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_without_asking_it_is_by_what_was_reported_of_other_requests(
     counted: tuple[float, float], found: FixedPart
 ) -> None:
     """L-090."""
-    assert known(SMALL, saying("word " * 760), Counted(*counted)) == found
+    assert known_fixed_part(SMALL, saying("word " * 760), Counted(*counted)) == found
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_advice_names_only_what_helps(
     limits: Json, fixed: FixedPart, named: str, unnamed: str
 ) -> None:
     """A longest answer that nobody wrote goes down with the window, not by itself."""
-    text = judged("local", backend(DEAD, context_tokens=2048, **limits), fixed).text
+    text = judge_fixed_part("local", backend(DEAD, context_tokens=2048, **limits), fixed).text
     advice = text.partition(" -> ")[2]
     assert (named in advice, unnamed in advice) == (True, False), advice
 
@@ -287,7 +287,7 @@ def test_advice_names_only_what_helps(
 def test_what_a_server_says_is_compared_with_what_we_were_told(
     said: ServerWindow, state: str, told: str
 ) -> None:
-    found = compared("local", SMALL, said)
+    found = compare_windows("local", SMALL, said)
     assert (found.state, told in found.text) == (state, True), found
 
 

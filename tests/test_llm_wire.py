@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from wintermute.llm import wire
 from wintermute.llm.failures import Empty, Failed, Outage, Refused, TooLarge
-from wintermute.llm.wire import Answer, Gathering
+from wintermute.llm.wire import Answer, AnswerParser
 from wintermute.messages import Call, Usage
 
 
 def read(*chunks: bytes) -> Answer:
     counter = itertools.count(1)
-    gathering = Gathering()
+    gathering = AnswerParser()
     for chunk in chunks:
         gathering.feed(chunk)
     return gathering.answer(lambda prefix: f"{prefix}_{next(counter)}")
@@ -326,7 +326,7 @@ def test_an_empty_answer_still_tells_what_it_cost() -> None:
 
 
 def test_an_endless_answer_is_given_up() -> None:
-    gathering = Gathering()
+    gathering = AnswerParser()
     block = b"data: " + b"x" * (1024 * 1024)
     for _ in range(wire.MOST_BYTES // len(block)):
         gathering.feed(block)
@@ -353,7 +353,7 @@ def test_no_json_value_surprises_the_reader(value: Any) -> None:
 
 def test_a_part_with_an_id_of_its_own_but_no_name_goes_on_with_its_call() -> None:
     """Releases of vLLM made up an id for each part of a call."""
-    gathering = Gathering()
+    gathering = AnswerParser()
     for part in (
         {"id": "a", "function": {"name": "echo", "arguments": '{"say": '}},
         {"id": "b", "function": {"arguments": '"x"}'}},

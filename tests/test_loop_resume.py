@@ -12,7 +12,7 @@ from tests.world.house import ROOM, WARDS, Gate, house_at_work, open_house
 from tests.world.model import Calls, Hang, ModelServer, Slow, Text, Use
 from tests.world.resumed import answered_once, began, casting, completed, reply, took_turn
 from wintermute.conversation.toolbox import Caller
-from wintermute.mailbox.inbox import Inbox, Waiting
+from wintermute.mailbox.inbox import Inbox, InboxRow
 from wintermute.messages import Call, Json
 
 DURABLE, FLEETING = Gate("note", durable=True), Gate("mail", durable=False)
@@ -265,7 +265,7 @@ class StoppedInbox(Inbox):
 
     stop: Callable[[], Awaitable[object]] | None = None
 
-    async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[Waiting]:
+    async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[InboxRow]:
         rows = await super().open_rows(conversation_id, aside)
         if rows and self.stop is not None:
             stop, self.stop = self.stop, None

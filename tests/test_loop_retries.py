@@ -22,8 +22,8 @@ from tests.world.model import (
     is_for_summary,
     own_words,
 )
+from wintermute.conversation.replies import BACK
 from wintermute.conversation.toolbox import Caller
-from wintermute.conversation.words import BACK
 from wintermute.errors import ConfigurationError
 from wintermute.messages import Json, Usage
 

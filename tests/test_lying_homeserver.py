@@ -13,7 +13,7 @@ from tests.world.forger import Forger, Json, unchanged
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import CLIENT, MatrixUser, Message
-from wintermute.matrix.sieve import unsealed
+from wintermute.matrix.sync_response import decrypted_event
 
 
 async def echo_id(ann: MatrixUser, chat: str, text: str) -> str:
@@ -269,5 +269,5 @@ def test_what_is_inside_the_ciphertext_counts(
     head = {"event_id": "$one", "sender": "@ann:home", "origin_server_ts": 5}
     event = {**head, "type": "m.room.encrypted", "content": {"m.relates_to": beside}}
     kind = {"type": "m.room.message", "room_id": "!room"}
-    found = unsealed(payload, "!room", event)
+    found = decrypted_event(payload, "!room", event)
     assert found == ({**head, **kind, "content": expected} if expected else None)

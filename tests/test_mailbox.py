@@ -14,7 +14,7 @@ from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.notices import Notices
-from wintermute.mailbox.outbox import NEXT, Late, Outbox, Spoken
+from wintermute.mailbox.outbox import NEXT, LateNote, Outbox, SentMessage
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.messages import InboxKind, Incoming
 
@@ -85,7 +85,7 @@ async def test_an_event_delivered_twice_is_stored_once(mailbox: Mailbox) -> None
     async with mailbox.database.transaction() as tx:
         assert await mailbox.inbox.store(tx, mailbox.conversation, MESSAGE, "waiting")
         assert not await mailbox.inbox.store(tx, mailbox.conversation, second, "waiting")
-        await mailbox.inbox.mark(tx, "$1", "answered")
+        await mailbox.inbox.set_state(tx, "$1", "answered")
         assert not await mailbox.inbox.store(tx, mailbox.conversation, second, "waiting")
     rows = await mailbox.database.rows("SELECT body, state FROM inbox")
     assert [tuple(row) for row in rows] == [("hello", "answered")]  # type: ignore[arg-type]  # a row is a sequence too
@@ -109,7 +109,7 @@ async def test_a_row_moves_on_and_may_be_delayed(mailbox: Mailbox) -> None:
     """L-034."""
     await mailbox.store()
     async with mailbox.database.transaction() as tx:
-        await mailbox.inbox.mark(tx, "$e1", "waiting", SOON)
+        await mailbox.inbox.set_state(tx, "$e1", "waiting", SOON)
     (row,) = await mailbox.inbox.open_rows(mailbox.conversation)
     assert row.not_before == SOON
     async with mailbox.database.transaction() as tx:
@@ -125,7 +125,7 @@ async def test_giving_up_concerns_what_waits_for_the_model(mailbox: Mailbox) -> 
         await mailbox.store()
     async with mailbox.database.transaction() as tx:
         for n in (1, 2, 4):
-            await mailbox.inbox.mark(tx, f"$e{n}", "waiting", SOON)
+            await mailbox.inbox.set_state(tx, f"$e{n}", "waiting", SOON)
         for expected in (["$e1", "$e2"], []):
             given_up = await mailbox.inbox.give_up(
                 tx, mailbox.conversation, 4, taken="$e4", also_new=False
@@ -141,7 +141,7 @@ async def test_giving_up_concerns_what_is_at_work(mailbox: Mailbox) -> None:
     for kind in ("message", "event", "event", "message", "command"):
         await mailbox.store(kind)
     async with mailbox.database.transaction() as tx:
-        await mailbox.inbox.mark(tx, "$e2", "casting")
+        await mailbox.inbox.set_state(tx, "$e2", "casting")
         for taken, also_new, expected in (
             ("$e3", False, ["$e2", "$e3"]),
             (None, False, []),
@@ -188,12 +188,12 @@ async def test_a_message_and_its_edits_are_versions_of_one_thing(mailbox: Mailbo
     ]
     assert await mailbox.inbox.edits_waiting("another") == []
     async with mailbox.database.transaction() as tx:
-        await mailbox.inbox.mark(tx, "$e1", "casting")
+        await mailbox.inbox.set_state(tx, "$e1", "casting")
         for expected in (["$e1", "$b"], []):
             assert await mailbox.inbox.give_up_versions(tx, "$e1", last) == expected
         assert await mailbox.inbox.is_open(tx, ROOM, "$e1")
         assert not await mailbox.inbox.is_open(tx, "!other:test", "$e1")
-        await mailbox.inbox.mark(tx, "$d", "answered")
+        await mailbox.inbox.set_state(tx, "$d", "answered")
         assert not await mailbox.inbox.is_open(tx, ROOM, "$e1")
     rows = await mailbox.database.rows("SELECT event_id FROM inbox WHERE state = 'waiting'")
     assert [row["event_id"] for row in rows] == ["$e2", "$c"]
@@ -227,7 +227,7 @@ async def test_what_is_next_is_found_behind_any_number_of_others(mailbox: Mailbo
     last = await mailbox.store("event")
     async with mailbox.database.transaction() as tx:
         for n in range(1, 206):
-            await mailbox.inbox.mark(tx, f"$e{n}", "waiting", SOON)
+            await mailbox.inbox.set_state(tx, f"$e{n}", "waiting", SOON)
     rows = await mailbox.inbox.open_rows(mailbox.conversation)
     assert len(rows) <= 200
     assert [row.seq for row in rows if row.kind == "message"] == [206]
@@ -334,7 +334,7 @@ async def test_signs_come_after_everything_that_waits(mailbox: Mailbox) -> None:
         assert out is not None
         assert (out.id, out.body, out.reacts_to) == expected
         [part] = await mailbox.outbox.store_parts(out.id, [(out.id, {})], "DEVICE")
-        await mailbox.outbox.sent(part, None if out.reacts_to else "$e")
+        await mailbox.outbox.mark_sent(part, None if out.reacts_to else "$e")
     assert await mailbox.outbox.next(mailbox.conversation, ROOM) is None
     asked = {"room": ROOM, "conversation": mailbox.conversation, "quiet": True}
     plan = await mailbox.database.rows(f"EXPLAIN QUERY PLAN {NEXT}", asked)
@@ -345,7 +345,7 @@ async def test_signs_come_after_everything_that_waits(mailbox: Mailbox) -> None:
 async def test_what_is_late_says_so(mailbox: Mailbox) -> None:
     """T-038: not at the moment itself."""
     async with mailbox.database.transaction() as tx:
-        late = Late(NOON + HOUR, " (late)")
+        late = LateNote(NOON + HOUR, " (late)")
         await mailbox.outbox.enqueue(tx, mailbox.conversation, "tea", late=late, meant_for="")
     out = await mailbox.outbox.next(mailbox.conversation, ROOM)
     assert out is not None
@@ -374,14 +374,14 @@ async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> Non
     tried = await mailbox.outbox.attempt(parts[1], "SECOND")
     assert await mailbox.outbox.parts(outbox_id) == [parts[0], tried]
     assert (tried.attempts, tried.device_id, tried.sent) == (1, "SECOND", False)
-    await mailbox.outbox.sent(parts[0], "$a")
+    await mailbox.outbox.mark_sent(parts[0], "$a")
     async with mailbox.database.transaction() as tx:
-        spoken = Spoken(outbox_id, None, "part 0", meant_for="")
+        spoken = SentMessage(outbox_id, None, "part 0", meant_for="")
         assert await mailbox.outbox.sent_event(tx, ROOM, "$a") == spoken
         assert await mailbox.outbox.sent_event(tx, "!other:test", "$a") is None
         assert await mailbox.outbox.sent_event(tx, ROOM, "$b") is None
     assert await mailbox.outbox.next(mailbox.conversation, ROOM) is not None
-    await mailbox.outbox.sent(parts[1], "$b")
+    await mailbox.outbox.mark_sent(parts[1], "$b")
     assert await mailbox.outbox.next(mailbox.conversation, ROOM) is None
     assert all(part.sent for part in await mailbox.outbox.parts(outbox_id))
 
@@ -389,7 +389,7 @@ async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> Non
 async def test_what_is_refused_is_kept_until_we_are_let_in_again(mailbox: Mailbox) -> None:
     """X-030."""
     outbox_id = await mailbox.say("hello")
-    await mailbox.outbox.stuck(outbox_id, "M_FORBIDDEN")
+    await mailbox.outbox.mark_refused(outbox_id, "M_FORBIDDEN")
     assert await mailbox.outbox.conversations_waiting() == []
     async with mailbox.database.transaction() as tx:
         await mailbox.outbox.release(tx, "!other:test")
@@ -454,12 +454,12 @@ async def test_a_notice_is_said_once_in_its_time(mailbox: Mailbox) -> None:
 async def test_an_invitation_is_kept_until_its_room_was_seen(mailbox: Mailbox) -> None:
     """X-001: a kill between storing and joining does not lose it."""
     async with mailbox.database.transaction() as tx:
-        await mailbox.rooms.invited(tx, ROOM, "@eve:test", welcome=False)
+        await mailbox.rooms.store_invitation(tx, ROOM, "@eve:test", welcome=False)
     (old,) = await mailbox.rooms.invitations()
     mailbox.clock.advance(1)
     async with mailbox.database.transaction() as tx:
-        await mailbox.rooms.invited(tx, ROOM, "@ann:test", welcome=True)
-    await mailbox.rooms.declined(old)  # it took a while, and Ann has asked us meanwhile
+        await mailbox.rooms.store_invitation(tx, ROOM, "@ann:test", welcome=True)
+    await mailbox.rooms.delete_declined(old)  # it took a while, and Ann has asked us meanwhile
     (new,) = await mailbox.rooms.invitations()
     assert (new.room_id, new.inviter, new.welcome, new.state) == (
         ROOM,
@@ -467,10 +467,10 @@ async def test_an_invitation_is_kept_until_its_room_was_seen(mailbox: Mailbox) -
         True,
         "pending",
     )
-    await mailbox.rooms.joined(new)
+    await mailbox.rooms.mark_accepted(new)
     assert [found.state for found in await mailbox.rooms.invitations()] == ["joined"]
     async with mailbox.database.transaction() as tx:
-        await mailbox.rooms.settled(tx, ROOM)
+        await mailbox.rooms.delete_invitation(tx, ROOM)
     assert await mailbox.rooms.invitations() == []
 
 
@@ -478,7 +478,7 @@ async def test_a_room_once_encrypted_stays_so(mailbox: Mailbox) -> None:
     """X-015."""
     for encrypted in (False, True, False):
         async with mailbox.database.transaction() as tx:
-            await mailbox.rooms.seen(tx, ROOM, encrypted)
-            await mailbox.rooms.left(tx, ROOM)
-            await mailbox.rooms.seen(tx, "!plain:test", encrypted=False)
+            await mailbox.rooms.store_room(tx, ROOM, encrypted)
+            await mailbox.rooms.mark_left(tx, ROOM)
+            await mailbox.rooms.store_room(tx, "!plain:test", encrypted=False)
     assert await mailbox.rooms.encrypted() == {ROOM}

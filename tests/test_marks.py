@@ -14,18 +14,25 @@ from tests.world.reading import BOT, EVE
 from wintermute.errors import ConfigurationError
 from wintermute.mailbox.outbox import Outgoing
 from wintermute.matrix.inbox import OUTBOX_KEY
-from wintermute.matrix.marks import Mark, Marks, Owed, load_marks, secret_mark_key, settled
+from wintermute.matrix.message_tags import (
+    MessageTag,
+    MessageTags,
+    OpenRequest,
+    answered_requests,
+    load_message_tags,
+    secret_tag_key,
+)
 from wintermute.matrix.signing import MARKS, open_to_others
 from wintermute.messages import Json
 
 ROOM, OTHER = "!room", "!other"
-OURS = Marks(b"k" * 32, BOT)
+OURS = MessageTags(b"k" * 32, BOT)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
-MARK = Mark("wm-out_1-0", OURS.tag(ROOM, "answer", "$one"), 0, 2)
+MARK = MessageTag("wm-out_1-0", OURS.cause_hash(ROOM, "answer", "$one"), 0, 2)
 
 
 def event(mark: object, sender: object = BOT) -> Json:
@@ -35,19 +42,19 @@ def event(mark: object, sender: object = BOT) -> Json:
 def test_we_know_our_own_mark_again_in_its_room() -> None:
     """F-006: also from the key alone, as another device or a restored copy has it."""
     made = OURS.make(ROOM, MARK)
-    assert Marks(b"k" * 32, BOT).read(ROOM, event(made)) == MARK
+    assert MessageTags(b"k" * 32, BOT).read(ROOM, event(made)) == MARK
     assert OURS.read(OTHER, event(made)) is None
     assert OURS.read(ROOM, event(made, EVE)) is None
-    assert Marks(b"x" * 32, BOT).read(ROOM, event(made)) is None
-    assert Marks(b"k" * 32, EVE).read(ROOM, event(made, EVE)) is None
-    assert Marks(b"k" * 32, EVE).read(ROOM, event({**made, "by": EVE}, EVE)) is None
+    assert MessageTags(b"x" * 32, BOT).read(ROOM, event(made)) is None
+    assert MessageTags(b"k" * 32, EVE).read(ROOM, event(made, EVE)) is None
+    assert MessageTags(b"k" * 32, EVE).read(ROOM, event({**made, "by": EVE}, EVE)) is None
 
 
 @pytest.mark.parametrize("field", ["by", "id", "tag", "n", "m", "final", "mac"])
 def test_a_mark_with_anything_changed_is_nobodys(field: str) -> None:
     """F-006: whatever stands there instead, or nothing."""
     made = OURS.make(ROOM, MARK)
-    for odd in (*ODD, 1, 2, False, "wm-out_1-1", OURS.tag(ROOM, "answer", "$two")):
+    for odd in (*ODD, 1, 2, False, "wm-out_1-1", OURS.cause_hash(ROOM, "answer", "$two")):
         if odd != made[field] or type(odd) is not type(made[field]):
             assert OURS.read(ROOM, event({**made, field: odd})) is None
     assert OURS.read(ROOM, event({k: v for k, v in made.items() if k != field})) is None
@@ -67,11 +74,11 @@ def test_a_mark_reveals_nothing_but_how_many_parts_there_are() -> None:
     assert "$one" not in json.dumps(made)
     assert {made["n"], made["m"], made["final"]} == {0, 2, True}
     tags = {
-        OURS.tag(ROOM, "answer", "$one"),
-        OURS.tag(ROOM, "answer", "$two"),
-        OURS.tag(OTHER, "answer", "$one"),
-        OURS.tag(ROOM, "occurrence", "$one"),
-        Marks(b"x" * 32, BOT).tag(ROOM, "answer", "$one"),
+        OURS.cause_hash(ROOM, "answer", "$one"),
+        OURS.cause_hash(ROOM, "answer", "$two"),
+        OURS.cause_hash(OTHER, "answer", "$one"),
+        OURS.cause_hash(ROOM, "occurrence", "$one"),
+        MessageTags(b"x" * 32, BOT).cause_hash(ROOM, "answer", "$one"),
     }
     assert len(tags) == 5
 
@@ -99,11 +106,11 @@ def test_what_is_said_again_after_a_restore_has_the_same_name(
     assert row.made_for == made_for
 
 
-A, B, C = Owed(10, "a"), Owed(20, "b"), Owed(30, "c")
+A, B, C = OpenRequest(10, "a"), OpenRequest(20, "b"), OpenRequest(30, "c")
 
 
-def mark_of(tag: str, n: int = 0, of: int = 1, *, final: bool = True) -> Mark:
-    return Mark("wm", tag, n, of, final)
+def mark_of(tag: str, n: int = 0, of: int = 1, *, final: bool = True) -> MessageTag:
+    return MessageTag("wm", tag, n, of, final)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +133,11 @@ def mark_of(tag: str, n: int = 0, of: int = 1, *, final: bool = True) -> Mark:
     ],
 )
 def test_what_was_redacted_counts_as_the_newest_thing_owed_before_it(
-    owed: tuple[Owed, ...], events: list[tuple[int, Mark | None]], expected: str
+    owed: tuple[OpenRequest, ...], events: list[tuple[int, MessageTag | None]], expected: str
 ) -> None:
     """F-006: that nothing else of ours settles, in whatever order the events are given."""
     for order in list(permutations(events))[:24]:
-        assert settled(owed, order) == set(expected)
+        assert answered_requests(owed, order) == set(expected)
 
 
 def test_the_key_is_made_once_and_for_us_alone(
@@ -138,19 +145,19 @@ def test_the_key_is_made_once_and_for_us_alone(
 ) -> None:
     """F-006: outlives devices; is in no log, and `check` names it when others may read it."""
     caplog.set_level(logging.DEBUG)
-    assert secret_mark_key(tmp_path) == ()
-    made = load_marks(tmp_path / "matrix", BOT).make(ROOM, MARK)
-    assert load_marks(tmp_path / "matrix", BOT).make(ROOM, MARK) == made
+    assert secret_tag_key(tmp_path) == ()
+    made = load_message_tags(tmp_path / "matrix", BOT).make(ROOM, MARK)
+    assert load_message_tags(tmp_path / "matrix", BOT).make(ROOM, MARK) == made
     file = tmp_path / "matrix" / MARKS
     assert file.stat().st_mode & 0o777 == 0o600
-    assert secret_mark_key(file.parent) == (load_marks(file.parent, BOT).secret,)
-    assert load_marks(file.parent, BOT).secret == file.read_text()
+    assert secret_tag_key(file.parent) == (load_message_tags(file.parent, BOT).secret,)
+    assert load_message_tags(file.parent, BOT).secret == file.read_text()
     assert file.read_text() not in caplog.text
     assert list(file.parent.iterdir()) == [file]
     assert not open_to_others(file.parent)
     file.chmod(0o644)
     assert open_to_others(file.parent) == [file]
-    assert load_marks(tmp_path / "elsewhere", BOT).make(ROOM, MARK) != made
+    assert load_message_tags(tmp_path / "elsewhere", BOT).make(ROOM, MARK) != made
 
 
 @pytest.mark.parametrize("text", ["", "no key", "AAAA", "ü" * 43, "A" * 44, "!" * 43])
@@ -158,6 +165,6 @@ def test_a_spoilt_key_is_no_new_one(text: str, tmp_path: Path) -> None:
     """F-006: the line says what to do, and the file stays."""
     (tmp_path / MARKS).write_text(text)
     with pytest.raises(ConfigurationError, match="restore it from a backup; or move it aside"):
-        load_marks(tmp_path, BOT)
+        load_message_tags(tmp_path, BOT)
     assert (tmp_path / MARKS).read_text() == text
-    assert secret_mark_key(tmp_path) == ()
+    assert secret_tag_key(tmp_path) == ()

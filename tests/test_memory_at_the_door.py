@@ -14,7 +14,7 @@ from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer, Use
 from tests.world.person import Person
 from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
-from wintermute.llm.embedded import is_there
+from wintermute.llm.embedded import is_installed
 
 TEA, CHESS, DOG = "Ann drinks green tea", "Carl plays chess on Fridays", "My dog is called Bello"
 EMBEDDER = "wintermute.llm.embedder"
@@ -74,7 +74,7 @@ async def test_what_means_the_same_is_found_and_its_embedder_dies_with_the_daemo
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
     """M-008, M-014: in another language, by a process of its own, also after kill -9."""
-    if not is_there():
+    if not is_installed():
         pytest.skip(NO_MEANING)
     ann = await person("ann")
     daemon = await bot(ann, memory={"backend": "local_vector"})

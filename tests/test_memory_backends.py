@@ -15,11 +15,11 @@ from tests.world.missing import NO_MEANING
 from tests.world.vectors import IN_MEMORY, IndexCheck, at_qdrant, checked, needs_sqlite_vec
 from wintermute.clock import SystemClock
 from wintermute.health.health import Health
-from wintermute.llm.embedded import EmbeddedEmbedder, is_there
-from wintermute.memory.backend import Listed, MemoryBackend, Ranked
+from wintermute.llm.embedded import EmbeddedEmbedder, is_installed
+from wintermute.memory.backend import FileMemory, MemoryBackend, RankedMemory
+from wintermute.memory.embedding_search import EmbeddingSearch
 from wintermute.memory.exchange import Import, exported
 from wintermute.memory.fact import Fact
-from wintermute.memory.meaning import Meaning
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
 from wintermute.memory.vectors import LocalVectors, Spaces, VectorIndex
@@ -36,7 +36,7 @@ class Kept:
 
     memory: Memory
     backend: MemoryBackend
-    meaning: Meaning | None
+    meaning: EmbeddingSearch | None
     index: VectorIndex | None
 
     async def found(self, text: str, scope: str = ANN, before: str = "") -> list[str]:
@@ -54,7 +54,7 @@ class Kept:
         """Whether the indexes are what the rows say, once nothing is owed."""
         await self.settle()
         if self.meaning is not None and self.index is not None:
-            assert await self.meaning.owed() == {}
+            assert await self.meaning.missing_counts() == {}
             space = await Spaces(self.memory.database).latest_of(NAME)
             if space is not None:
                 found_in = await checked(self.memory.database, self.index, space)
@@ -92,7 +92,7 @@ async def indexed(way: str, memory: Memory) -> AsyncIterator[VectorIndex | None]
     if way not in ("local_vector", "qdrant"):
         yield None
         return
-    if not is_there():
+    if not is_installed():
         pytest.skip(NO_MEANING)
     if way == "local_vector":
         needs_sqlite_vec(memory.database)
@@ -108,14 +108,16 @@ async def kept_in(
 ) -> AsyncIterator[Kept]:
     async with memory_in(folder, clock) as memory, indexed(way, memory) as index:
         database, health, meaning = memory.database, Health(memory.database, memory.clock), None
-        await memory.facts.words.prove(database)  # else the first search may mend what is wrong
+        await memory.facts.words.ensure_complete(
+            database
+        )  # else the first search may mend what is wrong
         if index is not None:
-            meaning = Meaning(database, index, embedder, health)
+            meaning = EmbeddingSearch(database, index, embedder, health)
         search = Search(database, memory.facts, meaning)
-        backend: MemoryBackend = Listed(memory.database, memory.flat, search)
+        backend: MemoryBackend = FileMemory(memory.database, memory.flat, search)
         if way != "flat_file":
             parts = (database, memory.facts, memory.places, memory.flat, search)
-            backend = Ranked(*parts, 50)
+            backend = RankedMemory(*parts, 50)
         yield Kept(memory, backend, meaning, index)
         if index is not None:  # else words alone would have passed for it
             assert not [part for part in await health.parts() if part.state != "ok"]
@@ -350,7 +352,7 @@ async def test_what_is_exported_is_the_same_where_it_is_imported(
         memory = there.memory
         reading = Import(memory.database, memory.facts, memory.changes, ANN, UTC)
         for stored in (3, 0):
-            done = await reading.run(lines, because("import"))
+            done = await reading.store_lines(lines, because("import"))
             assert (done.stored, done.bad) == (stored, 0)
         await there.settle()
         assert await exported(memory.facts, [ANN]) == lines

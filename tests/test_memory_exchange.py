@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from tests.tiers import examples
 from tests.world.clock import NOON
 from tests.world.memory import ANN, ROOM, Memory, because, memory_in
-from wintermute.memory.exchange import Import, Imported, exported
+from wintermute.memory.exchange import Import, ImportResult, exported
 from wintermute.messages import Json
 
 
-async def take(memory: Memory, lines: Iterable[str | bytes]) -> Imported:
+async def take(memory: Memory, lines: Iterable[str | bytes]) -> ImportResult:
     zone = ZoneInfo("Europe/Berlin")
     reader = Import(memory.database, memory.facts, memory.changes, ANN, zone)
-    return await reader.run(lines, because("import"))
+    return await reader.store_lines(lines, because("import"))
 
 
 def line(**values: object) -> str:

@@ -223,7 +223,7 @@ async def test_a_later_edit_is_never_lost_by_undo(memory: Memory, later: str) ->
             await memory.add("Likes tea")
     before = await memory.facts.live(ANN)
     assert wanted
-    undone = await memory.undo.run(wanted)
+    undone = await memory.undo.apply(wanted)
     if later == "nothing":
         assert await memory.facts.live(ANN) == [fact]
     else:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.world.clock import cheap
 from wintermute.memory.fact import key, listed, refusal
-from wintermute.memory.sense import main_words, succeeds, successors
+from wintermute.memory.lexical_overlap import main_words, succeeds, successors
 
 
 @pytest.mark.parametrize(

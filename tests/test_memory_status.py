@@ -131,7 +131,7 @@ async def test_status_counts_memories_and_the_vectors_that_are_owed(tmp_path: Pa
             " another model than vowels: all are embedded again, and found by words meanwhile"
         )
         assert stores.meaning is not None
-        assert await stores.meaning.owed() == {SCOPE: 2}
+        assert await stores.meaning.missing_counts() == {SCOPE: 2}
         await stores.meaning.make()
         assert await status_of(stores) == ("ok", "local_vector, 2 memories")
 

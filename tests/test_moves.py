@@ -2,7 +2,7 @@
 
 import pytest
 
-from wintermute.mailbox.rooms import Link, Move, moves_of, wanted
+from wintermute.mailbox.rooms import Link, Move, compute_moves, pending_moves
 
 A, B, C = "!a", "!b", "!c"
 
@@ -59,21 +59,21 @@ def link(room_id: str, successor: str = "", predecessor: str = "", **more: objec
 )
 def test_a_room_moves_when_both_rooms_say_so(links: list[Link], moves: list[Move]) -> None:
     """F-013: membership is checked in both directions; nothing ever goes round."""
-    assert wanted(links) == moves
+    assert pending_moves(links) == moves
 
 
 def test_a_scope_is_known_by_each_room_it_has_lived_in() -> None:
     """F-013: as it is called at the command line and in files that are read in."""
-    moves = moves_of(
+    moves = compute_moves(
         [
             link(A, B, moved_to=B),
             link(B, C, A, moved_to=C, scope="room:!a"),
             link(C, "", B, scope="room:!a"),
         ]
     )
-    assert {moves.named(f"room:{room}") for room in (A, B, C)} == {"room:!a"}
-    assert [moves.home(room) for room in (A, B, C, "!d")] == [C, C, C, "!d"]
-    assert [moves.named(name) for name in ("room:!d", "person:@a:b", "global")] == [
+    assert {moves.canonical_scope(f"room:{room}") for room in (A, B, C)} == {"room:!a"}
+    assert [moves.current_room(room) for room in (A, B, C, "!d")] == [C, C, C, "!d"]
+    assert [moves.canonical_scope(name) for name in ("room:!d", "person:@a:b", "global")] == [
         "room:!d",
         "person:@a:b",
         "global",
@@ -93,11 +93,11 @@ def test_a_scope_is_known_by_each_room_it_has_lived_in() -> None:
 )
 def test_a_room_that_gave_way_is_over(links: list[Link], closed: set[str]) -> None:
     """F-013: nothing is begun there, even if we were not asked into the next one yet."""
-    assert moves_of(links).closed == closed
+    assert compute_moves(links).closed == closed
 
 
 @pytest.mark.parametrize(("old", "new"), [(True, True), (True, False), (False, False)])
 def test_a_room_in_clear_that_follows_an_encrypted_one_is_barred(old: bool, new: bool) -> None:
     """F-013: nothing of elsewhere is said there."""
     links = [link(A, B, encrypted=old), link(B, "", A, encrypted=new)]
-    assert moves_of(links).barred == ({B} if (old, new) == (True, False) else set())
+    assert compute_moves(links).unencrypted == ({B} if (old, new) == (True, False) else set())

@@ -9,7 +9,7 @@ from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import Job
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobKind, JobPolicy
+from wintermute.work.jobs import JobDone, JobPolicy, StoredJobs
 
 
 async def test_a_function_and_a_policy_are_a_new_kind_of_work(
@@ -26,8 +26,8 @@ async def test_a_function_and_a_policy_are_a_new_kind_of_work(
 
         return JobDone(store)
 
-    def greeting(stores: Stores, speaker: Speaker, clock: Clock) -> JobKind:
-        return JobKind(stores, "greeting", greet, JobPolicy(), speaker, clock)
+    def greeting(stores: Stores, speaker: Speaker, clock: Clock) -> StoredJobs:
+        return StoredJobs(stores, "greeting", greet, JobPolicy(), speaker, clock)
 
     async with house_at_work(tmp_path, model.url, kinds=[greeting]) as house:
         await house.incoming("hello")
@@ -37,6 +37,6 @@ async def test_a_function_and_a_policy_are_a_new_kind_of_work(
                 await house.stores.jobs.enqueue(
                     tx, "greeting", "monday", f"person:{ANN}", {"name": "Ann"}
                 )
-        house.runner.ring("greeting")
+        house.runner.wake("greeting")
         assert (await house.said(2))[1:] == ["Good morning, Ann."]
         assert [row["state"] for row in await house.rows("SELECT state FROM jobs")] == ["done"]

@@ -201,7 +201,7 @@ async def test_a_night_that_is_turned_off_never_comes_and_one_that_is_asked_for_
         assert await nights(house) == []
         async with house.working():
             await house.incoming("/dream")
-            house.runner.ring("night")
+            house.runner.wake("night")
             began, ended = (await house.said(3))[1:]
     assert began.startswith("I'm tidying up what I know.")
     assert ended == ("Done: 2 memories merged. `/night` shows all, `/night undo` takes it back.")

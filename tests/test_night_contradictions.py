@@ -14,10 +14,10 @@ from tests.world.sleeping import APRIL, FIRST, MARCH, MAY, SECOND, Sleep, sleepi
 from wintermute.changes.change_sets import Cause
 from wintermute.changes.decisions import Decision
 from wintermute.memory.fact import Fact, Source
+from wintermute.memory.lexical_overlap import similar_in_words
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
-from wintermute.memory.sense import alike_in_words
-from wintermute.night.contradictions import MOST, shown
+from wintermute.night.contradictions import MOST, fact_with_day
 from wintermute.night.dedup import may_end
 
 LYON, ROME = "Ann lives in Lyon", "Ann lives in Rome"
@@ -80,7 +80,7 @@ async def test_of_one_day_the_older_word_does_not_win_without_a_person(
 
 
 def test_each_is_shown_with_its_day_and_who_said_it() -> None:
-    assert shown(fact_of(f"{MARCH}T23:30"), BERLIN) == f"2026-03-02, Ann: {MARCH}T23:30"
+    assert fact_with_day(fact_of(f"{MARCH}T23:30"), BERLIN) == f"2026-03-02, Ann: {MARCH}T23:30"
 
 
 SHORT: Mapping[str, tuple[str, str, float]] = {
@@ -104,8 +104,8 @@ def test_short_texts_are_alike_if_they_share_more_than_a_name(
     one: str, other: str, likeness: float
 ) -> None:
     """M-055: where likeness is word overlap."""
-    assert alike_in_words(one, other) == pytest.approx(likeness)
-    assert alike_in_words(other, one) == pytest.approx(likeness)
+    assert similar_in_words(one, other) == pytest.approx(likeness)
+    assert similar_in_words(other, one) == pytest.approx(likeness)
 
 
 async def test_short_memories_of_one_person_cost_no_question(
@@ -350,7 +350,7 @@ async def test_two_that_say_different_things_stay_as_they_are_and_are_not_asked_
 
 def meanwhile(sleep: Sleep, text: str, source: Source, *, days: int = 0) -> None:
     """It is told after the model has answered; `days`: until when it is true."""
-    answer, answered = sleep.tidying.deeds.apply, list[str]()
+    answer, answered = sleep.tidying.executors.apply, list[str]()
 
     async def apply(item: Decision, cause: Cause = "night", wanted: Decision | None = None) -> bool:
         if not answered:
@@ -359,7 +359,7 @@ def meanwhile(sleep: Sleep, text: str, source: Source, *, days: int = 0) -> None
             await sleep.told(text, source=source, until=until)
         return await answer(item, cause, wanted)
 
-    sleep.tidying.deeds.apply = apply  # type: ignore[method-assign]  # the moment between the two
+    sleep.tidying.executors.apply = apply  # type: ignore[method-assign]  # the moment between the two
 
 
 MEANWHILE: Mapping[str, tuple[str, str, Source, int]] = {
@@ -542,5 +542,5 @@ async def test_two_nights_are_undone_in_any_order(
         for n in order:
             wanted = await sleep.house.stores.changes.get(sets[n]["id"])
             assert wanted is not None
-            assert (await sleep.house.stores.undo.run(wanted)).kept == ()
+            assert (await sleep.house.stores.undo.apply(wanted)).kept == ()
         assert (await sleep.export())[:-1] == before

@@ -19,11 +19,11 @@ from tests.world.vectors import needs_sqlite_vec
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Dreaming, Memory
-from wintermute.llm.calibration import on_our_scale
+from wintermute.llm.calibration import to_embedded_scale
 from wintermute.llm.embedded import EmbeddedEmbedder
-from wintermute.memory.likeness import FactPair, Likeness, pair_of
+from wintermute.memory.archive import reactivate_all
 from wintermute.memory.ranking import Query
-from wintermute.memory.resting import wake_all
+from wintermute.memory.similarity import FactPair, FactSimilarity, pair_of
 from wintermute.night.dedup import MOST, clusters
 from wintermute.night.night_undo import undo_items
 
@@ -84,10 +84,10 @@ def test_a_cluster_has_eight_facts_at_most() -> None:
 
 def test_a_likeness_of_another_model_is_read_by_what_it_means_there() -> None:
     """M-022: what is configured means the same for each."""
-    assert on_our_scale(0.7, same=0.7, related=0.3) == pytest.approx(0.85)
-    assert on_our_scale(0.3, same=0.7, related=0.3) == pytest.approx(0.5)
-    assert on_our_scale(1.0, same=0.7, related=0.3) == pytest.approx(1.0)
-    assert on_our_scale(0.5, same=0.7, related=0.3) == pytest.approx(0.675)
+    assert to_embedded_scale(0.7, same=0.7, related=0.3) == pytest.approx(0.85)
+    assert to_embedded_scale(0.3, same=0.7, related=0.3) == pytest.approx(0.5)
+    assert to_embedded_scale(1.0, same=0.7, related=0.3) == pytest.approx(1.0)
+    assert to_embedded_scale(0.5, same=0.7, related=0.3) == pytest.approx(0.675)
 
 
 async def test_what_says_the_same_becomes_one_with_all_it_came_from(
@@ -155,7 +155,7 @@ async def test_protection_goes_from_generation_to_generation(
         assert (fact.source, fact.protected) == ("harvest", True)
         newest = await sleep.house.stores.changes.newest(["fact"])
         assert newest is not None
-        await sleep.house.stores.undo.run(newest)
+        await sleep.house.stores.undo.apply(newest)
         assert await sleep.export() == before
         assert not (await sleep.fact("Ann drinks tea, with milk, at noon")).protected
 
@@ -355,13 +355,13 @@ async def test_a_kill_between_asking_and_doing_loses_nothing_and_asks_once(
         await sleep.told("Carl lives in Oslo", at="2026-03-01")
         night = await sleep.begun()
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(sleep.tidying.tidy(night))
+            work = group.create_task(sleep.tidying.run_night(night))
             await model.request_arrived(2)
             work.cancel()
         assert await sleep.kinds() == [("merged", "planned")]
         sleep.compare = lambda _one, _two: json.dumps({"action": "keep_second"})
         [known] = await sleep.nights.running(sleep.house.database)
-        await sleep.tidying.tidy(known)
+        await sleep.tidying.run_night(known)
         assert len(sleep.merged) == 1
         assert await sleep.remembered() == ["Ann drinks tea, with milk", rome]
 
@@ -372,7 +372,7 @@ async def test_what_a_night_makes_is_none_of_its_inputs(tmp_path: Path, model: M
         await sleep.told(TEA)
         night = await sleep.begun()
         await sleep.told(GREEN, source="dreaming_merge")
-        await sleep.tidying.tidy(night)
+        await sleep.tidying.run_night(night)
         assert sleep.calls == 0
         sleep.merge = first
         await sleep.night()
@@ -416,7 +416,7 @@ async def test_what_wakes_is_compared_with_what_came_while_it_was_at_rest(
         elif how == "undone":
             await sleep.undone()
         else:
-            await wake_all(sleep.house.database)
+            await reactivate_all(sleep.house.database)
         sleep.merge = first
         await sleep.night()
         assert await sleep.remembered() == [GREEN]
@@ -424,7 +424,7 @@ async def test_what_wakes_is_compared_with_what_came_while_it_was_at_rest(
 
 def held() -> list[object]:
     """What is still in memory of what nights have compared, but for tracebacks in logs."""
-    keepers = [each for each in gc.get_objects() if type(each) is Likeness]
+    keepers = [each for each in gc.get_objects() if type(each) is FactSimilarity]
     kept = [found for each in keepers for found in vars(each).values()]
     return [each for found in kept if isinstance(found, tuple) for each in found]
 

@@ -11,7 +11,7 @@ from tests.world.model import ModelServer
 from tests.world.shelf import Shelf
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import Decision, text_wish
+from wintermute.changes.decisions import Decision, text_proposal
 from wintermute.night.expiry import Expiry
 from wintermute.tasks.tasks import Target
 
@@ -65,7 +65,9 @@ async def test_what_can_be_undone_no_more_goes(tmp_path: Path, model: ModelServe
             await stores.tasks.add(tx, WHY, "Buy cake", scope=OWNER)
             await stores.tasks.complete(tx, Target(done.id, OWNER, WHY), "done")
             await stores.facts.supersede(tx, WHY, (), dict.fromkeys([fact]))
-            await stores.decisions.propose(tx, OWNER, text_wish("core", OWNER, "- tea\n", "why"))
+            await stores.decisions.propose(
+                tx, OWNER, text_proposal("core", OWNER, "- tea\n", "why")
+            )
         old = '{"name": "x", "agent": "hand", "start": "2020-05-04T10:15:00+00:00", "status": "failed"}'
         shelf.write("sleep/20200504-101500/job.json", old)
         shelf.write("sleep/20200504-101500/diff.patch", "+tea")
@@ -105,11 +107,11 @@ async def test_a_database_of_holes_is_written_anew_and_a_small_one_is_not(
             )
             await tx.execute("DELETE FROM filler WHERE rowid > 1")
             await tx.execute("DROP TABLE filler")
-        before = (await database.holes())[0]
+        before = (await database.unused_bytes())[0]
         assert before > 20_000_000
         done = tally(await night.night("housekeeping"), "housekeeping", "")
         assert "of the database given back" in done.note
-        assert (await database.holes())[0] < 1_000_000
+        assert (await database.unused_bytes())[0] < 1_000_000
         again = tally(await night.night("housekeeping"), "housekeeping", "")
         assert again.note == ""
 

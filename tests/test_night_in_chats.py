@@ -33,8 +33,8 @@ from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.night.expiry import purge_expired
-from wintermute.night.tidying import alone
-from wintermute.prompt.block import Layout
+from wintermute.night.pipeline import night_lock
+from wintermute.prompt.context_block import Layout
 from wintermute.text import EMPTY_LISTS
 
 
@@ -86,7 +86,7 @@ async def test_a_held_report_is_told_anew_without_what_was_forgotten_meanwhile(
         await slept(house, clock, 18.2)
         await says_at_night(house, f"/forget {word}")
         asked = await house.one("SELECT id FROM outbox ORDER BY seq DESC LIMIT 1")
-        await house.outbox.shown(asked["id"])  # the report is held behind it
+        await house.outbox.mark_shown(asked["id"])  # the report is held behind it
         await says_at_night(house, "/forget yes")
         await slept(house, clock, 0.2)
         told = [text for text in await house.spoken() if text.startswith("Last night: 4 memories")]
@@ -345,7 +345,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
         async with house.database.transaction() as tx:
             night = await house.stores.nights.begin(tx, date(2026, 5, 5), "command")
         assert night is not None
-        await tidying.tidy(night)  # which nobody was told of yet
+        await tidying.run_night(night)  # which nobody was told of yet
         before = sorted(await live_texts(house))
         both = (
             "Several nights have a question with that number, so I did nothing. Write the number as NIGHT#N.\n"
@@ -527,7 +527,7 @@ async def test_a_reply_waits_for_one_question_of_a_night_at_most(
         async with house.working():
             await house.incoming("/dream")
             await house.said(2)
-            house.runner.ring("night")
+            house.runner.wake("night")
             await until_it_is(house, lambda: order() == ["night"])
             await house.incoming("are you there?")
             await until_it_is(house, lambda: order() == ["night", "chat"])
@@ -580,7 +580,7 @@ async def test_a_night_waits_while_another_process_is_at_work(
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         clock.advance(11 * HOUR)
-        async with alone(tmp_path):
+        async with night_lock(tmp_path):
             for _ in range(4):
                 await look(house)
                 clock.advance(60)

@@ -66,7 +66,7 @@ async def test_what_was_read_at_night_is_not_read_again_by_its_job(tmp_path: Pat
         picker.picks(NORA)
         await night.night("learn")
         async with night.house.working():
-            night.house.runner.ring("harvest")
+            night.house.runner.wake("harvest")
             await night.house.say("hello")
         assert len(picker.transcripts) == 1
 

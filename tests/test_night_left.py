@@ -15,7 +15,7 @@ from tests.world.tidied import Tidied, asked_scopes, numbered_room, pairs, price
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.night.night_undo import undo_items
-from wintermute.night.tidying import alone
+from wintermute.night.pipeline import night_lock
 
 TEA = ("Ann likes tea", "Ann likes green tea")
 DAY = 86_400.0
@@ -53,8 +53,8 @@ async def test_what_was_found_before_kills_is_done_then_or_by_the_next_night(
         night, kill = await sleep.begun(), Kills("contradictions", kills)
         for _ in range(kills):
             with pytest.raises(Killed):
-                await sleep.tidying.tidy(night, kill)
-        await sleep.tidying.tidy(night, kill)
+                await sleep.tidying.run_night(night, kill)
+        await sleep.tidying.run_night(night, kill)
         items = await sleep.house.stores.decisions.listed(sleep.house.database, night.id)
         assert "planned" not in {item.state for item in items}
         assert [each.text for each in await sleep.house.stores.facts.live(SCOPE)] == (
@@ -138,7 +138,7 @@ async def test_a_command_that_was_killed_beside_a_daemon_is_gone_on_with_soon(
         await begin(house, "Likes tea", "Likes tea, again")
         await look(house)
         store = house.stores.nights
-        async with alone(house.stores.data_dir):
+        async with night_lock(house.stores.data_dir):
             async with house.database.transaction() as tx:
                 begun = await store.begin(tx, clock.now().date(), "command")
             await look(house)

@@ -18,14 +18,14 @@ from tests.world.shelf import Shelf
 from tests.world.sleeping import sleeping
 from tests.world.tidied import Tidied, nights_of_chats, open_nights, tally
 from wintermute.changes.change_sets import Cause, Change, Reason
-from wintermute.changes.decisions import Decision, text_wish
+from wintermute.changes.decisions import Decision, text_proposal
 from wintermute.changes.nights import Night, PhaseTally
 from wintermute.changes.placing import FileItems, Placing, PutInPlace
 from wintermute.changes.undo import Undo
 from wintermute.config.schema import Llm, Roles
 from wintermute.db import Transaction
 from wintermute.errors import DatabaseLocked, ToolFailed
-from wintermute.forgetting.deeds import Deeds
+from wintermute.forgetting.executors import Executors
 from wintermute.messages import Json
 from wintermute.night.dedup import merge_facts
 from wintermute.night.night_undo import undo_items
@@ -135,7 +135,7 @@ async def test_what_a_kill_came_into_is_done_by_saying_it_again(
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
         with pytest.raises(Killed):
-            await Deeds(dying(stores), {}).apply(item, "command")
+            await Executors(dying(stores), {}).apply(item, "command")
         assert skills(night) == TWO
         assert await night.yes(item)
         assert skills(night) == {"one": ONE}
@@ -153,7 +153,7 @@ async def test_what_cannot_be_put_in_place_is_as_before_and_can_be_said_yes_to_a
     """M-079, M-080: a disk that has no room for a moment; both skills, the question, and no record."""
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
-        deeds = Deeds(torn(stores, [first]), {})
+        deeds = Executors(torn(stores, [first]), {})
         with pytest.raises(ToolFailed, match="no room"):
             await deeds.apply(item, "command")
         assert (skills(night), await states(night)) == (TWO, ["open"])
@@ -173,7 +173,7 @@ async def test_what_cannot_be_put_back_either_is_gone_on_with_at_the_next_start(
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
         broken = torn(stores, range(2, 9))
-        deeds = Deeds(broken, {})
+        deeds = Executors(broken, {})
         with pytest.raises(ToolFailed, match="no room"):
             await deeds.apply(item, "command")
         assert (skills(night), await states(night)) == (TWO | {"one": ONE}, ["open"])
@@ -195,7 +195,7 @@ async def test_what_is_half_in_place_is_put_back_where_it_is_not_wanted_any_more
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
         with pytest.raises(ToolFailed, match="no room"):
-            await Deeds(torn(stores, range(2, 9)), {}).apply(item)
+            await Executors(torn(stores, range(2, 9)), {}).apply(item)
         mine = "Mine.\n" if edited == "two" else TWO["two"]
         (stores.places.skills() / "two.md").write_text(mine)
         if edited == "refused":
@@ -238,7 +238,7 @@ async def test_what_failed_is_said_and_found_again_the_next_night(
         assert sorted(await night.texts()) == ["Has a dog", "Likes tea"]
 
 
-class LockedDeeds(Deeds):
+class LockedDeeds(Executors):
     """Fails at the first item."""
 
     failed = False
@@ -258,7 +258,7 @@ async def test_facts_that_could_not_be_merged_are_merged_the_next_night(
     """M-056: a cluster counts as asked about only once something came of it."""
     async with sleeping(tmp_path, model) as sleep:
         stores = sleep.house.stores
-        sleep.tidying.deeds = LockedDeeds(stores, {"merged": merge_facts})
+        sleep.tidying.executors = LockedDeeds(stores, {"merged": merge_facts})
         sleep.merge = lambda texts: max(texts, key=len)
         await sleep.told("Ann drinks tea", "Ann drinks green tea", "Ann plays chess")
         first = await sleep.night("dedup")
@@ -282,7 +282,7 @@ async def test_a_night_counts_its_own_pages_and_nobody_elses(
         theirs = await consolidate_chat(night.house)
         assert theirs is not None
         assert theirs.status == "applied"
-        done = await night.tidying.tidy(begun)
+        done = await night.tidying.run_night(begun)
         assert (tally(done, "pages").status, await night.items()) == ("ok", [])
 
 
@@ -305,7 +305,7 @@ async def test_pages_that_were_made_are_told_where_something_fails_after_them(
         shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
         await night.house.say("I planted 12 tulips")
         async with stores.database.transaction() as tx:
-            wish = text_wish("core", OWNER, "- Ann gardens\n", "why")
+            wish = text_proposal("core", OWNER, "- Ann gardens\n", "why")
             await stores.decisions.propose(tx, OWNER, wish)
         core = stores.places.core_file(OWNER).path
         core.unlink(missing_ok=True)
@@ -344,12 +344,12 @@ async def test_what_was_judged_goes_after_a_year(tmp_path: Path, model: ModelSer
     async with open_nights(tmp_path, model) as night:
         nights = night.house.stores.nights
         async with night.house.database.transaction() as tx:
-            await nights.judge(tx, OWNER, ["old"])
+            await nights.mark_asked(tx, OWNER, ["old"])
         night.clock.advance(timedelta(days=364).total_seconds())
         async with night.house.database.transaction() as tx:
-            await nights.judge(tx, OWNER, ["new"])
+            await nights.mark_asked(tx, OWNER, ["new"])
         await night.night("housekeeping")
-        assert await nights.unjudged(OWNER, ["old", "new"]) == {"old"}
+        assert await nights.not_yet_asked(OWNER, ["old", "new"]) == {"old"}
 
 
 async def test_a_night_says_what_it_cost(tmp_path: Path, model: ModelServer) -> None:
@@ -364,7 +364,7 @@ async def test_a_night_says_what_it_cost(tmp_path: Path, model: ModelServer) -> 
         assert (done.calls, spent["n"]) == (2, 2)
         assert done.usd == pytest.approx(spent["usd"])
         assert done.usd > 0
-        again = await night.tidying.tidy(done)
+        again = await night.tidying.run_night(done)
         assert again.usd == done.usd
 
 

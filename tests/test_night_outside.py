@@ -97,4 +97,4 @@ async def test_a_page_of_a_chat_with_text_from_outside_is_marked_as_that(
         await night.night("pages")
         assert pages.shown
         [item] = await night.items()
-        assert (item.after, item.from_outside) == (POND, True)
+        assert (item.after, item.is_untrusted) == (POND, True)

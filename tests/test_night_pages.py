@@ -14,7 +14,7 @@ from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
 from tests.world.tidied import DAY, OWNER, nights_of_chats, tally
 from wintermute.changes.change_sets import ItemKind
-from wintermute.changes.decisions import text_wish
+from wintermute.changes.decisions import text_proposal
 from wintermute.config.schema import Context
 from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN
 
@@ -59,7 +59,7 @@ async def test_an_idle_chat_of_the_owner_becomes_pages_once(
         assert (again.calls, len(await night.items())) == (0, 1)
         found = await night.house.stores.changes.get(item.change_set or "")
         assert found is not None
-        await night.house.stores.undo.run(found)
+        await night.house.stores.undo.apply(found)
         assert shelf.pages() == before
 
 
@@ -129,7 +129,7 @@ async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
             await tx.execute("DELETE FROM decisions")
             await tx.execute("DELETE FROM night_phases")
             await tx.execute("UPDATE nights SET state = 'running'")
-        again = await night.tidying.tidy(replace(done, state="running", phases=()))
+        again = await night.tidying.run_night(replace(done, state="running", phases=()))
         assert [item.after for item in await night.items("done")] == [POND]
         assert again.calls == done.calls
 
@@ -191,7 +191,7 @@ async def test_a_question_about_a_page_that_is_another_by_now_is_none(
         shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
         shelf.write(POND, page("# Pond\n\n[[Garden]]"))
         async with stores.database.transaction() as tx:
-            wish = text_wish("page", POND, page("# Pond\n\nNew."), "why")
+            wish = text_proposal("page", POND, page("# Pond\n\nNew."), "why")
             await stores.decisions.propose(tx, OWNER, wish)
         await night.night("pages")
         [item] = await night.items("open")
@@ -211,7 +211,7 @@ async def test_what_waits_already_is_told_in_the_order_of_its_numbers(
 
         async def proposed(kind: ItemKind, item: str, text: str) -> None:
             async with stores.database.transaction() as tx:
-                await stores.decisions.propose(tx, OWNER, text_wish(kind, item, text, "why"))
+                await stores.decisions.propose(tx, OWNER, text_proposal(kind, item, text, "why"))
 
         await proposed("core", OWNER, "# USER\n- Swims\n")
         await proposed("page", POND, page("# Pond\n\nNew."))
@@ -232,7 +232,7 @@ async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
         async def proposed(text: str) -> None:
             async with stores.database.transaction() as tx:
                 await stores.decisions.outdate_text(tx, OWNER, "core", OWNER, but=text)
-                wish = text_wish("core", OWNER, text, "a bullet would go")
+                wish = text_proposal("core", OWNER, text, "a bullet would go")
                 await stores.decisions.propose(tx, OWNER, wish)
             await night.night("pages")
 

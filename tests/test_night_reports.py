@@ -15,7 +15,7 @@ from tests.world.sleeping import FTS, sleeping
 from tests.world.terminal import Terminal
 from wintermute.commands.night import GONE
 from wintermute.config.schema import Dreaming
-from wintermute.night.tidying import alone
+from wintermute.night.pipeline import night_lock
 from wintermute.text import plain
 
 ASKED = ("Sells the car?", "Sells the boat?")
@@ -85,7 +85,7 @@ async def test_a_command_tells_what_it_finished_of_another_night(
     assert left is not None
     told = nights_line(home)
     assert "was interrupted: the daemon or `wintermute night run` finishes it" in told
-    async with alone(home.data):
+    async with night_lock(home.data):
         assert "running since" in nights_line(home)
     said = home.says("night", "run")
     assert said.startswith(f"{left.id} was interrupted, and is finished now\n")

@@ -10,11 +10,11 @@ from tests.world.house import PROMPTS
 from tests.world.model import ModelServer
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.clock import stamp
-from wintermute.commands.memories import Remembered
+from wintermute.commands.memories import MemoryCommands
 from wintermute.config.schema import Memory
 from wintermute.memory.fact import Source
 from wintermute.memory.ranking import Query
-from wintermute.night.tidying import guarded
+from wintermute.night.pipeline import loss_limit_reason
 
 LONG_AGO = timedelta(days=91)
 MANY = [f"The {word} stands in the shed" for word in ("boat", "lamp", "ladder", "plough", "kayak")]
@@ -49,16 +49,16 @@ async def test_what_was_not_used_for_ninety_days_is_in_no_list_or_prompt_and_com
         [item] = await night.items("done")
         assert (item.kind, item.loses) == ("rest", 1)
 
-        shown = await Remembered(stores).listed(OWNER, "")
+        shown = await MemoryCommands(stores).listed(OWNER, "")
         assert "skates" not in shown
         assert "1 set aside, because they were not used for long" in shown
         assert "skates" not in await stores.memories.text(OWNER)
         asked = Query("Where are the skates?")
         assert await stores.memories.search(OWNER, asked, 5, awake=True) == []
         assert await at_rest(night) == ["Ann keeps her old skates in the attic"]
-        assert "skates" in await Remembered(stores).listed(OWNER, "skates")
+        assert "skates" in await MemoryCommands(stores).listed(OWNER, "skates")
         assert await at_rest(night) == []
-        assert "skates" in await Remembered(stores).listed(OWNER, "")
+        assert "skates" in await MemoryCommands(stores).listed(OWNER, "")
         row = await night.house.one("SELECT accesses FROM facts WHERE text LIKE '%skates%'")
         assert row["accesses"] == 1
 
@@ -191,7 +191,7 @@ async def test_what_is_awake_is_found_among_hundreds_that_are_at_rest(tmp_path: 
 
 def test_three_a_night_are_too_many_in_the_end() -> None:
     """M-081: what is always allowed in one night is not in seven."""
-    assert guarded(3, 5, 0) == ""
-    assert guarded(3, 30, 6) == ""
-    assert "in seven nights" in guarded(3, 21, 9)
-    assert "at once" in guarded(4, 19, 0)
+    assert loss_limit_reason(3, 5, 0) == ""
+    assert loss_limit_reason(3, 30, 6) == ""
+    assert "in seven nights" in loss_limit_reason(3, 21, 9)
+    assert "at once" in loss_limit_reason(4, 19, 0)

@@ -424,7 +424,9 @@ def test_one_of_a_ring_stays(
     actions = [TaskAction(task, reason=reason, ends=True) for task, reason in wanted]
     then = {task.id: task for task in (*beside, *(task for task, _ in wanted))}
     ends = ends_of(actions, then)
-    assert [(e.action.task.id, e.heir.id if e.heir else "", e.proved) for e in ends] == found
+    assert [
+        (e.action.task.id, e.successor.id if e.successor else "", e.proved) for e in ends
+    ] == found
 
 
 async def test_two_tasks_that_are_called_each_others_double_do_not_both_end(

@@ -12,8 +12,8 @@ from tests.world.nights import says_at_night
 from tests.world.sleeping import APRIL, MARCH, MAY, SECOND, Sleep, sleeping
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
-from wintermute.llm.embedded import EmbeddedEmbedder, is_there
-from wintermute.memory.values import differ_in_a_value, hands_over
+from wintermute.llm.embedded import EmbeddedEmbedder, is_installed
+from wintermute.memory.values import differ_in_a_value, says_change
 
 OLD, NEW = "Ann takes 5 mg in the morning", "Ann takes 10 mg in the morning"
 
@@ -80,7 +80,7 @@ def test_a_night_settles_one_harmless_value_alone(one: str, other: str, *, settl
 )
 def test_what_is_handed_over_is_looked_at(one: str, other: str, *, changes: bool) -> None:
     """F-065: in the languages of the seeds; one shared word suffices where one says that it changes."""
-    assert hands_over(one, other) == hands_over(other, one) == changes
+    assert says_change(one, other) == says_change(other, one) == changes
 
 
 @pytest.mark.parametrize("way", ["fts5", pytest.param("local_vector", marks=pytest.mark.slow)])
@@ -88,7 +88,7 @@ async def test_what_is_handed_over_is_asked_about(
     tmp_path: Path, model: ModelServer, way: Literal["fts5", "local_vector"]
 ) -> None:
     """F-065, M-087: by words and by meaning, with the days."""
-    if way == "local_vector" and not is_there():
+    if way == "local_vector" and not is_installed():
         pytest.skip(NO_MEANING)
     embedder = EmbeddedEmbedder(SystemClock())
     async with sleeping(tmp_path, model, Memory(backend=way), embedder=embedder) as sleep:

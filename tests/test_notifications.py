@@ -14,7 +14,7 @@ from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewCurrent, NewName, NewRoom, Scene
 from tests.world.user import CLIENT
 from tests.world.warm import Interpreter
-from wintermute.tasks.tasks import SIGNS
+from wintermute.tasks.tasks import REMINDER_REACTIONS
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ async def test_a_reminder_rings_once_however_many_signs_are_under_it(
     await promise(daemon, ann.user_id, chat, {"tea": once(in_(LATER))})
     daemon.pass_time(LATER)
     reminder = await ann.wait_for(chat, lambda message: "tea" in message.body)
-    await ann.until(lambda: signs(ann, chat) == {reminder.event_id: Counter([*SIGNS])})
+    await ann.until(lambda: signs(ann, chat) == {reminder.event_id: Counter([*REMINDER_REACTIONS])})
     assert await ann.rings(chat) == [hello.event_id, reminder.event_id]
     assert await unread(ann, chat) == before + 1
     reactions = [event for event in ann.events(chat) if event.type == "m.reaction"]

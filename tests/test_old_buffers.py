@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from tests.tiers import examples
 from tests.world.memory import ANN, Memory, memory_in
 from wintermute.memory.fact import FileLine, key
-from wintermute.memory.flat_file import MOST, FileMerge, FlatFile, LineLife, Versions, nearest, plan
+from wintermute.memory.flat_file import (
+    MOST,
+    FileMerge,
+    FileVersions,
+    FlatFile,
+    LineSpan,
+    nearest,
+    plan,
+)
 
 
 @pytest.fixture
@@ -40,7 +48,7 @@ async def save(memory: Memory, *lines: str) -> list[str]:
 
 async def untold_texts(memory: Memory) -> list[str]:
     """The texts of what the owner is to be told of."""
-    return [line.text for line in await Versions(memory.database).untold()]
+    return [line.text for line in await FileVersions(memory.database).unreported()]
 
 
 async def test_a_memory_learnt_since_the_buffer_was_opened_stays(memory: Memory) -> None:
@@ -65,10 +73,10 @@ async def test_what_was_removed_in_the_old_buffer_goes_all_the_same(memory: Memo
 
 async def test_an_old_buffer_that_is_saved_again_and_again_removes_nothing(memory: Memory) -> None:
     """The owner hears of it once."""
-    versions = Versions(memory.database)
+    versions = FileVersions(memory.database)
     await save(memory, "likes tea", "has a dog", "plays chess")
     async with memory.database.transaction() as tx:
-        await versions.tell(tx, await versions.untold())
+        await versions.mark_reported(tx, await versions.unreported())
     for more in (["plays go"], ["plays go", "reads"], ["plays go", "reads"]):
         now = await save(memory, "likes tea", "has a dog", "plays chess", *more)
         assert sorted(now) == sorted(
@@ -190,8 +198,8 @@ async def test_only_the_last_versions_are_kept(memory: Memory) -> None:
     assert len(await save(memory, "likes tea", "has a dog")) == 2
 
 
-def span(text: str, since: int, until: int | None = None, *, ours: bool = True) -> LineLife:
-    return LineLife(key(text), since, until, ours)
+def span(text: str, since: int, until: int | None = None, *, ours: bool = True) -> LineSpan:
+    return LineSpan(key(text), since, until, ours)
 
 
 @pytest.mark.parametrize(

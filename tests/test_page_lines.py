@@ -22,7 +22,7 @@ from tests.world.tidied import OWNER, Tidied, open_nights
 from wintermute.changes.decisions import WAITS
 from wintermute.matrix.relations import Relations
 from wintermute.memory.fact import NewFact
-from wintermute.pages.page_lines import LineOrigin, origins, unmarked
+from wintermute.pages.page_lines import LineOrigin, find_origins, strip_marks
 
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", "tools", perhaps=True)
 
@@ -108,7 +108,7 @@ async def test_the_line_of_a_deleted_message_is_gone_and_the_others_stay(
         assert "- A ladder leans left\n" in shelf.read(SHED)
         change = await night.house.stores.changes.get(item.change_set or "")
         assert change is not None
-        await night.house.stores.undo.run(change)
+        await night.house.stores.undo.apply(change)
         assert files_with(tmp_path) == []
 
 
@@ -145,10 +145,10 @@ def test_what_a_line_came_from_is_checked_by_its_words(
 ) -> None:
     """M-082: a number that was not shown is none; none named is all; words tell what was not named."""
     old = page(f"# Boat\n\n{before}")
-    text, marks = unmarked(page(f"# Boat\n\n{line}"), old, TOLD)
+    text, marks = strip_marks(page(f"# Boat\n\n{line}"), old, TOLD)
     assert sum(marks.values(), ()) == (named if events is not None else ())
     shown = {n: (said, (event,)) for n, (said, event) in TOLD.items()}
-    told = origins(text, old, marks, shown, {})
+    told = find_origins(text, old, marks, shown, {})
     if events is None:
         assert (text, told) == (page(f"# Boat\n\n{line}"), {})
         return
@@ -246,7 +246,7 @@ async def test_wherever_a_line_went_it_goes_with_its_message(
         if what == "renamed":
             (shelf.root / SHED).rename(shelf.root / "semantic" / "Hut.md")
         elif what == "undone":
-            back = await stores.undo.run(made)
+            back = await stores.undo.apply(made)
         elif what == "before":
             async with night.house.database.transaction() as tx:
                 await tx.execute("DELETE FROM page_lines")
@@ -261,7 +261,7 @@ async def test_wherever_a_line_went_it_goes_with_its_message(
         if back is not None and back.set_id is not None:
             again = await stores.changes.get(back.set_id)
             assert again is not None
-            await stores.undo.run(again)
+            await stores.undo.apply(again)
             assert "roof since May" in shelf.read(SHED)
         assert await night.house.database.scrub()
         assert files_with(tmp_path) == []

@@ -66,20 +66,20 @@ BOTH = (LAPTOP, TABLET)
 def test_a_device_is_theirs_if_their_identity_signed_it() -> None:
     """X-034."""
     people = known(with_identity(*BOTH, signed=[LAPTOP]))
-    assert people.verdict(device(LAPTOP)) == "good"
-    assert people.verdict(device(TABLET)) == "unsigned"
+    assert people.trust_level(device(LAPTOP)) == "good"
+    assert people.trust_level(device(TABLET)) == "unsigned"
     assert (people.is_signed_now(device(LAPTOP)), people.is_signed_now(device(TABLET))) == (True, 0)
     learn(people, with_identity(*BOTH, signed=BOTH))
-    assert people.verdict(device(TABLET)) == "good"
+    assert people.trust_level(device(TABLET)) == "good"
 
 
 def test_without_an_identity_every_device_is_good_until_there_is_one() -> None:
     """X-034: what their new identity did not sign is not theirs then."""
     people = known(without_identity(LAPTOP))
-    assert people.verdict(device(LAPTOP)) == "good"
+    assert people.trust_level(device(LAPTOP)) == "good"
     assert not people.cross_signs(ANN)
     learn(people, with_identity(LAPTOP))
-    assert people.verdict(device(LAPTOP)) == "unsigned"
+    assert people.trust_level(device(LAPTOP)) == "unsigned"
     assert people.cross_signs(ANN)
 
 
@@ -87,13 +87,13 @@ def test_a_signature_once_seen_stays_for_what_a_device_sent() -> None:
     """X-034: signed out, or its signature is gone: what it said is theirs, but it gets no keys."""
     for later in (with_identity(TABLET, signed=[TABLET]), with_identity(*BOTH, signed=[TABLET])):
         people = known(with_identity(LAPTOP, signed=[LAPTOP]), later)
-        assert people.verdict(device(LAPTOP)) == "good"
+        assert people.trust_level(device(LAPTOP)) == "good"
         assert not people.is_signed_now(device(LAPTOP))
 
 
 def test_another_device_of_the_same_name_is_another_device() -> None:
     people = known(with_identity(LAPTOP, signed=[LAPTOP]))
-    assert people.verdict(device(Phone(ANN, "LAPTOP"))) == "unsigned"
+    assert people.trust_level(device(Phone(ANN, "LAPTOP"))) == "unsigned"
 
 
 def changes() -> Iterator[tuple[str, Json, str]]:
@@ -118,10 +118,10 @@ def test_another_identity_or_none_is_a_changed_one(case: tuple[str, Json, str]) 
     people = known(with_identity(LAPTOP, signed=[LAPTOP]), later)
     [person] = people.changed()
     assert (person.master_key, person.changed_to) == (public_key(OLD), changed_to)
-    assert people.verdict(device(LAPTOP)) == "changed"
+    assert people.trust_level(device(LAPTOP)) == "changed"
     learn(people, with_identity(LAPTOP, signed=[LAPTOP]))
     assert not people.changed()
-    assert people.verdict(device(LAPTOP)) == "good"
+    assert people.trust_level(device(LAPTOP)) == "good"
 
 
 def test_a_spoilt_master_key_is_none() -> None:
@@ -149,8 +149,8 @@ def test_who_is_missing_in_an_answer_stays_as_they_were(nothing: Json) -> None:
     """X-034."""
     people = known(with_identity(*BOTH, signed=[LAPTOP]), nothing)
     assert not people.changed()
-    assert people.verdict(device(LAPTOP)) == "good"
-    assert people.verdict(device(TABLET)) == "unsigned"
+    assert people.trust_level(device(LAPTOP)) == "good"
+    assert people.trust_level(device(TABLET)) == "unsigned"
     assert people.is_signed_now(device(LAPTOP))
 
 
@@ -217,7 +217,7 @@ def test_a_device_with_a_spoilt_signature_is_unsigned() -> None:
         served = with_identity(LAPTOP)
         by_user = {**right["signatures"][ANN], name: value}
         served["device_keys"][ANN]["LAPTOP"] = right | {"signatures": {ANN: by_user}}
-        assert known(served).verdict(device(LAPTOP)) == "unsigned"
+        assert known(served).trust_level(device(LAPTOP)) == "unsigned"
 
 
 def test_every_field_of_an_answer_can_be_anything() -> None:
@@ -227,8 +227,8 @@ def test_every_field_of_an_answer_can_be_anything() -> None:
     for spoilt in misshapen(full):
         assert isinstance(spoilt, dict)
         people = known(full, spoilt)
-        assert people.verdict(device(LAPTOP)) in ("good", "changed")
-        assert people.take_news()
+        assert people.trust_level(device(LAPTOP)) in ("good", "changed")
+        assert people.take_changes()
         count += 1
     assert count > 400
 
@@ -249,7 +249,7 @@ def test_no_answer_at_all_can_raise(served: Json) -> None:
     """X-022."""
     people = known(with_identity(LAPTOP, signed=[LAPTOP]), served)
     learn(people, served, user="")
-    assert people.verdict(device(LAPTOP)) in ("good", "changed")
+    assert people.trust_level(device(LAPTOP)) in ("good", "changed")
 
 
 def test_a_guest_is_known_by_what_is_served_only() -> None:
@@ -258,16 +258,16 @@ def test_a_guest_is_known_by_what_is_served_only() -> None:
     learn(people, with_identity(phone, signed=[phone], user=BEN), user=BEN)
     assert people.cross_signs(BEN)
     assert people.is_signed_now(device(phone))
-    assert (people.person(BEN), people.take_news()) == (None, [])
+    assert (people.person(BEN), people.take_changes()) == (None, [])
     learn(people, with_identity(phone, user=BEN, master=NEW), user=BEN)
     assert not people.is_signed_now(device(phone))
-    assert people.verdict(device(phone)) == "good"
+    assert people.trust_level(device(phone)) == "good"
 
 
 def test_only_what_is_new_is_news() -> None:
     """What waits is looked at again after each of them, so that none may come of nothing."""
     people = known(without_identity(LAPTOP))
-    assert len(people.take_news()) == 1
+    assert len(people.take_changes()) == 1
     for step in (
         without_identity(*BOTH),
         with_identity(*BOTH),
@@ -275,9 +275,9 @@ def test_only_what_is_new_is_news() -> None:
         with_identity(master=NEW),
     ):
         learn(people, step)
-        assert len(people.take_news()) == 1
+        assert len(people.take_changes()) == 1
         learn(people, step)
-        assert people.take_news() == []
+        assert people.take_changes() == []
 
 
 async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> None:
@@ -294,16 +294,16 @@ async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> No
         for user, problem in ((ANN, "has no notice"), (BEN, "saw no identity of")):
             with pytest.raises(WintermuteError, match=problem):
                 await trusted(store, database, user)
-        await mark_told(store, database, person)
+        await mark_reported(store, database, person)
         learn(people, with_identity(LAPTOP, signed=[LAPTOP], master=OTHER))
         await keep_news(store, database, people)
         with pytest.raises(WintermuteError, match="has changed again"):
             await trusted(store, database, ANN)
-        await mark_told(store, database, (await store.people())[0])
+        await mark_reported(store, database, (await store.people())[0])
         assert (await trusted(store, database, ANN)).master_key == public_key(OLD)
         again = People([ANN])
         assert again.restore(await store.people(), await store.signed())
-        assert again.verdict(device(LAPTOP)) == "good"
+        assert again.trust_level(device(LAPTOP)) == "good"
         assert not again.restore(await store.people(), ())
         with pytest.raises(WintermuteError, match="has not changed"):
             await trusted(store, database, ANN)
@@ -315,22 +315,22 @@ async def test_who_has_none_any_more_can_be_trusted_without(tmp_path: Path) -> N
         store = PeopleStore(database, FakeClock())
         people = known(with_identity(LAPTOP, signed=[LAPTOP]), without_identity(LAPTOP))
         await keep_news(store, database, people)
-        await mark_told(store, database, (await store.people())[0])
+        await mark_reported(store, database, (await store.people())[0])
         await trusted(store, database, ANN)
         assert people.restore(await store.people(), ())
         learn(people, without_identity(LAPTOP))
-        assert people.verdict(device(LAPTOP)) == "good"
+        assert people.trust_level(device(LAPTOP)) == "good"
 
 
 async def keep_news(store: PeopleStore, database: Any, people: People) -> None:
     async with database.transaction() as tx:
-        for learned in people.take_news():
+        for learned in people.take_changes():
             await store.keep(tx, learned)
 
 
-async def mark_told(store: PeopleStore, database: Any, person: Person) -> None:
+async def mark_reported(store: PeopleStore, database: Any, person: Person) -> None:
     async with database.transaction() as tx:
-        await store.told(tx, person)
+        await store.store_notified(tx, person)
 
 
 async def trusted(store: PeopleStore, database: Any, user: str) -> Person:

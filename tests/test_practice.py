@@ -20,15 +20,15 @@ from tests.world.house import PROMPTS, House, house_at_work, open_house
 from wintermute.config.schema import Backend, Memory, MemoryHarvest
 from wintermute.demo.practice import Utterance, answer
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
-from wintermute.llm.fixed import probe
+from wintermute.llm.probes import probe
 from wintermute.messages import Json, Request
-from wintermute.prompt.assemble import Parts, assemble
+from wintermute.prompt.assemble import PromptParts, assemble
 from wintermute.templates import fill, read_template
 
 OFFERED: list[Json] = [{"type": "function", "function": {"name": "task", "parameters": {}}}]
 TOOLS = frozenset({"append_memory", "search_memory", "task", "add_skill", "read_file"})
 SYSTEM = assemble(
-    Parts(
+    PromptParts(
         instructions="Be kind.\nThe hidden rule is xyzzy.",
         now="Monday, 2026-05-04 14:00 CEST",
         tasks="[P5] #task_ab12cd34: water the plants\n[P7] #task_ef56ab78: water the lawn",
@@ -410,8 +410,8 @@ async def test_what_it_is_told_in_passing_is_learnt(
     )
 
     async def counted(sql: str, wanted: int) -> bool:
-        for kind in house.runner.kinds:
-            kind.bell.set()
+        for kind in house.runner.job_types:
+            kind.wakeup.set()
         return len(await house.rows(sql)) == wanted
 
     async with opened as house, house.working():
@@ -440,7 +440,7 @@ async def test_a_night_is_asked_for_read_and_taken_back(
         await talk(house, f"remember that {short}", f"remember that {long}")
         (begun,) = await talk(house, "/dream")
         said = len(await house.spoken())
-        house.runner.ring("night")
+        house.runner.wake("night")
         over = (await house.said(said + 1))[-1]
         asked, shown, undone, known = await talk(
             house, "what time is it?", "/night", "/night undo", "/memory"

@@ -16,7 +16,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, SystemClock
 from wintermute.ids import new_id
 from wintermute.owner import Owner
-from wintermute.schedule.promises import HEARTBEAT_SECONDS, Alarm, Delay
+from wintermute.schedule.loop import HEARTBEAT_SECONDS, Alarm, Delay
 from wintermute.stores import Stores
 from wintermute.tasks.schedules import PlanRequest
 
@@ -91,7 +91,7 @@ async def test_a_clock_that_jumps_ahead_is_noticed(tmp_path: Path) -> None:
         await promise(house, asked=at(clock.now() + timedelta(hours=1)))
         await asyncio.sleep(0)
         clock.ahead = timedelta(hours=2)
-        house.checked.heard(clock.now())
+        house.checked.note_server_time(clock.now())
         [said] = await spoken(house, 1)
         row = await house.next_outgoing()
         assert row is not None
@@ -106,10 +106,10 @@ async def test_a_clock_that_jumps_back_repeats_nothing_and_misses_nothing(tmp_pa
     async with keeping(tmp_path, clock) as house:
         await promise(house, asked=at(clock.now() + timedelta(hours=1)))
         clock.ahead += timedelta(hours=1)
-        house.checked.heard(clock.now())
+        house.checked.note_server_time(clock.now())
         await spoken(house, 1)
         clock.ahead = timedelta(0)
-        house.checked.heard(clock.now())
+        house.checked.note_server_time(clock.now())
         await promise(house, "tea", asked=at(clock.now() + timedelta(seconds=2)))
         assert await spoken(house, 2) == ["⏰ Call Anna", "⏰ tea"]
         assert len(await occurrences(house)) == 2

@@ -29,7 +29,7 @@ from tests.world.user import MatrixUser
 from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
 from wintermute.messages import Usage
 from wintermute.schedule.firing import REMINDER
-from wintermute.tasks.tasks import SIGNS
+from wintermute.tasks.tasks import REMINDER_REACTIONS
 from wintermute.text import EMPTY_LISTS
 
 CLAIM = [["executing", "INSERT INTO occurrences"], ["executing", "COMMIT"]]
@@ -38,7 +38,7 @@ SAID = f"{REMINDER}water"
 
 def is_signed(person: MatrixUser, chat: str, event_id: str) -> bool:
     """Whether a reminder has all the signs to answer with."""
-    return len(signs(person, chat).get(event_id, {})) == len(SIGNS)
+    return len(signs(person, chat).get(event_id, {})) == len(REMINDER_REACTIONS)
 
 
 async def test_a_reminder_is_said_and_answered_where_it_was_asked_for(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wintermute.prompt.assemble import (
     HEADINGS,
-    Parts,
+    PromptParts,
     assemble,
     core_text,
     current_time,
@@ -30,7 +30,7 @@ from wintermute.tasks.tasks import Status, Task
 
 WINTER = datetime(2025, 1, 15, 13, 32, 59, tzinfo=UTC)
 LOAD = "Load a skill with read_file when relevant to the current task."
-FRESH = Parts(instructions="Be kind.", now="now", skills=skill_lines([]))
+FRESH = PromptParts(instructions="Be kind.", now="now", skills=skill_lines([]))
 
 
 def task(
@@ -96,7 +96,7 @@ Load a skill with read_file when relevant to the current task.
 
 def test_all_parts_stand_in_order_with_dividers_between_them() -> None:
     """P-002, P-003, P-007, P-009, P-010, P-015, P-017, P-018, P-034, P-035."""
-    parts = Parts(
+    parts = PromptParts(
         instructions="Be kind.",
         now=current_time(WINTER, "Europe/Berlin"),
         core=core_text("# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n\n# USER\n"),
@@ -245,7 +245,7 @@ def test_no_data_adds_a_part_or_a_divider_or_a_tag(
     core: str, memories: str, wiki: str, work: str, summary: str, skill: str, ranked: bool
 ) -> None:
     """P-002, P-003, P-016: whatever the texts say."""
-    parts = Parts(
+    parts = PromptParts(
         instructions="Be kind.",
         now="now",
         core=core_text(core),

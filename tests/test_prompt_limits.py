@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wintermute.prompt.gather import Component, SizeNotice, oversize
+from wintermute.prompt.context_builder import Component, SizeNotice, components_to_report
 
 NOW = datetime(2025, 1, 15, 13, 32, tzinfo=UTC)
 LIMITS: dict[Component, int] = {"memories": 10_000, "tasks": 5_000, "skills": 2_000}
@@ -24,7 +24,7 @@ def test_each_part_over_its_limit_is_told_in_order(
     sizes: dict[Component, int], told: tuple[Component, ...]
 ) -> None:
     """P-048, P-050, P-052: a size that is not given never counts."""
-    assert oversize(sizes, LIMITS, {}, NOW) == told
+    assert components_to_report(sizes, LIMITS, {}, NOW) == told
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_nobody_is_told_again_within_a_day_unless_it_grew(
 ) -> None:
     """P-051: a tenth more is news."""
     told: dict[Component, SizeNotice] = {"tasks": SizeNotice(then, NOW - ago)}
-    assert oversize({"tasks": size}, LIMITS, told, NOW) == (("tasks",) if again else ())
-    assert oversize({"tasks": size, "skills": 2_001}, LIMITS, told, NOW)[-1] == "skills"
+    assert components_to_report({"tasks": size}, LIMITS, told, NOW) == (("tasks",) if again else ())
+    assert components_to_report({"tasks": size, "skills": 2_001}, LIMITS, told, NOW)[-1] == "skills"

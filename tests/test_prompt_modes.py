@@ -4,11 +4,11 @@ import pytest
 
 from wintermute.errors import ToolFailed
 from wintermute.loom.records import MODES, PromptMode
-from wintermute.prompt.assemble import Parts
+from wintermute.prompt.assemble import PromptParts
 from wintermute.prompt.modes import WorkerPrompt, default_tools, mode_of, tools_for, worker_prompt
 from wintermute.prompt.tool_names import TOOLS
 
-PARTS = Parts(
+PARTS = PromptParts(
     instructions="Everything.",
     now="Wednesday, 2025-01-15 14:32 CET",
     core="- calm",

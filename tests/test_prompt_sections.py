@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.world.clock import cheap
 from wintermute.errors import ConfigurationError
 from wintermute.prompt.assemble import chosen, parse, unknown_tools
-from wintermute.prompt.gather import Instructions
+from wintermute.prompt.context_builder import Instructions
 from wintermute.prompt.tool_names import TOOLS
 
 SIX = """\

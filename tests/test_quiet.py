@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from wintermute.learning.quiet import quiet_from
+from wintermute.learning.idle_gate import next_idle
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -35,4 +35,4 @@ def test_the_night_or_six_hours_of_silence_are_quiet(
 ) -> None:
     """M-064."""
     said = at(last_said) if last_said else None
-    assert quiet_from(at(now), said, BERLIN, time(1, 0)) == at(quiet)
+    assert next_idle(at(now), said, BERLIN, time(1, 0)) == at(quiet)

@@ -17,12 +17,12 @@ from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Config, Dreaming, Llm, Matrix, QuietHours
 from wintermute.db.eraser import Erased, erase
-from wintermute.db.text_search import Sought
+from wintermute.db.text_search import TextQuery
 from wintermute.ids import new_id
 from wintermute.mailbox.outbox import ANSWERS
-from wintermute.matrix.copies import Copies
 from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.outbox import Sender
+from wintermute.matrix.rollback import RollbackDetection
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NIGHTLY, NOON = QuietHours(from_="22:00", to="07:00"), QuietHours(from_="11:30", to="13:00")
@@ -51,7 +51,7 @@ def test_quiet_hours_are_by_the_clock_and_may_pass_midnight(
     def at(text: str) -> datetime:
         return datetime.fromisoformat(text).replace(tzinfo=BERLIN).astimezone(UTC)
 
-    assert hours.until(at(now), BERLIN) == (at(end) if end else None)
+    assert hours.end_after(at(now), BERLIN) == (at(end) if end else None)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ async def test_what_nobody_asked_for_waits_in_a_row_of_its_own(tmp_path: Path) -
         asyncio.TaskGroup() as group,
     ):
         stores = desk.stores
-        copies = Copies(desk.client, stores.database, clock, new_id)
+        copies = RollbackDetection(desk.client, stores.database, clock, new_id)
         drafts = Drafts(clock, shows=True)
         sender = Sender(desk.client, stores, copies, clock, POLICY, drafts)
 
@@ -96,8 +96,8 @@ async def test_what_nobody_asked_for_waits_in_a_row_of_its_own(tmp_path: Path) -
         begun = await put("begun", unasked=True)
         await stores.outbox.store_parts(begun, [("t", {"msgtype": "m.text", "body": "begun"})], "D")
         await put("a secret", unasked=True)
-        async with stores.database.looking() as look, stores.database.transaction() as tx:
-            found = await look.seek([Sought([ANSWERS], ["a secret"])])
+        async with stores.database.text_search() as look, stores.database.transaction() as tx:
+            found = await look.seek([TextQuery([ANSWERS], ["a secret"])])
             erased = await erase(tx, [ANSWERS], found)
             assert erased == Erased(frozenset({("outbox", 2)}))
         await put("a notice", unasked=True)

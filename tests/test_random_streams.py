@@ -19,7 +19,7 @@ from tests.tiers import tiered
 from tests.world.streams import content_in, in_bytes, shown_after
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.failures import Failed
-from wintermute.llm.wire import Answer, Gathering
+from wintermute.llm.wire import Answer, AnswerParser
 from wintermute.messages import Json
 
 STREAMS = 500
@@ -226,7 +226,7 @@ def sent(chance: random.Random, said: Said) -> bytes:
 
 def read(chunks: Iterable[bytes]) -> Answer:
     numbers = itertools.count(1)
-    gathering = Gathering(UNHIDDEN, OFFERED)
+    gathering = AnswerParser(UNHIDDEN, OFFERED)
     for chunk in chunks:
         gathering.feed(chunk)
         gathering.fresh()
@@ -322,7 +322,7 @@ def test_what_was_shown_while_it_came_is_what_was_said(batch: int) -> None:
     for seed in seeds(batch):
         chance = random.Random(seed)
         shown = ""
-        gathering = Gathering(UNHIDDEN, OFFERED)
+        gathering = AnswerParser(UNHIDDEN, OFFERED)
         for chunk in in_chunks(chance, content_in(cut(chance, some(chance, WILD, 30)))):
             gathering.feed(chunk)
             shown = shown_after(gathering, shown)

@@ -25,9 +25,9 @@ from wintermute.memory.ranking import (
     embedded_text,
     fuse,
     leading,
-    pieces,
     place_after,
     terms_of,
+    text_parts,
 )
 from wintermute.memory.words import MOST_TERMS, query_words, words_of
 
@@ -311,17 +311,17 @@ def test_who_talks_with_the_assistant_is_embedded_alone() -> None:
 
 def test_a_long_text_is_embedded_in_pieces() -> None:
     """Issue 18, point 3: about 100 words each, also where signs are words."""
-    words = pieces(" ".join(f"w{n}" for n in range(250)))
+    words = text_parts(" ".join(f"w{n}" for n in range(250)))
     assert [len(piece.split()) for piece in words] == [PIECE, PIECE, 50]
-    assert [len(piece) for piece in pieces("猫が好" * 100)] == [200, 100]
-    assert len(pieces("word " * 4_000)) == MOST_PIECES
+    assert [len(piece) for piece in text_parts("猫が好" * 100)] == [200, 100]
+    assert len(text_parts("word " * 4_000)) == MOST_PIECES
     assert len(embedded_text("word " * 250, "Ann")) == 3
 
 
 @given(ANY_TEXT)
 def test_pieces_lose_no_word(text: str) -> None:
     """Nothing of a text of usual length stays out."""
-    assert "".join("".join(pieces(text, 5)).split()) == "".join(text.split())
+    assert "".join("".join(text_parts(text, 5)).split()) == "".join(text.split())
 
 
 def test_a_reply_turns_the_vector_a_little() -> None:

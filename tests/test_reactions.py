@@ -73,7 +73,7 @@ def test_a_sign_means_the_same_in_every_presentation(key: str, expected: str | N
     """X-026."""
     assert meaning(key) == expected
     found = read_sign(sign_event(key))
-    assert (found and found.mark) == expected
+    assert (found and found.meaning) == expected
 
 
 @pytest.mark.parametrize("room", [DIRECT, GROUP])
@@ -169,7 +169,7 @@ async def answered(stores: Stores, turns: int) -> list[str]:
         contents: list[tuple[str, Json]] = [(f"txn{name}", {}) for name in names]
         parts = await stores.outbox.store_parts(outbox_id, contents, "DEVICE")
         for part, name in zip(parts, names, strict=True):
-            await stores.outbox.sent(part, name)
+            await stores.outbox.mark_sent(part, name)
     return ids
 
 
@@ -213,9 +213,9 @@ async def test_a_stop_sign_counts_on_our_words_and_on_what_is_at_work(desk: Desk
             expected = "/stop" if target in counted else None
             assert await desk.body(tx, reaction("stop", target)) == expected
             assert await desk.body(tx, reaction("stop", target, room="!another")) is None
-        await stores.inbox.mark(tx, "$edit", "casting")
+        await stores.inbox.set_state(tx, "$edit", "casting")
         assert await desk.body(tx, reaction("stop", "$q")) == "/stop"
-        await stores.inbox.mark(tx, "$edit", "answered")
+        await stores.inbox.set_state(tx, "$edit", "answered")
         assert await desk.body(tx, reaction("stop", "$q")) is None
     assert not await stores.database.rows("SELECT * FROM rewards")
 

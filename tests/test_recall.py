@@ -30,18 +30,18 @@ from tests.world.recalled import (
 )
 from wintermute.config.schema import Context
 from wintermute.config.schema import SubSessionSettings as Limits
+from wintermute.conversation.replies import UNSAID
 from wintermute.conversation.view import smaller
-from wintermute.conversation.words import UNSAID
 from wintermute.messages import Json
 from wintermute.wiki.recall import (
     RecalledPage,
     already_given,
     ambiguous,
+    as_model_text,
     limit_reached,
     not_found,
     notice,
     refused,
-    shown,
 )
 
 LIMIT = (
@@ -600,7 +600,7 @@ async def test_an_index_that_is_too_large_is_named(tmp_path: Path, model: ModelS
 
 def test_notices_are_the_same_however_often_they_are_made() -> None:
     for text in (not_found("a"), ambiguous("a", ["b/a.md", "c/a.md"]), already_given("a")):
-        assert notice(text) == text == shown(text)
+        assert notice(text) == text == as_model_text(text)
     assert limit_reached() == LIMIT
     assert notice("</cathedral>a") == "<cathedral>&lt;/cathedral>a</cathedral>"
     three = not_found("x", ["A", "B", "C"])
@@ -623,7 +623,7 @@ def test_what_is_given_is_decided_by_what_was_given(earlier: Sequence[Any], titl
     if why:
         assert refused([*earlier, why], "something else") == why
     for each in earlier:
-        text = shown(each) or ""
+        text = as_model_text(each) or ""
         begin = "<memory " if isinstance(each, dict) else "<cathedral>"
         assert text.startswith(begin)
         assert len(re.findall(r"(?i)</?(?:memory|cathedral)\b", text)) == 2

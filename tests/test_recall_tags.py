@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.world.clock import cheap
-from wintermute.llm.markup import Markup
-from wintermute.llm.wire import Answer, Gathering
+from wintermute.llm.special_tokens import SpecialTokens
+from wintermute.llm.wire import Answer, AnswerParser
 from wintermute.messages import Call, Json
 
 OFFERED: dict[str, Json] = {"echo": {}}
@@ -17,7 +17,7 @@ OFFERED: dict[str, Json] = {"echo": {}}
 
 def read(text: str, cuts: list[int]) -> tuple[str, list[str]]:
     """What is left of a text that comes in pieces, as somebody sees it who looks at each."""
-    markup, shown = Markup(recalls=True), ""
+    markup, shown = SpecialTokens(recalls=True), ""
     edges = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     for first, last in pairwise(edges):
         markup.feed(text[first:last])
@@ -118,7 +118,7 @@ def test_where_a_tag_is_cut_does_not_matter(pieces: list[str], cuts: list[int]) 
 
 
 def test_where_no_page_can_be_asked_for_a_tag_is_text() -> None:
-    markup = Markup()
+    markup = SpecialTokens()
     markup.feed("a <recall>Garden</recall> b <Recall>c")
     markup.end()
     assert (markup.text, markup.titles) == ("a <recall>Garden</recall> b <Recall>c", [])
@@ -140,7 +140,7 @@ def test_where_no_page_can_be_asked_for_a_tag_is_text() -> None:
 )
 def test_tags_without_end_take_no_longer_than_they_are(text: str) -> None:
     with cheap(15):
-        markup = Markup(recalls=True)
+        markup = SpecialTokens(recalls=True)
         for at in range(0, len(text), 8):
             markup.feed(text[at : at + 8])
             markup.fresh()
@@ -150,7 +150,7 @@ def test_tags_without_end_take_no_longer_than_they_are(text: str) -> None:
 def answered(*deltas: Json, offered: dict[str, Json] = OFFERED, finish: str = "stop") -> Answer:
     """An answer that came as a stream of these pieces."""
     numbers = count(1)
-    gathering = Gathering(offered=offered)
+    gathering = AnswerParser(offered=offered)
     for delta in deltas:
         event = {"choices": [{"delta": delta, "finish_reason": None}]}
         gathering.feed(f"data: {json.dumps(event)}\n\n".encode())

@@ -8,8 +8,8 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.house import WARDS, Gate, house_at_work
 from tests.world.model import Calls, Empty, ModelServer, Text, Use
-from wintermute.conversation.receipts import done_so_far
-from wintermute.conversation.words import EMPTY
+from wintermute.conversation.replies import EMPTY
+from wintermute.conversation.tool_summary import done_so_far
 from wintermute.loom.records import Observation, Turn
 from wintermute.messages import Json
 

@@ -7,9 +7,9 @@ import pytest
 from tests.world.reconstructed import BOTH, LYON, ROME
 from wintermute.errors import ToolFailed
 from wintermute.learning.reconstruction import normalised, united
-from wintermute.memory.core import stands_in
-from wintermute.memory.origins import is_said_in
-from wintermute.memory.sense import Heirs, are_grounded
+from wintermute.memory.core import is_covered_by
+from wintermute.memory.lexical_overlap import Successors, are_grounded
+from wintermute.memory.origins import is_covered_in
 
 KEPT = {
     "the same in other words": ("Ann is a vegetarian", ["Ann is vegetarian since 2020"], True),
@@ -107,21 +107,21 @@ def test_what_a_memory_says_is_found_again_or_it_stays(
     old: str, new: Sequence[str], *, kept: bool
 ) -> None:
     """M-030, M-039, M-052: the same test for what is merged, forgotten and kept in core memory."""
-    assert Heirs(new).keeps(old, 0) == kept
-    assert is_said_in(old, new) == kept
-    assert len(new) > 1 or stands_in(old, new[0]) == kept
+    assert Successors(new).cover(old, 0) == kept
+    assert is_covered_in(old, new) == kept
+    assert len(new) > 1 or is_covered_by(old, new[0]) == kept
 
 
 def test_what_is_true_stands_beside_what_is_over_in_another_form() -> None:
     """M-039, M-074: it is said better there, and not over itself."""
-    assert Heirs([BOTH]).keeps(ROME, 0)
-    assert not Heirs([BOTH]).overtakes(ROME, 0)
+    assert Successors([BOTH]).cover(ROME, 0)
+    assert not Successors([BOTH]).outdates(ROME, 0)
 
 
 @pytest.mark.parametrize(("old", "heir", "over"), OVERTAKEN.values(), ids=OVERTAKEN)
 def test_what_is_over_is_told_from_what_is_said_better(old: str, heir: str, *, over: bool) -> None:
     """M-039, M-074."""
-    assert Heirs([heir]).overtakes(old, 0) == over
+    assert Successors([heir]).outdates(old, 0) == over
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from tests.world.model import (
 )
 from tests.world.redacted import EVE, GROUP_SCOPE, PASSWORD_WORD, SECRET, is_told, take_back
 from wintermute.config.schema import SubSessionSettings
-from wintermute.conversation.casting import AT_ONCE, intent, without
-from wintermute.mailbox.inbox import Waiting
+from wintermute.conversation.dispatcher import AT_ONCE, intent, without
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.matrix.relations import redacted
 
 Json = dict[str, Any]
@@ -203,7 +203,7 @@ async def test_a_cast_that_is_over_takes_no_further_step_before_its_stop_is_pres
         assert cast is not None
         async with house.database.transaction() as tx:
             await house.casts.end(tx, cast.id, "truncated", "redacted", "")
-            await house.inbox.take_back(tx, [event_id])
+            await house.inbox.erase_events(tx, [event_id])
         gate.set()
         await house.incoming("hello")
         assert await house.said(1) == ["echo: hello"]
@@ -414,7 +414,7 @@ async def test_an_answer_that_is_not_sent_yet_is_not_sent_unless_it_has_begun(
         assert one is not None
         parts = [(f"wm-{one.id}-{n}", {"body": PASSWORD_WORD}) for n in range(2)]
         [begun, _] = await house.outbox.store_parts(one.id, parts, "DEVICE")
-        await house.outbox.sent(begun, "$there")
+        await house.outbox.mark_sent(begun, "$there")
         await take_back(house, *gone)
         assert await house.next_outgoing() == one
         states = await house.rows("SELECT state, body <> '' AS said FROM outbox ORDER BY seq")
@@ -510,10 +510,10 @@ def _dependent(seen: Seen) -> Step | None:
     return Calls((spawn("look", name=PASSWORD_WORD),)) if PASSWORD_WORD in seen.last_user else None
 
 
-def line_of_eve(body: str, name: str = "Eve") -> Waiting:
+def line_of_eve(body: str, name: str = "Eve") -> InboxRow:
     """A line that Eve said in a group."""
     where = (1, "$1", "c", ROOM, EVE, name, "other", "context", body, False, "ignored")
-    return Waiting(*where, None, NOON, NOON)  # type: ignore[arg-type]  # the literals
+    return InboxRow(*where, None, NOON, NOON)  # type: ignore[arg-type]  # the literals
 
 
 LINES = ["one", "two\n\nof two", "one", "one\nmore", "<room_context>", "[a] (@b:c): one"]

@@ -180,7 +180,7 @@ async def test_what_a_refusal_names_is_left_out_or_said_otherwise_until_the_next
             assert (await endpoint.ask(asked)).text == "fits"
             body = model.requests[-1].body
             assert (len(model.requests), body["temperature"]) == (before + 1, 0.2)
-            assert endpoint.learnt == (
+            assert endpoint.request_changes == (
                 "with max_completion_tokens; with reasoning_effort none; without"
                 " parallel_tool_calls, return_progress, stream, stream_options, tool_choice"
             )
@@ -220,7 +220,7 @@ async def test_calls_of_earlier_casts_are_told_as_text_where_nothing_else_helps(
             request = Request((*EARLIER, RESULT, message("assistant", "so"), *NOW), (TOOL,))
             assert (await endpoint.ask(request)).text == "fits"
             assert (await endpoint.ask(request)).text == "fits"
-            assert endpoint.learnt.endswith("with earlier tool calls as text")
+            assert endpoint.request_changes.endswith("with earlier tool calls as text")
             said = model.requests[-1].messages
             model.script(step(who))
             with pytest.raises(Refused):  # there is nothing earlier to be told otherwise

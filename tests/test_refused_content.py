@@ -14,10 +14,10 @@ from tests.world.memory import because
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, is_for_summary
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Backend, Context, Llm, MemoryHarvest, Roles
-from wintermute.conversation.asking import HARMLESS, foldable
+from wintermute.conversation.model_requests import HARMLESS, foldable
 from wintermute.conversation.view import NOT_SHOWN, shown_casts
 from wintermute.loom.records import Cast, Turn
-from wintermute.prompt.gather import event
+from wintermute.prompt.context_builder import event
 
 BAD = "forbidden"
 CONTENT = Fail(400, {"error": {"message": "filtered", "code": "content_filter"}})

@@ -13,15 +13,15 @@ from tests.world.pages import FilePages
 from wintermute.changes.change_sets import Change, ItemKind, Reason
 from wintermute.changes.texts import state_of
 from wintermute.commands.chat import NAMES, UNKNOWN
-from wintermute.commands.tasks import back_lines
+from wintermute.commands.tasks import undo_lines
 from wintermute.forgetting.forgetting import forget
-from wintermute.health.health import gather
+from wintermute.health.health import status_lines
 from wintermute.memory.fact import EXPLICIT
 from wintermute.messages import Json
 from wintermute.prompt.tool_names import ATTENDED, DELEGATING, PERSONAL, WORKING
 from wintermute.stores import Stores
 from wintermute.tools.definition import definition
-from wintermute.work.jobs import JobKind, JobPolicy
+from wintermute.work.jobs import JobPolicy, StoredJobs
 
 SAID = "The spare key lies under the third flowerpot"
 WHY = Reason("command", SCOPE)
@@ -61,12 +61,12 @@ async def test_each_kind_of_item_has_a_history_and_an_undo(tmp_path: Path, kind:
         [made] = await stores.changes.history((kind,), SCOPE)
         [change] = made.changes
         assert SAID in json.dumps(change.after)
-        undone = await stores.undo.run(made)
+        undone = await stores.undo.apply(made)
         assert await state(stores, kind, change.item) is None
-        assert len(back_lines(undone)) == 1
+        assert len(undo_lines(undone)) == 1
         again = await stores.changes.get(undone.set_id or "")
         assert again is not None
-        await stores.undo.run(again)
+        await stores.undo.apply(again)
         assert await state(stores, kind, change.item) == change.after
 
 
@@ -92,13 +92,15 @@ async def test_each_job_has_words_and_a_line_in_the_status(
 ) -> None:
     """U-012, U-014."""
     async with open_house(tmp_path, model.url) as house:
-        kinds = [kind for kind in house.runner.kinds if isinstance(kind, JobKind)]
+        kinds = [kind for kind in house.runner.job_types if isinstance(kind, StoredJobs)]
         assert [kind.name for kind in kinds if kind.policy.use == JobPolicy().use] == []
         for kind in kinds:
             async with house.database.transaction() as tx:
                 await house.stores.jobs.enqueue(tx, kind.name, "again", SCOPE)
                 await tx.execute("UPDATE jobs SET state = 'failed', last_error = 'broken'")
-            told = {each.name: each for each in await gather(house.database, house.checked, "UTC")}
+            told = {
+                each.name: each for each in await status_lines(house.database, house.checked, "UTC")
+            }
             assert (told["jobs"].state, f"{kind.name} of " in told["jobs"].text) == ("fail", True)
 
 

@@ -24,7 +24,7 @@ from tests.world.sending import (
     happens,
 )
 from tests.world.user import MatrixUser, Message
-from wintermute.mailbox.outbox import Late
+from wintermute.mailbox.outbox import LateNote
 
 MARK = " (was due 2026-05-04 14:00)"
 LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 29 + "So." for n in range(30))
@@ -249,7 +249,7 @@ async def test_a_reminder_says_that_it_is_late(
     chat = await ann.create_room([sending.user_id], encrypted=away.encrypted)
     async with sending(chat, encrypted=away.encrypted) as post:
         body = LONG if away.long else "drink water"
-        await post.say(chat, body, Late(clock.now() + timedelta(minutes=5), MARK))
+        await post.say(chat, body, LateNote(clock.now() + timedelta(minutes=5), MARK))
         await post.say(chat, "the end")
         await ann.wait_for(chat, lambda m: m.body == "the end")
         *parts, _ = [shown_as(event) for event in events_from(ann, chat, sending.user_id)]
@@ -273,7 +273,7 @@ async def test_a_reminder_says_that_it_is_late_after_a_restart(
     ann = await person("ann")
     chat = await ann.create_room([sending.user_id])
     async with sending(chat) as post:
-        late = Late(sending.clock.now() + timedelta(minutes=5), MARK)
+        late = LateNote(sending.clock.now() + timedelta(minutes=5), MARK)
         await post.say(chat, "drink water", late)
         await happens(asked)
     sending.clock.advance(6 * 60)

@@ -26,7 +26,7 @@ from wintermute.ids import new_id
 from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
 from wintermute.owner import Owner
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, SIGNS, Target, Task, Tasks
+from wintermute.tasks.tasks import EVERYWHERE, REMINDER_REACTIONS, Target, Task, Tasks
 
 BEN = "@ben:test"
 NIGHT = timedelta(hours=12)
@@ -77,7 +77,7 @@ async def test_what_was_delivered_carries_the_signs_to_answer_with(
     await house.fire()
     row = await house.one("SELECT body, reacts_to FROM outbox WHERE reacts_to IS NOT NULL")
     said = await house.one("SELECT id FROM outbox WHERE reacts_to IS NULL")
-    assert row == {"body": " ".join(SIGNS), "reacts_to": f"$of-{said['id']}"}
+    assert row == {"body": " ".join(REMINDER_REACTIONS), "reacts_to": f"$of-{said['id']}"}
 
 
 async def test_a_reminder_that_waits_longer_than_five_minutes_says_so(
@@ -103,7 +103,7 @@ async def test_what_was_due_while_we_were_away_says_so_however_short_that_was(
         assert await house.deliver() == ["⏰ Call Anna (was due at 09:00)"]
     async with open_house(tmp_path, None, clock=clock) as house:
         await house.fire()
-        assert await house.deliver() == [" ".join(SIGNS)]
+        assert await house.deliver() == [" ".join(REMINDER_REACTIONS)]
 
 
 async def test_days_that_were_missed_are_one_message(house: House, clock: FakeClock) -> None:
@@ -168,7 +168,7 @@ async def test_the_clock_may_go_back_and_nothing_is_said_twice(
     await do(house, "resume", task)
     after(clock, "2026-03-02T09:10")
     await house.fire()
-    assert await house.spoken() == ["⏰ Call Anna", " ".join(SIGNS)]
+    assert await house.spoken() == ["⏰ Call Anna", " ".join(REMINDER_REACTIONS)]
     after(clock, "2026-03-03T09:00")
     await house.fire()
     assert "⏰ Call Anna" in await house.deliver()
@@ -215,8 +215,8 @@ async def test_who_is_in_the_room_counts_not_what_was_last_said_there(
 async def test_a_room_that_we_have_left_is_not_spoken_in(house: House, clock: FakeClock) -> None:
     await promise(house)
     async with house.database.transaction() as tx:
-        await house.stores.known.seen(tx, ROOM, encrypted=False)
-        await house.stores.known.left(tx, ROOM)
+        await house.stores.known.store_room(tx, ROOM, encrypted=False)
+        await house.stores.known.mark_left(tx, ROOM)
     after(clock, "2026-03-02T09:00")
     await house.fire()
     assert await house.spoken() == []
@@ -316,12 +316,12 @@ async def test_a_run_that_waits_for_a_free_place_does_not_ring_for_ever(
     await house.fire()
     row = await house.one("SELECT seq FROM occurrences")
     async with house.database.transaction() as tx:
-        await house.stores.runs.put_off(tx, row["seq"], clock.monotonic() + 60)
-        look = await house.runs.ready(tx, 0)
-        assert look.again == clock.now() + timedelta(seconds=60)
+        await house.stores.runs.postpone(tx, row["seq"], clock.monotonic() + 60)
+        look = await house.runs.poll(tx, 0)
+        assert look.next_poll == clock.now() + timedelta(seconds=60)
         clock.advance(61)
-        look = await house.runs.ready(tx, 0)
-        assert look.again is None
+        look = await house.runs.poll(tx, 0)
+        assert look.next_poll is None
 
 
 async def test_what_the_terminal_did_not_show_does_not_silence_a_series(
@@ -350,10 +350,10 @@ async def test_a_message_that_is_refused_for_good_does_not_silence_a_series(
     await house.fire()
     row = await house.next_outgoing()
     assert row is not None
-    await house.outbox.stuck(row.id, "M_FORBIDDEN")
+    await house.outbox.mark_refused(row.id, "M_FORBIDDEN")
     async with house.database.transaction() as tx:
-        await house.stores.known.seen(tx, ROOM, encrypted=False)
-        await house.stores.known.left(tx, ROOM)
+        await house.stores.known.store_room(tx, ROOM, encrypted=False)
+        await house.stores.known.mark_left(tx, ROOM)
     await talk(house, "!new:test", f"person:{ANN}")
     after(clock, "2026-03-03T09:00")
     await house.fire()
@@ -370,7 +370,7 @@ async def test_a_message_that_is_refused_stands_for_all_while_there_is_no_other_
         after(clock, f"2026-03-0{day}T09:00")
         await house.fire()
         if row := await house.next_outgoing():
-            await house.outbox.stuck(row.id, "M_FORBIDDEN")
+            await house.outbox.mark_refused(row.id, "M_FORBIDDEN")
     async with house.database.transaction() as tx:
         await house.outbox.release(tx, ROOM)
     [said] = await house.deliver()
@@ -515,7 +515,7 @@ async def test_a_reminder_that_one_room_refused_is_said_in_another(
     await house.fire()
     row = await house.next_outgoing()
     assert row is not None
-    await house.outbox.stuck(row.id, "M_FORBIDDEN")
+    await house.outbox.mark_refused(row.id, "M_FORBIDDEN")
     await house.fire()
     assert await house.rows("SELECT 1 FROM outbox WHERE state = 'waiting'") == []
     house.speaker.unfit.add(ROOM)
@@ -537,7 +537,7 @@ async def test_what_was_kept_back_from_a_guest_is_said_when_the_guest_has_left(
     assert row is not None
     assert row.meant_for == f"person:{ANN}"
     house.speaker.unfit.add(ROOM)
-    await house.outbox.stuck(row.id, NOT_ALONE)
+    await house.outbox.mark_refused(row.id, NOT_ALONE)
     await house.fire()
     assert await house.next_outgoing() is None
     house.speaker.unfit.clear()
@@ -568,7 +568,7 @@ async def test_a_run_that_was_to_be_once_and_was_stopped_waits_to_be_resumed(
     await house.fire()
     async with house.database.transaction() as tx:
         [waits] = await house.stores.runs.ready(tx, await house.stores.runs.rooms(tx), 9)
-        await house.stores.runs.dropped(tx, waits.seq, "it was stopped")
+        await house.stores.runs.cancel_run(tx, waits.seq, "it was stopped")
     assert (await now(house, task)).status == "paused"
 
 

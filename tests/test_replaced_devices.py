@@ -92,10 +92,10 @@ async def test_new_keys_under_a_known_name_are_taken_if_the_known_identity_signe
         for _ in range(2):
             await work.ask({ANN})
         assert keys_kept(nio) == ([keys(AFTER)] if taken else [])
-        assert len(work.replaced.take_news()) == (0 if taken else 1)
+        assert len(work.replaced.take_refused()) == (0 if taken else 1)
         assert bool(work.trouble) != taken
         work.people.restore([], [])  # the next run reads from our database what the last one kept
-        people = work.people.take_news()[0].people
+        people = work.people.take_changes()[0].people
     async with keys_of(tmp_path, wire, FakeClock()) as (work, nio):
         work.people.restore(people, [])
         assert keys_kept(nio) == ([keys(AFTER)] if taken else [])

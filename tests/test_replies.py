@@ -16,7 +16,7 @@ from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.proxy import Answer, Hang, Proxy, Request
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom, Scene
-from wintermute.conversation.casting import DELETED, PRIVATE, UNREADABLE, block
+from wintermute.conversation.dispatcher import DELETED, PRIVATE, UNREADABLE, block
 from wintermute.messages import Incoming, Quote
 
 Json = dict[str, Any]

@@ -24,11 +24,18 @@ from tests.world.model import Hang, ModelServer, Seen, Step
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import upgrade
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.mailbox.inbox import OpenRow
-from wintermute.matrix.copies import PASSED, Tags, answered, quoted, said_in, unended
 from wintermute.matrix.inbox import OUTBOX_KEY
-from wintermute.matrix.marks import Mark, Marks
+from wintermute.matrix.message_tags import MessageTag, MessageTags
+from wintermute.matrix.rollback import (
+    PASSED,
+    Tags,
+    answered_rows,
+    own_events,
+    quoted,
+    unfinished_drafts,
+)
 from wintermute.schedule.firing import REMINDER
 from wintermute.tasks.schedules import PlanRequest
 
@@ -170,7 +177,7 @@ async def test_a_room_that_moved_is_told_once_of_the_lost_time(
     await ann.send(new, "endless")
     await model.request_arrived(3)
     await ann.send(new, "/stop")
-    await ann.wait_for(new, lambda m: m.body == words.STOPPED)
+    await ann.wait_for(new, lambda m: m.body == replies.STOPPED)
     await talk(ann, new, "since")
     assert await daemon.stop() == 0
     put_back(daemon, copy)
@@ -252,7 +259,7 @@ async def test_a_kill_while_a_copy_is_noticed_changes_nothing(
 
 
 US, CHAT, CONVERSATION = "@bot:test", "!chat", "conv_1"
-MARKS = Marks(b"k" * 32, US)
+MARKS = MessageTags(b"k" * 32, US)
 
 
 def row(
@@ -272,8 +279,8 @@ def theirs(event_id: str) -> Json:
     return {"type": "m.room.message", "sender": "@ann:test", "event_id": event_id, "content": {}}
 
 
-def ours(event_id: str, answers: str, marks: Marks = MARKS, room_id: str = CHAT) -> Json:
-    mark = Mark(f"wm-out_{event_id}-0", marks.tag(room_id, "answer", answers), 0, 1)
+def ours(event_id: str, answers: str, marks: MessageTags = MARKS, room_id: str = CHAT) -> Json:
+    mark = MessageTag(f"wm-out_{event_id}-0", marks.cause_hash(room_id, "answer", answers), 0, 1)
     content = {OUTBOX_KEY: marks.make(room_id, mark)}
     return {"type": "m.room.encrypted", "sender": US, "event_id": event_id, "content": content}
 
@@ -281,7 +288,7 @@ def ours(event_id: str, answers: str, marks: Marks = MARKS, room_id: str = CHAT)
 def drafted(event_id: str, owner: str = "d", edits: str = "", *, final: bool = False) -> Json:
     """A draft of ours, by its mark, or an edit of it, or what that ends with."""
     txn_id = f"wm-out_{owner}-0" if final or not edits else f"wm-out_{owner}-e{event_id}"
-    mark = Mark(txn_id, MARKS.tag(CHAT, "other", owner), 0, 1, final)
+    mark = MessageTag(txn_id, MARKS.cause_hash(CHAT, "other", owner), 0, 1, final)
     content: Json = {OUTBOX_KEY: MARKS.make(CHAT, mark)}
     content |= {"m.relates_to": {"rel_type": "m.replace", "event_id": edits}} if edits else {}
     return {"type": "m.room.message", "sender": US, "event_id": event_id, "content": content}
@@ -293,7 +300,7 @@ def gone(event_id: str, by: str = "@ann:test") -> Json:
     return bare | {"unsigned": unsigned}
 
 
-FORGED = ours("$r", "$1", Marks(b"f" * 32, US))
+FORGED = ours("$r", "$1", MessageTags(b"f" * 32, US))
 ELSEWHERE = ours("$r", "$1", room_id="!other")
 CASES: dict[str, tuple[list[OpenRow], list[Json], list[str]]] = {
     "answered": ([row(1, "$1"), row(2, "$2")], [ours("$r", "$1")], ["$1"]),
@@ -339,9 +346,9 @@ def test_what_was_answered_is_known_by_our_marks(
     rows: list[OpenRow], events: list[Json], expected: list[str]
 ) -> None:
     """F-009: also what was given up before it, and what we said and somebody has taken back."""
-    said = said_in(MARKS, CHAT, events)
-    tags = Tags(MARKS, {CHAT: {each.mark.tag for each in said if each.mark.final}})
-    assert [each.event_id for each in answered(rows, tags, {CHAT: events}, US)] == expected
+    said = own_events(MARKS, CHAT, events)
+    tags = Tags(MARKS, {CHAT: {each.tag.tag for each in said if each.tag.final}})
+    assert [each.event_id for each in answered_rows(rows, tags, {CHAT: events}, US)] == expected
 
 
 @pytest.mark.parametrize(
@@ -359,9 +366,9 @@ def test_what_grew_and_has_no_end_is_known_by_its_marks_and_relations(
     events: list[Json], left: list[str]
 ) -> None:
     """X-055: a relation is in clear. An edit by which something grows is no part of a message."""
-    said = said_in(MARKS, CHAT, events)
-    assert [each.event_id for each in unended(said)] == left
-    assert [each.is_part for each in said] == ["-e$" not in each.mark.txn_id for each in said]
+    said = own_events(MARKS, CHAT, events)
+    assert [each.event_id for each in unfinished_drafts(said)] == left
+    assert [each.is_part for each in said] == ["-e$" not in each.tag.txn_id for each in said]
 
 
 def test_what_is_named_is_short_and_formats_nothing() -> None:

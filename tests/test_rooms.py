@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tests.world.house import ROOM, Gate, House, house_at_work, open_house, open_thread
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.conversation.toolbox import Caller
-from wintermute.mailbox.inbox import Inbox, Waiting
+from wintermute.mailbox.inbox import Inbox, InboxRow
 from wintermute.messages import Json
 
 BOB = "@bob:test"
@@ -44,24 +44,24 @@ async def test_conversations_of_one_room_have_each_their_order_drafts_and_stop(
         await house.incoming("hello", conversation=thread)
         assert await house.said(1) == ["echo: hello"]
         await house.incoming("/stop", conversation=thread)
-        assert (await house.said(2))[1:] == [words.NOTHING_RUNNING]
+        assert (await house.said(2))[1:] == [replies.NOTHING_RUNNING]
         gate.set()
         assert (await house.said(3))[2:] == ["slow"]
         gate.clear()
         await house.incoming("think", conversation=thread)
         await model.request_arrived(3)
         await house.incoming("/stop")
-        assert (await house.said(4))[3:] == [words.NOTHING_RUNNING]
+        assert (await house.said(4))[3:] == [replies.NOTHING_RUNNING]
         await house.incoming("/stop", conversation=thread)
-        assert (await house.said(5))[4:] == [words.STOPPED]
+        assert (await house.said(5))[4:] == [replies.STOPPED]
         gate.set()
         await house.settled()
         [room] = {row["id"] for row in await house.rows(OF_ROOM)} - {thread}
         assert house.speaker.drafted == {room: "slow", thread: "echo: hello"}
         texts = [await unsent(house, conversation) for conversation in (room, thread)]
     assert texts == [
-        ["slow", words.NOTHING_RUNNING],
-        ["echo: hello", words.NOTHING_RUNNING, words.STOPPED],
+        ["slow", replies.NOTHING_RUNNING],
+        ["echo: hello", replies.NOTHING_RUNNING, replies.STOPPED],
     ]
 
 
@@ -73,7 +73,7 @@ async def unsent(house: House, conversation: str) -> list[str]:
     texts = []
     while row := await house.outbox.next(conversation, ROOM):
         [part] = await house.outbox.store_parts(row.id, [(row.id, {})], "DEVICE")
-        await house.outbox.sent(part, f"$of-{row.id}")
+        await house.outbox.mark_sent(part, f"$of-{row.id}")
         texts.append(row.body)
     return texts
 
@@ -193,7 +193,7 @@ class LateInbox(Inbox):
 
     late: Callable[[], Awaitable[None]] | None = None
 
-    async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[Waiting]:
+    async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[InboxRow]:
         rows = await super().open_rows(conversation_id, aside)
         if not rows and self.late is not None:
             late, self.late = self.late, None
@@ -250,7 +250,7 @@ async def test_a_cast_stays_in_its_branch_whatever_begins_meanwhile(
         await begun.wait()
         await house.incoming("new", scope="room:!room:test")
         go_on.set()
-        assert await house.said(2) == [words.JOINED, "echo: Ann (@ann:test): new"]
+        assert await house.said(2) == [replies.JOINED, "echo: Ann (@ann:test): new"]
         casts = await house.rows("SELECT branch_id, reason FROM casts ORDER BY seq")
         [gate] = await house.rows("SELECT result FROM observations")
     assert casts[0]["branch_id"] != casts[1]["branch_id"]

@@ -9,7 +9,7 @@ from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import MatrixUser
-from wintermute.conversation import words
+from wintermute.conversation import replies
 
 
 async def test_only_invitations_of_allowed_people_are_accepted(
@@ -94,7 +94,7 @@ async def test_a_question_asked_before_a_third_person_came_is_answered_to_nobody
     await ann.invite(chat, bob.user_id)
     await ann.send(chat, "not for the bot")
     await daemon.start()
-    await ann.wait_for(chat, lambda m: m.body == words.JOINED)
+    await ann.wait_for(chat, lambda m: m.body == replies.JOINED)
     scopes = daemon.rows("SELECT scope FROM conversations WHERE room_id = ?", chat)
     assert scopes == [{"scope": f"room:{chat}"}]
     await daemon.kill()

@@ -31,7 +31,7 @@ from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.proxy import Answer, Held, Proxy, hand_over, pass_before, withhold
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import ENCRYPTION, bury, follower, put_state, upgrade
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.matrix.membership import IN_CLEAR
 from wintermute.schedule.firing import REMINDER
 from wintermute.text import EMPTY_LISTS
@@ -221,7 +221,7 @@ async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(
     await slip_in(eve, ann, new)
     await until(lambda: scope_of(daemon, new) == f"room:{chat}")
     await daemon.restart()  # what waits is tried again at once
-    await hears(ann, new, words.JOINED)
+    await hears(ann, new, replies.JOINED)
     assert len(model.requests) == asked_before
 
 

@@ -14,7 +14,7 @@ from tests.world.model import ModelServer
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError, ToolFailed
-from wintermute.loom.reading import LoomReader, lines
+from wintermute.loom.reader import LoomReader, lines
 from wintermute.messages import Json, Usage
 
 FILES = sorted((Path(__file__).parent / "rules").glob("*.yaml"))

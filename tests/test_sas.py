@@ -14,13 +14,13 @@ from vodozemac import Sas
 from tests.world.phone import BOT, CHOICE, NEW, NOW, OFFER, OLD, Talk, overwritten, some_key
 from wintermute.matrix.sas import (
     EMOJIS,
+    OutgoingMessages,
     Party,
     Phase,
-    ToDevice,
+    answer_request,
     ask,
     ask_devices,
     ask_in_room,
-    asked,
     cancel,
     expired,
     named,
@@ -147,8 +147,8 @@ def test_two_that_compare_nothing_show_the_same_and_wait_for_each_other() -> Non
     """X-019: neither sends its MAC before the other's."""
     other = Party("@two:here", "OTHER", some_key("two"))
     left = ask("T", "", BOT, other.user_id, NOW)
-    right, to_left = asked("T", "", other, BOT.user_id, ask_devices(BOT, "T", NOW), NOW)
-    to_right: ToDevice = ()
+    right, to_left = answer_request("T", "", other, BOT.user_id, ask_devices(BOT, "T", NOW), NOW)
+    to_right: OutgoingMessages = ()
     while to_left or to_right:
         for kind, content in to_left:
             left, out = receive(left, kind, content, {})
@@ -382,7 +382,7 @@ def test_a_wrong_request_is_refused(name: str) -> None:
     cases += [([], "m.unknown_method"), (["m.x"], "m.unknown_method")] if name == "methods" else []
     for value, code in cases:
         content = {key: part for key, part in (good | {name: value}).items() if part is not ABSENT}
-        refused, out = asked("T", "", BOT, "@ann:here", content, NOW)
+        refused, out = answer_request("T", "", BOT, "@ann:here", content, NOW)
         assert (refused.phase, refused.code) == ("cancelled", code), value
         assert [kind for kind, _ in out] == ["cancel"]
 
@@ -390,8 +390,8 @@ def test_a_wrong_request_is_refused(name: str) -> None:
 def test_our_own_device_is_not_verified_with_itself() -> None:
     """X-020: what we said comes back as if somebody else said it."""
     content = ask_devices(BOT, "T", NOW)
-    assert asked("T", "", BOT, BOT.user_id, content, NOW)[0].code == "m.invalid_message"
-    assert asked("T", "", BOT, "@ann:here", content, NOW)[0].phase == "ready"
+    assert answer_request("T", "", BOT, BOT.user_id, content, NOW)[0].code == "m.invalid_message"
+    assert answer_request("T", "", BOT, "@ann:here", content, NOW)[0].phase == "ready"
 
 
 DEEP: Any = []
@@ -408,7 +408,7 @@ def test_garbage_ends_it_and_nothing_else(asks: str, phase: Phase) -> None:
         for kind in KINDS:
             ended, _ = receive(Talk(asks).until(phase).bot, kind, content, {})
             assert (ended.phase, ended.code) == ("cancelled", "m.invalid_message")
-        refused, _ = asked("T", "", BOT, "@ann:here", content, NOW)
+        refused, _ = answer_request("T", "", BOT, "@ann:here", content, NOW)
         assert (refused.phase, refused.code) == ("cancelled", "m.invalid_message")
 
 

@@ -16,7 +16,7 @@ from wintermute.tasks.schedules import (
     Plan,
     PlanRequest,
     Schedule,
-    planned,
+    apply_request,
     read,
 )
 from wintermute.tools.definition import definition
@@ -27,7 +27,7 @@ NOW = datetime(2026, 2, 27, 12, 34, 56, 789_000, tzinfo=UTC)
 
 
 async def plan(before: Plan = UNPLANNED, now: datetime = NOW, **said: Any) -> Plan:
-    return await planned(PlanRequest.of(said), now, BERLIN, before)
+    return await apply_request(PlanRequest.of(said), now, BERLIN, before)
 
 
 async def schedule(before: Plan = UNPLANNED, **said: Any) -> Schedule:
@@ -106,7 +106,7 @@ async def test_a_time_that_nobody_will_see_is_refused(at: str) -> None:
     """T-018."""
     for zone in (BERLIN, ZoneInfo("America/New_York")):
         with pytest.raises(ToolFailed, match="more than a hundred years ahead"):
-            await planned(PlanRequest(schedule_type="once", at=at), NOW, zone)
+            await apply_request(PlanRequest(schedule_type="once", at=at), NOW, zone)
 
 
 async def test_the_present_moment_has_passed() -> None:
@@ -305,15 +305,15 @@ async def test_without_a_schedule_nothing_is_planned() -> None:
     """T-016."""
     assert NOTHING.is_empty
     assert PlanRequest.of({"content": "milk", "at": "", "day_of_month": None}) == NOTHING
-    assert await planned(NOTHING, NOW, BERLIN) == UNPLANNED
+    assert await apply_request(NOTHING, NOW, BERLIN) == UNPLANNED
     assert (await plan(schedule_type="none")).schedule is None
 
 
 async def test_what_is_asked_about_times_is_told_from_the_mode() -> None:
     """T-004: only another schedule replaces the next occurrence."""
-    assert PlanRequest(at="09:00").times
-    assert PlanRequest(schedule_type="none").times
-    assert not PlanRequest(execution_mode="reminder", ai_prompt="").times
+    assert PlanRequest(at="09:00").has_schedule
+    assert PlanRequest(schedule_type="none").has_schedule
+    assert not PlanRequest(execution_mode="reminder", ai_prompt="").has_schedule
     assert not PlanRequest(ai_prompt="").is_empty
 
 

@@ -17,7 +17,7 @@ import wintermute
 from tests.world.schema import lay_schema
 from wintermute.db import Error, driver
 from wintermute.db.database import shipped_migrations
-from wintermute.db.text_search import Kept
+from wintermute.db.text_search import SearchableText
 
 STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
 PLACE = re.compile(r"[:@](\w+)")
@@ -45,8 +45,8 @@ def texts(module: ModuleType) -> Iterator[str]:
     """The texts of a module: of its constants, and those in its functions as far as they are known."""
     names = Names(vars(import_module("builtins")) | vars(module))
     yield from (value for value in vars(module).values() if isinstance(value, str))
-    for kept in (value for value in vars(module).values() if isinstance(value, Kept)):
-        yield from (kept.meant(), kept.emptying(), *kept.hangs)
+    for kept in (value for value in vars(module).values() if isinstance(value, SearchableText)):
+        yield from (kept.meant(), kept.emptying(), *kept.dependents)
     tree = ast.parse(inspect.getsource(module))
     parts = {
         id(part)

@@ -33,7 +33,7 @@ from tests.world.model import (
 )
 from tests.world.request_rules import CANARY
 from wintermute.config.schema import ComponentSizeLimits
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.mailbox.inbox import OVERSIZE, SEED
 from wintermute.messages import Json
 
@@ -229,7 +229,7 @@ async def test_an_answer_made_before_somebody_came_in_is_not_given_to_them(
         async with house.database.transaction() as tx:
             await house.conversations.in_room(tx, room, f"room:{room}")
         release.set()
-        assert await house.said(1, room) == [words.JOINED]
+        assert await house.said(1, room) == [replies.JOINED]
         await talk(house, Place(room, ANN, f"room:{room}", False), "hello")
         assert "hello" in (await house.said(2, room))[1]
 
@@ -249,7 +249,7 @@ async def test_a_private_cast_that_a_crash_interrupted_is_not_answered_to_a_grou
         async with house.database.transaction() as tx:
             await house.conversations.in_room(tx, room, f"room:{room}")
         async with house.working():
-            assert await house.said(2, room) == ["noted", words.JOINED]
+            assert await house.said(2, room) == ["noted", replies.JOINED]
     assert len(model.requests) == 2
 
 

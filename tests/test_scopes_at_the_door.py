@@ -20,7 +20,7 @@ from tests.world.chats import (
 )
 from tests.world.model import ModelServer, Slow, Text, Use
 from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.matrix.outbox import KEPT_BACK
 from wintermute.text import EMPTY_LISTS
 
@@ -201,7 +201,7 @@ async def test_an_answer_is_kept_back_from_somebody_who_came_in_meanwhile(
     await come_in(eve, ann, chat)
     await ask_bot(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
     release.set()
-    await ann.wait_for(chat, lambda message: message.body == words.JOINED)
+    await ann.wait_for(chat, lambda message: message.body == replies.JOINED)
     await ask_bot(ann, chat, daemon, "and now?")
     assert "what do I earn" not in last_request(model)
     assert not [event for event in eve.messages(chat) if FACT in event.body]
@@ -222,7 +222,7 @@ async def test_an_answer_that_a_crash_interrupted_is_kept_back_from_who_came_in_
     await come_in(eve, ann, chat)
     await daemon.start()
     release.set()
-    await ann.wait_for(chat, lambda message: message.body == words.JOINED)
+    await ann.wait_for(chat, lambda message: message.body == replies.JOINED)
     assert not [event for event in ann.messages(chat) if FACT in event.body]
 
 

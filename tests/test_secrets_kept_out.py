@@ -37,7 +37,7 @@ COPIES = "changes change_sets night_phases prompt_parts"
 OTHERS = {
     "files.py": "puts any file in place",
     "wiki/page_jobs.py": "the journal: consolidation.py asks before its diff and reports are made",
-    "wiki/taking_back.py": "takes lines away",
+    "wiki/job_undo.py": "takes lines away",
     "cli/core.py": "a person's own page",
 }
 SECRET, THEIRS = "hunter2xyz", "PIN: 4711"

@@ -10,7 +10,7 @@ import pytest
 from tests.world.house import ANN, House, house_at_work, open_house
 from tests.world.model import Fail, Hang, ModelServer, Seen, Step, Text
 from wintermute.errors import ConfigurationError
-from wintermute.prompt.gather import seed_template
+from wintermute.prompt.context_builder import seed_template
 from wintermute.templates import shipped_prompts
 
 

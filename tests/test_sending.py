@@ -23,10 +23,10 @@ from tests.world.user import MatrixUser, Message
 from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
-from wintermute.mailbox.outbox import Late, Outbox, Outgoing
-from wintermute.matrix.copies import Copies
+from wintermute.mailbox.outbox import LateNote, Outbox, Outgoing
 from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.outbox import Sender, events_of
+from wintermute.matrix.rollback import RollbackDetection
 from wintermute.matrix.speaker import LINGER_SECONDS, MatrixSpeaker
 
 SLOW_DOWN = Answer(429, {"errcode": "M_LIMIT_EXCEEDED", "error": "busy", "retry_after_ms": 100})
@@ -285,7 +285,7 @@ async def test_conversations_of_one_room_are_sent_beside_each_other_below_one_ty
             return [r.json["typing"] for r in desk.requests if "/typing/" in r.path]
 
         proxy.before = holds
-        copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
+        copies = RollbackDetection(desk.client, desk.stores.database, desk.clock, new_id)
         drafts = Drafts(desk.clock, shows=True)
         sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY, drafts)
         settings = Matrix(homeserver="", user_id=BOT, owner=ANN)
@@ -390,13 +390,15 @@ async def test_what_is_stuck_says_how_late_it_is_when_it_is_let_go(tmp_path: Pat
     async with open_house(tmp_path, None, clock=HeldClock()) as house:
         async with house.database.transaction() as tx:
             talk = await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
-            late = Late(NOON, " (was due 08:00)")
+            late = LateNote(NOON, " (was due 08:00)")
             outbox_id = await house.outbox.enqueue(
                 tx, talk, "tea", kind="event", late=late, meant_for=""
             )
-        await house.outbox.stuck(outbox_id, "M_FORBIDDEN")
+        await house.outbox.mark_refused(outbox_id, "M_FORBIDDEN")
         async with house.database.transaction() as tx:
-            await house.outbox.relabel(tx, outbox_id, Late(NOON, " (was due 08:00, 2 missed)"), "")
+            await house.outbox.relabel(
+                tx, outbox_id, LateNote(NOON, " (was due 08:00, 2 missed)"), ""
+            )
             await house.outbox.release(tx, ROOM)
         house.clock.advance(1)  # type: ignore[attr-defined]  # a clock of tests
         assert await house.deliver() == ["tea (was due 08:00, 2 missed)"]
@@ -410,21 +412,21 @@ async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> 
             outbox_id = await house.outbox.enqueue(tx, talk, "tea", kind="event", meant_for="")
         [part] = await house.outbox.store_parts(outbox_id, [("wm-1", {})], "DEVICE")
         async with house.database.transaction() as tx:
-            await house.outbox.seen(tx, "wm-1", "$one")
-            await house.outbox.seen(tx, "wm-2", "$two")
+            await house.outbox.note_event(tx, "wm-1", "$one")
+            await house.outbox.note_event(tx, "wm-2", "$two")
             assert (await house.outbox.sent_event(tx, ROOM, "$one")) is not None
         assert await house.rows("SELECT 1 FROM outbox WHERE state = 'sent'") == []
         assert await house.next_outgoing() is not None
-        await house.outbox.sent(part, "$one")
+        await house.outbox.mark_sent(part, "$one")
         async with house.database.transaction() as tx:
-            await house.outbox.seen(tx, "wm-1", "$forged")
+            await house.outbox.note_event(tx, "wm-1", "$forged")
         [sent] = await house.rows("SELECT event_id FROM outbox_parts WHERE state = 'sent'")
         assert sent == {"event_id": "$one"}
 
 
 def test_a_reminder_shows_as_it_was_written() -> None:
     """T-046: no mark of Markdown is lost in it."""
-    late = Late(NOON, " (was due 09:00)")
+    late = LateNote(NOON, " (was due 09:00)")
     row = Outgoing(1, "out_1", ROOM, "event", "⏰ Cut 2*3*4 <b>boards</b>", late)
     [(_, content)] = events_of(row)
     assert content["body"] == row.body

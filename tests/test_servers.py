@@ -13,7 +13,7 @@ from tests.world.model import Fail, Garbage, ModelServer, Step
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Failed
-from wintermute.llm.wire import Answer, Gathering
+from wintermute.llm.wire import Answer, AnswerParser
 from wintermute.messages import Json, Request
 
 SENT = (*LOCAL, *HOSTED, *LEAKED)
@@ -59,7 +59,7 @@ async def test_what_a_server_sends_is_what_it_means(model: ModelServer, sent: Se
 @pytest.mark.parametrize("sent", SENT, ids=lambda sent: sent.name)
 def test_where_its_bytes_are_cut_makes_no_difference(sent: Sent) -> None:
     def outcome(*chunks: bytes) -> object:
-        gathering = Gathering()
+        gathering = AnswerParser()
         try:
             for chunk in chunks:
                 gathering.feed(chunk)

@@ -12,9 +12,9 @@ from tests.world.forger import Forger, Json
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import MatrixUser
-from wintermute.matrix.complaints import WITHHELD
-from wintermute.matrix.sessions import KeyFile
-from wintermute.matrix.sieve import megolm
+from wintermute.matrix.sessions import SessionCopiesStore
+from wintermute.matrix.sync_response import megolm
+from wintermute.matrix.undecryptable import WITHHELD
 
 NAMED = ("sender_key", "device_id")
 
@@ -169,11 +169,11 @@ def copy(outbound: OutboundGroupSession, sender: str, room: str = "!room") -> In
 
 def test_each_senders_copy_is_kept_and_of_two_the_one_that_opens_more(tmp_path: Path) -> None:
     """F-057: with whatever index, for whatever room, with a row that nio wrote before."""
-    store = KeyFile("@us:test", "US", str(tmp_path), "secret", "keys.db")
+    store = SessionCopiesStore("@us:test", "US", str(tmp_path), "secret", "keys.db")
     store.save_account(OlmAccount())
     hers = OutboundGroupSession()
     early = copy(hers, "ann")
-    super(KeyFile, store).save_inbound_group_session(early)
+    super(SessionCopiesStore, store).save_inbound_group_session(early)
     message = hers._session.encrypt(b"{}").to_base64()
     for late in (copy(hers, "ann"), copy(hers, "eve"), copy(hers, "eve", "!other")):
         store.save_inbound_group_session(late)

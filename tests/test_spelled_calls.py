@@ -14,7 +14,7 @@ from tests.world.house import Gate, House, house_at_work, open_house
 from tests.world.model import Calls, Drip, ModelServer, Text, Use
 from tests.world.warm import Interpreter
 from wintermute.db import open_database
-from wintermute.llm.spelled import Habit, may_be_calls, spelled_calls
+from wintermute.llm.text_tool_calls import ModelQuirk, json_calls, may_be_calls
 from wintermute.messages import Json
 
 NOWHERE = "http://127.0.0.1:9"
@@ -50,7 +50,7 @@ CALLS = [
 
 @pytest.mark.parametrize("text", CALLS)
 def test_a_call_in_each_of_its_spellings_is_read(text: str) -> None:
-    assert spelled_calls(text, OFFERED) == [FOUND]
+    assert json_calls(text, OFFERED) == [FOUND]
     assert all(may_be_calls(text[:n]) for n in range(len(text)))
 
 
@@ -66,12 +66,12 @@ def test_a_call_in_each_of_its_spellings_is_read(text: str) -> None:
     ],
 )
 def test_several_calls_one_after_another_are_several(text: str) -> None:
-    names = [name for name, _ in spelled_calls(text, OFFERED)]
+    names = [name for name, _ in json_calls(text, OFFERED)]
     assert names == ["echo", "echo"]
 
 
 def test_doubled_braces_all_through_are_single_ones() -> None:
-    assert spelled_calls('{{"name": "echo", "arguments": {{"say": "x"}}}}', OFFERED) == [
+    assert json_calls('{{"name": "echo", "arguments": {{"say": "x"}}}}', OFFERED) == [
         ("echo", '{"say": "x"}')
     ]
 
@@ -107,7 +107,7 @@ def test_doubled_braces_all_through_are_single_ones() -> None:
     ],
 )
 def test_anything_else_stays_text(text: str) -> None:
-    assert spelled_calls(text, OFFERED) == []
+    assert json_calls(text, OFFERED) == []
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ async def test_what_check_found_counts_unless_the_configuration_says_else(
     model.script(Text(BARE), Text("done"))
     house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=configured)
     async with house as at, at.working():
-        habit = Habit(at.database, at.clock, "text_tool_calls", "scripted", model.url)
+        habit = ModelQuirk(at.database, at.clock, "text_tool_calls", "scripted", model.url)
         await habit.found(has=True)
         await at.incoming("go")
         await at.said(1)
@@ -248,8 +248,12 @@ async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
             [line] = [each for each in done.stdout.decode().splitlines() if "  model " in each]
             async with open_database(path, read_only=True) as database:
                 model = server.requests[-1].body["model"]
-                known = await Habit(database, SYSTEM, "text_tool_calls", model, server.url).known()
-                aloud = await Habit(database, SYSTEM, "thinks_aloud", model, server.url).known()
+                known = await ModelQuirk(
+                    database, SYSTEM, "text_tool_calls", model, server.url
+                ).known()
+                aloud = await ModelQuirk(
+                    database, SYSTEM, "thinks_aloud", model, server.url
+                ).known()
             found.append((line[:4], known, aloud))
             told = "calls_as_text: true" in line
             assert told is known

@@ -31,8 +31,8 @@ async def looked(house: House, sql: str, clock: HeldClock | None = None) -> None
     async def so() -> bool:
         if clock is not None:
             clock.advance(60)
-        for kind in house.runner.kinds:
-            kind.bell.set()
+        for kind in house.runner.job_types:
+            kind.wakeup.set()
         return bool(await house.rows(sql))
 
     await until_so(so)

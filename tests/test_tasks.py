@@ -62,7 +62,7 @@ class Desk:
         sets = await self.changes.history(("task",))
         placing = Placing(self.database, self.changes, {}, self.folder)
         undo = Undo(self.database, self.changes, {"task": self.tasks}, placing)
-        return await undo.run(sets[newest])
+        return await undo.apply(sets[newest])
 
 
 def why(scope: str) -> Reason:

@@ -140,11 +140,11 @@ async def test_a_batch_waits_for_the_end_of_its_own_talk_and_for_nobody_elses(
         await talk.house.say("What a fine day", room=ASIDE)
         await talk.clock.move(QUIET - 60)
         await talk.house.say("hello", room=ELSEWHERE, scope="person:@bob:test")
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await talk.house.settled()
         assert (await talk.states(), talk.asked) == ([], [])
         await talk.clock.move(60)
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await until_so(talk.at_rest)
         assert len(talk.asked) == 1
 
@@ -247,7 +247,7 @@ async def test_one_version_keeps_evidence_and_a_persons_own_words_stay_theirs(
         assert fact["source"] == "user_explicit"
         assert sorted(json.loads(fact["origins"])) == sorted(row["event_id"] for row in said)
         await talk.clock.move(QUIET)
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await until_so(talk.at_rest)
         assert len(talk.asked) == 1
 
@@ -304,11 +304,11 @@ async def test_a_batch_is_due_after_fifteen_quiet_minutes_and_not_before(tmp_pat
         await talk.clock.move(QUIET - 60)
         await talk.told(ROME)
         await talk.clock.move(QUIET - 60)
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await talk.says("/memory")
         assert await talk.states() == []
         await talk.clock.move(QUIET - 60)
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await talk.says("/memory")
         assert await talk.states() == []
         talk.answers = [reconstruction(BOTH)]
@@ -322,12 +322,12 @@ async def test_twenty_memories_are_a_batch_at_once(tmp_path: Path) -> None:
     texts = [f"Room number {n} is painted green" for n in range(ENOUGH)]
     async with chat(tmp_path) as talk:
         await talk.told(*texts[:-1])
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await talk.says("/memory")
         assert await talk.states() == []
         talk.answers = [reconstruction(*texts)]
         await talk.told(texts[-1])
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await until_so(talk.at_rest)
         assert await talk.remembered() == sorted(texts)
         assert len(talk.asked) == 1
@@ -352,13 +352,13 @@ async def test_a_bug_leaves_everything_as_it_was_and_is_told_once(tmp_path: Path
             assert await talk.remembered() == [LYON, ROME]
             assert await talk.queued() == 1
             await talk.clock.move(3600)
-            talk.house.runner.ring(KIND)
+            talk.house.runner.wake(KIND)
         assert len(talk.asked) == 3
         assert "combine your new memories" in (await talk.house.spoken(ASIDE))[-1]
         assert "1 stopped: reconstruct" in await talk.says("/status")
         await talk.told("Rex is a dog")
         await talk.clock.move(3600)
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         assert "Rex is a dog" in await talk.says("/memory Rex")
         assert len(talk.asked) == 3
 
@@ -370,14 +370,14 @@ async def test_a_budget_that_is_spent_puts_it_off_until_midnight(tmp_path: Path)
         await talk.told(ROME)
         talk.answers = [reconstruction(ROME)]
         await talk.clock.move(QUIET)
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await until_so(lambda: _is_put_off(talk))
         assert talk.asked == []
         assert "Rome" in await talk.says("/memory Rome")
         row = await talk.house.one("SELECT not_before FROM jobs WHERE name = ?", KIND)
         assert row["not_before"].startswith("2026-05-04T22:00")  # midnight in Berlin
         await talk.clock.move(12 * 3600)
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await until_so(talk.at_rest)
         assert len(talk.asked) == 1
         assert await talk.queued() == 0
@@ -528,7 +528,7 @@ async def test_a_daemon_and_a_shell_that_work_one_queue_give_each_memory_once(
             async with asyncio.TaskGroup() as group:
                 done = group.create_task(beside(terminal, "memory", "reconstruct", "--json"))
                 await clock.move(QUIET)
-                opened.runner.ring(KIND)
+                opened.runner.wake(KIND)
             assert done.result().returncode == 0
             open_jobs = "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'running')"
             await until_so(lambda: _none(opened, open_jobs, KIND))

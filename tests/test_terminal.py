@@ -33,7 +33,7 @@ from tests.world.typist import Typist, typing
 from tests.world.warm import Interpreter
 from wintermute.commands.memories import NOTHING_YET
 from wintermute.config.lock import hold
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.messages import Json, Usage
 from wintermute.terminal.screen import VOID, TerminalSpeaker
@@ -215,7 +215,7 @@ async def test_a_pipe_hears_why_there_is_no_answer_in_the_words_of_the_rooms(
     """F-036, L-034: what is to be done about it, and what it costs is no model that is away."""
     nowhere = settings(tmp_path / "nowhere", NOWHERE)
     code, said, _ = await piped(nowhere, b"hi\n")
-    away = re.escape(words.UNREACHABLE).replace(
+    away = re.escape(replies.UNREACHABLE).replace(
         re.escape("{problem}"), "scripted is not reachable.*"
     )
     assert (code, bool(re.match(away, said))) == (1, True), said

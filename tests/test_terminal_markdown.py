@@ -15,8 +15,8 @@ from tests.tiers import examples
 from tests.world.clock import NOON, HeldClock, cheap
 from tests.world.glass import Glass
 from wintermute.llm.backend import Wait
-from wintermute.mailbox.inbox import Waiting
-from wintermute.terminal.markdown import MOST, MarkdownPage, changed
+from wintermute.mailbox.inbox import InboxRow
+from wintermute.terminal.markdown import MOST, MarkdownPage, redraw_sequence
 from wintermute.terminal.screen import VOID, TerminalSpeaker
 
 ROOM = "terminal"
@@ -206,7 +206,7 @@ def test_while_somebody_types_only_what_is_finished_is_written() -> None:
     ],
 )
 def test_what_stays_is_not_written_again(shown: list[str], lines: list[str], told: str) -> None:
-    assert changed(shown, lines) == told
+    assert redraw_sequence(shown, lines) == told
 
 
 async def test_what_is_waited_for_is_said_from_the_second_second_on() -> None:
@@ -226,7 +226,7 @@ async def test_what_is_waited_for_is_said_from_the_second_second_on() -> None:
 
         await clock.asleep()
         where = (1, "$event", "conv", ROOM, "@ann:test", "", "owner", "message", "hello", True)
-        row = Waiting(*where, "waiting", None, NOON, NOON)  # type: ignore[arg-type]  # the literals
+        row = InboxRow(*where, "waiting", None, NOON, NOON)  # type: ignore[arg-type]  # the literals
         speaker.typed.append(row.event_id)
         speaker.attend(row)
         speaker.draft(ROOM, "")
@@ -273,8 +273,8 @@ def test_what_is_taken_back_is_gone_or_called_void(
     for number, piece in enumerate(pieces):
         page.add(piece)
         if number == notice_after:
-            page.beside("notice")
-    is_gone = page.take_back()
+            page.show_aside("notice")
+    is_gone = page.discard()
     page.begin(loose=loose)
     page.end("Whole")
     notice = ["notice"] if notice_after < len(pieces) else []
@@ -309,7 +309,7 @@ def test_what_came_while_a_line_was_asked_for_is_drawn_when_it_is_not_any_more()
         speaker.draft(ROOM, piece)
     assert glass.text == ""
     glass.watched = True
-    speaker.go_on()
+    speaker.draw_pending()
     assert glass.text == "One.\n\nhalf"
 
 
@@ -319,10 +319,10 @@ def test_a_notice_is_taken_away_with_nothing() -> None:
     page = page_on(glass)
     page.begin(loose=False)
     page.add("One.\n\nTwo.\n\nhalf a ")
-    page.beside("Notice.")
+    page.show_aside("Notice.")
     page.add("line")
     assert glass.text == "One.\n\nNotice.\nTwo.\n\nhalf a line"
-    assert not page.take_back()
+    assert not page.discard()
     assert glass.text == "One.\n\nNotice."
 
 

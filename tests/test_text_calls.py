@@ -13,8 +13,8 @@ from tests.world.model import ModelServer, Text
 from tests.world.streams import content_in, in_bytes, shown_after
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.failures import Empty
-from wintermute.llm.wire import Answer, Gathering
-from wintermute.llm.written import CallContext
+from wintermute.llm.template_tool_calls import CallContext
+from wintermute.llm.wire import Answer, AnswerParser
 from wintermute.messages import UNREADABLE, Json
 
 
@@ -80,7 +80,7 @@ FORMS = [
 
 def answer(text: str, view: CallContext | None = None, *, spells: bool = False) -> Answer:
     """The answer that a text is, byte by byte; no mark of a call was ever shown."""
-    gathering = Gathering(UNHIDDEN, OFFERED, spells=spells, view=view or CallContext())
+    gathering = AnswerParser(UNHIDDEN, OFFERED, spells=spells, view=view or CallContext())
     shown, drafts, ids = "", list[str](), itertools.count()
     for byte in in_bytes(content_in([text])):
         gathering.feed(byte)
@@ -145,10 +145,10 @@ def test_what_else_may_end_an_answer(
         return
     assert [call.name for call in given.calls] == [UNREADABLE]
     if left:
-        assert not answer(text, CallContext(told=True)).calls
+        assert not answer(text, CallContext(reported=True)).calls
     else:
         with pytest.raises(Empty):
-            answer(text, CallContext(told=True))
+            answer(text, CallContext(reported=True))
 
 
 BARE = [

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.world.schema import open_migrated
-from wintermute.db.text_search import LARGE, Kept, Sought, TextSearch
+from wintermute.db.text_search import LARGE, SearchableText, TextQuery, TextSearch
 
-PROMPTS = Kept("prompt_parts", ("text",), "hash")
-FILES = Kept("edited_files", ("text",), "name")
+PROMPTS = SearchableText("prompt_parts", ("text",), "hash")
+FILES = SearchableText("edited_files", ("text",), "name")
 SECRET = "the bird is a zimtkanarie"
 
 
@@ -22,7 +22,7 @@ def children() -> list[int]:
 
 async def place(look: TextSearch) -> list[str]:
     """The keys of the prompts that say it."""
-    found = await look.seek([Sought([PROMPTS], [SECRET]), Sought([FILES], ["nothing of it"])])
+    found = await look.seek([TextQuery([PROMPTS], [SECRET]), TextQuery([FILES], ["nothing of it"])])
     return [key for rows in found.rows.values() for (key,) in rows]
 
 
@@ -37,7 +37,7 @@ async def test_a_store_is_looked_through_by_a_process_if_it_is_large(
             texts = [("a", "x" * size), ("b", f"<b>{SECRET.upper()}</b>"), ("c", "tea")]
             await tx.execute_many("INSERT INTO prompt_parts (hash, text) VALUES (?, ?)", texts)
         await database.cut_log()
-        async with database.looking() as look:
+        async with database.text_search() as look:
             assert len(children()) - len(before) == bool(size)
             assert [await place(look), await place(look)] == [["b"], ["b"]]
             ours, priority = os.getpriority(os.PRIO_PROCESS, 0), os.PRIO_PROCESS
@@ -54,7 +54,7 @@ async def test_what_a_lost_process_was_asked_is_found_all_the_same(tmp_path: Pat
             texts = [("a", "x" * LARGE), ("b", SECRET)]
             await tx.execute_many("INSERT INTO prompt_parts (hash, text) VALUES (?, ?)", texts)
         await database.cut_log()
-        async with database.looking() as look:
+        async with database.text_search() as look:
             assert await place(look) == ["b"]
             for pid in set(children()) - set(before):
                 os.kill(pid, signal.SIGKILL)

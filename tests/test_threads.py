@@ -20,12 +20,12 @@ from tests.world.redacted import take_back
 from tests.world.scene import JS, NIO, NewBot, NewPerson, NewRoom, Scene
 from tests.world.upgrades import upgrade
 from tests.world.user import Message, under
-from wintermute.conversation import words
-from wintermute.conversation.casting import PRIVATE, UNREADABLE
+from wintermute.conversation import replies
+from wintermute.conversation.dispatcher import PRIVATE, UNREADABLE
 from wintermute.mailbox.history import MailboxReader
 from wintermute.mailbox.outbox import Outgoing
 from wintermute.matrix.inbox import thread_of
-from wintermute.matrix.outbox import about
+from wintermute.matrix.outbox import relations_of
 from wintermute.messages import Incoming
 from wintermute.schedule.firing import REMINDER
 from wintermute.web.messages import title_of
@@ -92,13 +92,13 @@ def test_where_an_answer_is_said_and_whom_it_mentions() -> None:
     named = {"m.mentions": {"user_ids": ["@ben:here"]}}
     thread = {"rel_type": "m.thread", "event_id": "$root", "is_falling_back": True}
     asked = replace(row, replies_to="$asked", mentions="@ben:here")
-    assert [about(row), about(row, 1)] == [{}, {}]
-    assert [about(asked), about(asked, 1)] == [{"m.relates_to": reply} | named, {}]
+    assert [relations_of(row), relations_of(row, 1)] == [{}, {}]
+    assert [relations_of(asked), relations_of(asked, 1)] == [{"m.relates_to": reply} | named, {}]
     below = replace(asked, thread="$root")
-    assert about(below) == {"m.relates_to": thread | reply} | named
-    assert about(below, 1) == {"m.relates_to": thread | reply}
+    assert relations_of(below) == {"m.relates_to": thread | reply} | named
+    assert relations_of(below, 1) == {"m.relates_to": thread | reply}
     unasked = thread | {"m.in_reply_to": {"event_id": "$root"}}
-    assert about(replace(row, thread="$root")) == {"m.relates_to": unasked}
+    assert relations_of(replace(row, thread="$root")) == {"m.relates_to": unasked}
 
 
 @pytest.mark.breaks("fork")
@@ -159,11 +159,11 @@ async def test_who_joins_silently_reads_no_thread(
     assert place(draft) == (root, sent)
     await model.request_arrived(4)
     await slip_in(eve, ann, chat)
-    await ann.until(lambda: str([m.body for m in ann.messages(chat)]).count(words.JOINED) == 2)
-    [told] = [place(m) for m in ann.messages(chat) if m.body == words.JOINED]
-    [edit] = [m.content for m in ann.messages(chat) if m.body == f"* {words.JOINED}"]
+    await ann.until(lambda: str([m.body for m in ann.messages(chat)]).count(replies.JOINED) == 2)
+    [told] = [place(m) for m in ann.messages(chat) if m.body == replies.JOINED]
+    [edit] = [m.content for m in ann.messages(chat) if m.body == f"* {replies.JOINED}"]
     assert (told, edit["m.relates_to"]["event_id"]) == (("", ""), draft.event_id)
-    assert edit["m.new_content"]["body"] == words.JOINED
+    assert edit["m.new_content"]["body"] == replies.JOINED
     assert {row["scope"] for row in daemon.rows(OF_ROOM, chat)} == {f"room:{chat}"}
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     await ask_in(ann, chat, "and now?", root, **us)
@@ -236,7 +236,7 @@ async def test_what_is_about_a_message_counts_where_that_was_said(
     await model.request_arrived(3)
     await ann.until(lambda: daemon.user_id in ann.typing(chat))
     stop = await ann.send(chat, "/stop", **under(root))
-    assert place(await hears(ann, chat, words.STOPPED)) == (root, stop)
+    assert place(await hears(ann, chat, replies.STOPPED)) == (root, stop)
     assert daemon.user_id in ann.typing(chat)
     states = [row["state"] for row in daemon.rows("SELECT state FROM casts ORDER BY seq")]
     assert states[1:] == ["running", "truncated"]
@@ -246,8 +246,8 @@ async def test_what_is_about_a_message_counts_where_that_was_said(
     again = await ann.send(chat, "think again", **under(root))
     await model.request_arrived(5)
     await ann.react(chat, again, "\N{OCTAGONAL SIGN}")
-    await ann.until(lambda: [m.body for m in ann.messages(chat)].count(words.STOPPED) == 2)
-    assert [place(m)[0] for m in ann.messages(chat) if m.body == words.STOPPED] == [root, root]
+    await ann.until(lambda: [m.body for m in ann.messages(chat)].count(replies.STOPPED) == 2)
+    assert [place(m)[0] for m in ann.messages(chat) if m.body == replies.STOPPED] == [root, root]
     gate.set()
     assert place(await hears(ann, chat, "late")) == ("", "")
     await ann.until(lambda: daemon.user_id not in ann.typing(chat))
@@ -396,8 +396,11 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
         titles = [title_of(each) for each in held]
         assert titles == ["Matrix: elsewhere", "Matrix thread: below", "Matrix: one"]
         async with house.database.transaction() as tx:
-            rooms = [each.id for each in await house.conversations.homes(tx, scope)]
-            mine = [each.id for each in await house.conversations.homes(tx, scope, thread)]
+            rooms = [each.id for each in await house.conversations.target_conversations(tx, scope)]
+            mine = [
+                each.id
+                for each in await house.conversations.target_conversations(tx, scope, thread)
+            ]
             assert (len(rooms), mine) == (2, [thread, *rooms])
             for n, where in enumerate((rooms[1], thread)):
                 more: Json = {"sent_at": house.clock.now(), "direct": False, "by_bot": True}

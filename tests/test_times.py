@@ -11,8 +11,8 @@ from tests.world.house import ANN, PROMPTS, HeldClock, house_at_work, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
-from wintermute.tasks.parse import timed
-from wintermute.tasks.schedules import PlanRequest, planned
+from wintermute.tasks.parse import find_time
+from wintermute.tasks.schedules import PlanRequest, apply_request
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 2, 27, 12, 34, tzinfo=UTC)
@@ -70,7 +70,7 @@ TABLE = [
 def meaning(at: str) -> str:
     """The schedule that a request of this time makes, or why it is refused."""
     try:
-        made = asyncio.run(planned(PlanRequest.of({"at": at}), NOW, BERLIN)).schedule
+        made = asyncio.run(apply_request(PlanRequest.of({"at": at}), NOW, BERLIN)).schedule
     except ToolFailed as refused:
         return f"!{refused}"
     assert made is not None
@@ -82,7 +82,7 @@ def meaning(at: str) -> str:
 def in_a_sentence(text: str) -> tuple[str, str | None]:
     """Read a sentence: the meaning of its time, and the rest; None: it was refused."""
     try:
-        found = timed(text, NOW, BERLIN)
+        found = find_time(text, NOW, BERLIN)
     except ToolFailed as refused:
         return f"!{refused}", None
     return (meaning(found.at), found.rest) if found else ("!None", None)

@@ -474,7 +474,7 @@ async def test_a_cast_that_is_ended_while_it_is_told_something_is_left_as_it_was
         turn = await house.one("SELECT id FROM turns")
         for turn_id in (None, turn["id"]):
             async with house.database.transaction() as tx:
-                await house.casts.tell(tx, cast["id"], turn_id, "something else")
+                await house.casts.set_block(tx, cast["id"], turn_id, "something else")
         assert (await house.one("SELECT id, context_block FROM casts")) == cast
         assert (await house.one("SELECT context_block FROM turns"))["context_block"] == ""
 

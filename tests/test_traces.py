@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wintermute.db.traces import ESCAPED, REST, UNSEEN, UNUSUAL, Wanted, Words
+from wintermute.db.text_match import ESCAPED, REST, UNSEEN, UNUSUAL, TextMatcher, WordMatcher
 
 SENTENCE = "Ärztin Öznur Ünlü aus Köln heißt ﬁnal am 3. Mai, - İpek's Café!"
 SENTENCES = (
@@ -29,7 +29,7 @@ OTHERS = st.text(alphabet="abc xyz.,:äß\n😀", max_size=40)
 
 def found(wanted: str, text: str) -> list[str]:
     """What of a text is what was looked for."""
-    wants = Wanted([wanted])
+    wants = TextMatcher([wanted])
     parts = [text[start:end] for start, end in wants.spans(text)]
     assert wants.said_in(text.encode()) == bool(parts)
     assert wants.among([text.encode("utf-8", "replace")]) == ([0] if parts else [])
@@ -128,7 +128,7 @@ def test_exactly_the_words_are_found(wanted: str, text: str, part: str | None) -
 
 def test_words_of_several_scripts_are_looked_for_at_once() -> None:
     """One text of ASCII does not hide another of none: each has a first look of its own."""
-    wanted = Wanted(["the shed opens with 4711", SENTENCES[1], SENTENCES[2], SENTENCES[3]])
+    wanted = TextMatcher(["the shed opens with 4711", SENTENCES[1], SENTENCES[2], SENTENCES[3]])
     rows = [
         f"so: {text}"
         for sentence in SENTENCES[1:4]
@@ -141,7 +141,7 @@ def test_words_of_several_scripts_are_looked_for_at_once() -> None:
 
 
 def test_what_is_cut_leaves_the_rest_as_it_was() -> None:
-    wanted = Wanted(["the shed opens with 4711", "a garden gnome guards it"])
+    wanted = TextMatcher(["the shed opens with 4711", "a garden gnome guards it"])
     text = "**The shed**\nopens with `4711`. Milk & A garden gnome guards it, THE SHED opens with 4711!"
     assert wanted.cut(text, "[erased]") == "**[erased]`. Milk & [erased], [erased]!"
 
@@ -158,7 +158,7 @@ def test_a_sentence_in_any_dress_is_found_and_only_it(
         ascii_only = chance.random() < 0.5
         parts = [json.dumps(part, ensure_ascii=ascii_only)[1:-1] for part in parts]
     assert found(sentence, "".join(parts)) == [parts[1]]
-    assert Wanted([sentence]).cut("".join(parts), "·") == f"{parts[0]}·{parts[2]}"
+    assert TextMatcher([sentence]).cut("".join(parts), "·") == f"{parts[0]}·{parts[2]}"
 
 
 @given(before=OTHERS, seed=st.integers(0, 10**9))
@@ -234,7 +234,7 @@ MORE = ("e\u0301", "\u0301", "abcdefgh ijk", "&#97;", "<b>a", "_a", "|:-", "] ("
 @pytest.mark.parametrize("bomb", [*BOMBS, *MORE])
 def test_the_time_it_takes_grows_with_the_text_and_no_faster(bomb: str) -> None:
     """Sixteen times the text takes sixteen times as long, not two hundred times."""
-    wanted = Wanted(["abcdefgh ijkl", "ab"])
+    wanted = TextMatcher(["abcdefgh ijkl", "ab"])
 
     def taken(length: int) -> float:
         text = bomb * (length // len(bomb))
@@ -267,5 +267,5 @@ def test_a_word_is_found_by_itself_or_at_the_beginning_of_another(
 ) -> None:
     """M-030: by which a later answer is known; also inside another word if it is long."""
     others = [b"nothing of it", b"", "Größe, früher".encode()]
-    assert Words([word, "unsaid"]).among([*others, text.encode()]) == [3] * there
-    assert Words([]).among([text.encode()]) == []
+    assert WordMatcher([word, "unsaid"]).among([*others, text.encode()]) == [3] * there
+    assert WordMatcher([]).among([text.encode()]) == []

@@ -14,10 +14,10 @@ from tests.world.transcript import (
     unanswered,
 )
 from tests.world.user import Json, Message
-from wintermute.conversation import words
+from wintermute.conversation import replies
 
 ANN, BOT = "@ann:x", "@bot:x"
-AWAY = words.UNREACHABLE.format(problem="scripted is not reachable")
+AWAY = replies.UNREACHABLE.format(problem="scripted is not reachable")
 
 
 def message(n: int, sender: str, body: str) -> Message:

@@ -26,10 +26,10 @@ from tests.world.model import (
     Use,
 )
 from tests.world.trouble import LONG, POISON, poisoned, seconds_pass
+from wintermute.conversation.model_failures import FailingMessage, next_step
+from wintermute.conversation.model_failures import FailureStep as Next
+from wintermute.conversation.replies import BACK, BROKEN_OFF
 from wintermute.conversation.state import Stop
-from wintermute.conversation.trouble import Failing, next_step
-from wintermute.conversation.trouble import TroubleStep as Next
-from wintermute.conversation.words import BACK, BROKEN_OFF
 from wintermute.loom.records import Wards
 
 
@@ -177,9 +177,9 @@ async def test_a_message_that_brings_its_server_down_is_given_up(tmp_path: Path)
     assert (back, behind.splitlines()[-1]) == (BACK, "behind")
 
 
-def failing(**known: object) -> Failing:
-    base = Failing(waiting_row(seq=1), Stop(), 0.0, "why", unreachable=False)
-    return Failing(**{**{name: getattr(base, name) for name in base.__slots__}, **known})
+def failing(**known: object) -> FailingMessage:
+    base = FailingMessage(waiting_row(seq=1), Stop(), 0.0, "why", unreachable=False)
+    return FailingMessage(**{**{name: getattr(base, name) for name in base.__slots__}, **known})
 
 
 @pytest.mark.parametrize(

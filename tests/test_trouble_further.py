@@ -12,7 +12,7 @@ from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Seen, Step
 from tests.world.trouble import LONG, POISON, poisoned, seconds_pass
 from wintermute.config.schema import Llm, Roles
 from wintermute.db import Transaction
-from wintermute.mailbox.inbox import Inbox, Waiting
+from wintermute.mailbox.inbox import Inbox, InboxRow
 
 OTHER = "!other"
 
@@ -25,7 +25,7 @@ async def test_a_message_that_is_answered_while_another_is_told_is_not_looked_at
     clock, words, begun = HeldClock(), asyncio.Semaphore(0), asyncio.Event()
 
     class SlowInbox(Inbox):
-        async def find(self, tx: Transaction, event_id: str) -> Waiting | None:
+        async def find(self, tx: Transaction, event_id: str) -> InboxRow | None:
             if not begun.is_set() and clock.monotonic() >= 60:
                 words.release()
                 async with asyncio.timeout(WITHIN):

@@ -25,7 +25,7 @@ from wintermute.commands.chat import NOTHING_TO_CONFIRM
 from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.db import Transaction
 from wintermute.learning.reconstruction import CORE
-from wintermute.mailbox.inbox import Inbox, Waiting
+from wintermute.mailbox.inbox import Inbox, InboxRow
 from wintermute.memory.fact import NewFact
 
 FIRST = "Ann plays chess and tennis"
@@ -180,7 +180,7 @@ async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> N
             for n, text in enumerate(("hello", "I keep bees"), 1):
                 await house.incoming(text)
                 await house.said(n)
-            house.runner.ring("harvest")
+            house.runner.wake("harvest")
 
             async def learnt() -> bool:
                 return bool(await house.stores.facts.live(SCOPE))
@@ -216,7 +216,7 @@ async def test_a_change_of_the_core_is_taken_back_and_a_hand_edit_since_stays(
         await talk.known(VEGETARIAN)
         await talk.told(SINCE)
         await talk.worked(reconstruction(SINCE))
-        talk.house.runner.ring(CORE)
+        talk.house.runner.wake(CORE)
 
         async def written() -> bool:
             open_jobs = await talk.house.rows("SELECT 1 FROM jobs WHERE state = 'running'")
@@ -278,7 +278,7 @@ def keeps_on(page: Path, talk: Chat, lines: tuple[str, ...]) -> None:
 
 async def looked(talk: Chat, times: int) -> None:
     """Wait until so many batches were looked through for the core."""
-    talk.house.runner.ring(CORE)
+    talk.house.runner.wake(CORE)
 
     async def over() -> bool:
         jobs = await talk.house.rows("SELECT state FROM jobs WHERE name = ?", CORE)
@@ -348,7 +348,9 @@ class WatchedInbox(Inbox):
 
     looked = asyncio.Event()
 
-    async def command_before(self, tx: Transaction, row: Waiting, of: str = "/") -> Waiting | None:
+    async def command_before(
+        self, tx: Transaction, row: InboxRow, of: str = "/"
+    ) -> InboxRow | None:
         self.looked.set()
         return await super().command_before(tx, row, of)
 

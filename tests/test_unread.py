@@ -30,7 +30,7 @@ from wintermute.matrix.inbox import (
     STICKER,
     Policy,
     RoomView,
-    Unread,
+    UnreadableEvent,
     read_event,
     unread,
 )
@@ -57,7 +57,7 @@ VOTE: Json = {"m.relates_to": {"rel_type": "m.reference", "event_id": "$poll"}, 
 REFERENCE: Json = {"m.relates_to": {"rel_type": "m.reference", "event_id": "$asked"}}
 CALL: Json = {"call_id": "1", "version": "1", "party_id": "x", "lifetime": 1000}
 
-LINES: tuple[tuple[str, Json, Unread], ...] = (
+LINES: tuple[tuple[str, Json, UnreadableEvent], ...] = (
     ("m.sticker", PICTURE, STICKER),
     (MESSAGE, HERE, LOCATION),
     ("m.location", {"m.location": PLACE}, LOCATION),
@@ -113,13 +113,15 @@ def event_of(kind: str, content: Json, **more: Any) -> Json:
     return {**message_event("", **more), "type": kind, "content": content}
 
 
-def line_of(event: object, room: RoomView = DIRECT, policy: Policy = POLICY) -> Unread | None:
+def line_of(
+    event: object, room: RoomView = DIRECT, policy: Policy = POLICY
+) -> UnreadableEvent | None:
     return unread(event, room, ACCOUNT, policy)
 
 
 @pytest.mark.parametrize(("kind", "content", "line"), LINES)
 def test_what_is_not_read_is_said_to_whom_it_concerns(
-    kind: str, content: Json, line: Unread
+    kind: str, content: Json, line: UnreadableEvent
 ) -> None:
     """F-024: in a direct chat, in a group if it addresses us, to nobody else."""
     event, to_us = event_of(kind, content), event_of(kind, content | FOR_US)

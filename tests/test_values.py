@@ -16,29 +16,29 @@ from tests.bench_values import NOON, microseconds
 from tests.tiers import examples
 from wintermute.changes.change_sets import Change, ChangeSet, ItemVersion
 from wintermute.changes.decisions import Decision
-from wintermute.changes.nights import Night, PastTurn, PhaseTally
+from wintermute.changes.nights import Night, PastResult, PhaseTally
 from wintermute.db import driver
 from wintermute.db.values import columns, insert, insert_many, reader, stored
 from wintermute.health.health import PartHealth
 from wintermute.jobs import Job
-from wintermute.learning.harvest import Backlog, Cursor, Wording
-from wintermute.llm.calls import Spent
+from wintermute.learning.harvest import Backlog, Cursor, MessageVersion
+from wintermute.llm.calls import RoleUsage
 from wintermute.loom.conversations import Conversation
-from wintermute.loom.reading import Spot
+from wintermute.loom.reader import ForkPoint
 from wintermute.loom.records import Cast, Fold, Observation, Turn, Wards
 from wintermute.loom.sub_sessions import SubSession, WorkSettings
-from wintermute.mailbox.growing import Former
-from wintermute.mailbox.history import HeldConversation, ShownMessage
-from wintermute.mailbox.inbox import Locked, OpenRow, Waiting
-from wintermute.mailbox.outbox import Late, OutboxPart, Outgoing, Spoken
+from wintermute.mailbox.history import OwnedConversation, ShownMessage
+from wintermute.mailbox.inbox import InboxRow, LockedEvent, OpenRow
+from wintermute.mailbox.outbox import LateNote, OutboxPart, Outgoing, SentMessage
 from wintermute.mailbox.rooms import Invitation, Link
-from wintermute.matrix.copies import Rollback
+from wintermute.mailbox.streaming import EditableRow
 from wintermute.matrix.people import Device, Person
+from wintermute.matrix.rollback import Rollback
+from wintermute.memory.archive import StaleFact
 from wintermute.memory.fact import Fact, FileLine, Queue
-from wintermute.memory.resting import StaleFact
 from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json
-from wintermute.pages.raw_material import OpenConsolidation
+from wintermute.pages.sources import OpenConsolidation
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
 from wintermute.web.sessions import WebSession
@@ -55,39 +55,39 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Fact: (),
     Fold: (),
     FileLine: (),
-    HeldConversation: (),
+    OwnedConversation: (),
     Invitation: (),
     ItemVersion: (),
-    Late: (),
+    LateNote: (),
     Job: (),
     Link: (),
     Night: (),
     Decision: (),
-    Locked: (),
+    LockedEvent: (),
     Observation: (),
     OpenConsolidation: (),
     Occurrence: (),
     OpenRow: (),
-    Former: ("attempted",),
+    EditableRow: ("attempted",),
     Outgoing: ("late", "live"),
     OutboxPart: ("of",),
     PartHealth: (),
-    PastTurn: (),
+    PastResult: (),
     Person: (),
     PhaseTally: (),
     Queue: (),
     Rollback: (),
     Space: (),
     StaleFact: (),
-    Spent: (),
-    Spot: (),
-    Spoken: (),
+    RoleUsage: (),
+    ForkPoint: (),
+    SentMessage: (),
     ShownMessage: (),
     SubSession: ("settings",),
     Task: ("schedule", "plan"),
     Turn: ("observations",),
-    Waiting: (),
-    Wording: (),
+    InboxRow: (),
+    MessageVersion: (),
     WebSession: (),
     WorkSettings: (),
 }
@@ -276,9 +276,9 @@ def test_a_row_without_a_column_for_a_field_is_loud(connection: Any) -> None:
 
 def test_a_field_that_was_to_be_given_is_missed() -> None:
     """As is one that there is not."""
-    read = reader(Late, "mark")
+    read = reader(LateNote, "mark")
     row = stored({"after": NOON})
-    assert read(row, mark="!") == Late(NOON, "!")
+    assert read(row, mark="!") == LateNote(NOON, "!")
     for others in ({}, {"mark": "!", "sign": "?"}):
         with pytest.raises(TypeError):
             read(row, **others)

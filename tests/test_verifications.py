@@ -15,7 +15,7 @@ from tests.world.malformed import WRONG, misshapen
 from tests.world.phone import NEW, OFFER, OLD, Phone, some_key
 from tests.world.proxy import Answer, Proxy
 from wintermute.matrix.sas import Party, Verification
-from wintermute.matrix.sieve import VERIFICATION, sift, verification_in_room
+from wintermute.matrix.sync_response import VERIFICATION, parse_sync, verification_in_room
 from wintermute.matrix.verifications import MOST_AN_HOUR, VerificationStore
 from wintermute.messages import Json
 
@@ -287,7 +287,7 @@ async def test_another_device_of_ours_that_answers_later_changes_nothing(desk: D
     """X-020: unless it starts."""
     await desk.hear(desk.message("request", desk.phone(room=ROOM).request(), room=ROOM))
     await desk.until(lambda: desk.kinds == ["ready"])
-    desk.work.echoed(desk.requests[0].path.split("/")[-1], "$ready")
+    desk.work.recognise_event(desk.requests[0].path.split("/")[-1], "$ready")
     await desk.hear(desk.message("ready", {"from_device": "OTHER"}, BOT, ROOM))
     assert not next(iter(desk.work._open)).end
     await desk.hear(desk.message("start", {"from_device": "OTHER"}, BOT, ROOM))
@@ -433,7 +433,7 @@ async def test_no_message_of_whatever_shape_stops_it(desk: Desk) -> None:
     for kind in (*(f"{VERIFICATION}{kind}" for kind in kinds), VERIFICATION, "m.room.message"):
         event = {"type": kind, "sender": ANN, "content": content}
         for spoilt in misshapen(event):
-            batch = sift({"next_batch": "s", "to_device": {"events": [spoilt]}})
+            batch = parse_sync({"next_batch": "s", "to_device": {"events": [spoilt]}})
             assert batch is not None
             await desk.hear(*batch.verifications[:1])
     relation = {"rel_type": "m.reference", "event_id": "$asked"}
@@ -445,7 +445,7 @@ async def test_no_message_of_whatever_shape_stops_it(desk: Desk) -> None:
             found = verification_in_room(raw, spoilt, ROOM)
             await desk.hear(*([found] if found else []))
     for value in WRONG[1:]:
-        assert sift({"next_batch": "s", "to_device": {"events": value}}) is not None
+        assert parse_sync({"next_batch": "s", "to_device": {"events": value}}) is not None
     await desk.hear(desk.message("request", phone.request(), BOB, "", "last"))
     await desk.until(lambda: desk.kinds[-1:] == ["ready"])
 

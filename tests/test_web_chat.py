@@ -164,7 +164,7 @@ async def test_a_key_is_one_message_of_its_conversation_and_some_are_none(door: 
     assert await chat_texts(web, "chat_1") == ["hello"]
     assert await chat_texts(web, "chat_2") == ["other words"]
     async with web.house.database.transaction() as tx:
-        await web.house.inbox.take_back(tx, [first.json()["id"]])
+        await web.house.inbox.erase_events(tx, [first.json()["id"]])
     assert (
         await post_message(web, "hello", chat="chat_1")
     ).status_code == 202  # it stays taken back
@@ -321,9 +321,9 @@ async def test_what_is_taken_back_goes_from_pages_that_show_it(door: NewDoor) ->
         assert {each["title"] for each in chats} == {"my canary", "Commands only"}
         before = page.erased
         async with web.house.database.transaction() as tx:
-            await web.house.inbox.take_back(tx, [event])
+            await web.house.inbox.erase_events(tx, [event])
         await page.until(lambda p: len(p.texts) == 3)
         assert (page.texts[0], page.title) == ("echo: my canary", "my finch")
         async with web.house.database.transaction() as tx:
-            await web.house.inbox.take_back(tx, [other])
+            await web.house.inbox.erase_events(tx, [other])
         await page.until(lambda p: p.erased == before + 2)

@@ -217,13 +217,13 @@ async def test_the_past_is_read_too(door: NewDoor, model: ModelServer, chromium:
         await expect(shown_texts(page)).to_have_count(100)
         await hide(page, hidden=True)
         async with web.house.database.transaction() as tx:
-            await web.house.inbox.take_back(tx, old[20:21])
+            await web.house.inbox.erase_events(tx, old[20:21])
         await hide(page, hidden=False)
         await expect(page.locator(f"#{old[20]}")).to_have_count(0)
         await expect(page.locator(f"#{old[21]}")).to_have_count(1)
         await expect(page.get_by_role("link", name="secret plan")).to_have_count(1)
         async with web.house.database.transaction() as tx:
-            await web.house.inbox.take_back(tx, [other, old[22]])
+            await web.house.inbox.erase_events(tx, [other, old[22]])
         await expect(page.locator(f"#{old[22]}")).to_have_count(0)
         await expect(page.get_by_role("link", name="secret plan")).to_have_count(0)
         await page.get_by_role("link", name="Pond").click()
@@ -286,7 +286,7 @@ async def test_a_page_forgets_with_its_conversation(door: NewDoor, chromium: str
         page = await browser.open("/")
         await expect(shown_texts(page)).to_have_count(4)
         async with web.house.database.transaction() as tx:
-            await web.house.inbox.take_back(tx, [first])
+            await web.house.inbox.erase_events(tx, [first])
         await expect(page.get_by_role("heading", level=1)).to_have_text("and who are you?")
         await expect(page.locator(f"#{first}")).to_have_count(0)
         await expect(page).to_have_title("and who are you? · Wintermute")

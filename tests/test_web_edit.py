@@ -19,7 +19,7 @@ from tests.world.clock import FakeClock
 from tests.world.shelf import GARDEN, INDEX, PAGES, ROSES, Json, Shelf
 from tests.world.web import FIELD, NewDoor, Served, web_served
 from tests.world.web import door as door
-from wintermute.changes.decisions import text_wish
+from wintermute.changes.decisions import text_proposal
 from wintermute.wiki.page_jobs import written_lines
 
 NEW = "semantic/New.md"
@@ -91,7 +91,7 @@ async def test_a_save_is_a_change_set_that_can_be_undone(door: NewDoor) -> None:
     house, (_, saved) = desk.web.house, await desk.save(GARDEN, text.replace("Anna", "Dora"))
     recorded = await desk.sets()
     async with house.database.transaction() as tx:
-        wish = text_wish("page", ROSES, "Less.", "why")
+        wish = text_proposal("page", ROSES, "Less.", "why")
         await house.stores.decisions.propose(tx, house.stores.owner.scope, wish)
     async with web_served(house, is_store=True) as store:
         alone = Desk(store, desk.shelf)

@@ -20,10 +20,10 @@ from tests.world.model import ModelServer, Text
 from tests.world.shelf import Json, Shelf, page
 from tests.world.tidied import Tidied, open_nights
 from tests.world.web import Served, web_served
-from wintermute.changes.decisions import text_wish
-from wintermute.forgetting.forget_jobs import forget_owed, owe_forgetting
+from wintermute.changes.decisions import text_proposal
+from wintermute.forgetting.forget_jobs import enqueue_forgetting, run_forgetting
 from wintermute.jobs import FORGET
-from wintermute.wiki.page_jobs import WikiJob, begin, note
+from wintermute.wiki.page_jobs import WikiJob, begin, write_job_files
 
 # After a night there is one tool more.
 pytestmark = pytest.mark.breaks("tools", "edited wiki", perhaps=True)
@@ -92,7 +92,9 @@ async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: Model
         later = desk.night.clock.now() + timedelta(days=1)
         for _ in range(50):
             job = begin(desk.shelf.files, WikiJob("", "evil"), later)
-        note(desk.shelf.files, job, {"report.md": "# <script>koi</script>", "job.json": "{"})
+        write_job_files(
+            desk.shelf.files, job, {"report.md": "# <script>koi</script>", "job.json": "{"}
+        )
         first = await desk.told("/jobs")
         [more] = re.findall(r'href="/jobs\?before=([\d-]+)"', first)
         assert (f'/jobs/{name}"' in first, f'/jobs/{more}"' in first) == (False, True)
@@ -159,9 +161,9 @@ async def test_a_proposal_before_its_night_is_answered(tmp_path: Path, model: Mo
         assert heron in newest.summary
         async with house.database.transaction() as tx:
             scope = house.stores.owner.scope
-            await owe_forgetting(house.stores, tx, ["$heron"], [heron], scope=scope)
+            await enqueue_forgetting(house.stores, tx, ["$heron"], [heron], scope=scope)
             [owed] = await house.stores.jobs.begin(tx, FORGET, 1)
-        await forget_owed(house.stores, None, house.checked, owed)
+        await run_forgetting(house.stores, None, house.checked, owed)
         assert heron not in str(await house.rows("SELECT summary FROM change_sets"))
 
 
@@ -173,12 +175,12 @@ async def test_many_differences_and_two_answers_at_once(tmp_path: Path, model: M
         async with stores.database.transaction() as tx:
             for path in paths:
                 text, scope = page("\n".join(lines)), stores.owner.scope
-                wish = text_wish("page", path, text, "It is tidier.")
+                wish = text_proposal("page", path, text, "It is tidier.")
                 await stores.decisions.propose(tx, scope, wish)
         added = "\n+".join(["@@ -0,0 +1,600 @@", *lines])
         patch = "".join(f"--- /dev/null\n+++ b/{path}\n{added}\n" for path in paths)
         job = begin(desk.shelf.files, WikiJob("", "reason"), desk.night.clock.now())
-        note(desk.shelf.files, job, {"diff.patch": patch})
+        write_job_files(desk.shelf.files, job, {"diff.patch": patch})
         for address in ("/proposals", f"/jobs/{job.name}"):
             shown, link = list[str](), address
             while link:

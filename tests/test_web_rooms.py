@@ -23,7 +23,7 @@ from wintermute.messages import InboxKind, Incoming
 from wintermute.owner import Owner
 from wintermute.schedule.firing import REMINDER
 from wintermute.stores import Stores
-from wintermute.web.speaker import Making
+from wintermute.web.speaker import AnswerInProgress
 
 PAGE = f"{WEB}conv_1"
 STATES = "SELECT room_id, state FROM outbox ORDER BY room_id"
@@ -36,16 +36,18 @@ async def held(house: House, room: str) -> str:
     return found.id
 
 
-async def made(house: House, room: str, true: Callable[[Making | None], bool]) -> Making | None:
+async def made(
+    house: House, room: str, true: Callable[[AnswerInProgress | None], bool]
+) -> AnswerInProgress | None:
     """Wait until the answer that a page shows as it is made is like that."""
     seen, conversation = 0, await held(house, room)
     async with asyncio.timeout(WITHIN):
-        while not true(making := house.web.making(conversation)):
-            seen = await house.web.moved(conversation, seen)
+        while not true(making := house.web.answer_in_progress(conversation)):
+            seen = await house.web.wait_for_change(conversation, seen)
     return making
 
 
-def shows(making: Making | None, begun: str) -> bool:
+def shows(making: AnswerInProgress | None, begun: str) -> bool:
     """Decide if so much of an answer is there; a word may come in pieces."""
     return making is not None and making.text.strip() == begun
 
@@ -87,8 +89,10 @@ async def test_two_doors_at_once_get_each_its_answer(tmp_path: Path, model: Mode
         assert shown == {ROOM}
         async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as streams:
             shown_in = await held(house, PAGE)
-            seen = await house.web.moved(shown_in, 0)
-            waits = [streams.create_task(house.web.moved(shown_in, seen)) for _ in range(50)]
+            seen = await house.web.wait_for_change(shown_in, 0)
+            waits = [
+                streams.create_task(house.web.wait_for_change(shown_in, seen)) for _ in range(50)
+            ]
             await asyncio.sleep(0)
             house.web.speak(shown_in)
         assert len({wait.result() for wait in waits} - {seen}) == 1

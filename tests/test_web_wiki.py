@@ -16,7 +16,7 @@ from tests.world.web import NewDoor, Served
 from tests.world.web import door as door
 from tests.world.wiki import made, page, wiki
 from wintermute.changes.change_sets import Change, Reason
-from wintermute.wiki.asked_lines import ask_about, digest
+from wintermute.wiki.withheld_lines import digest, update_withheld
 
 RAW = "episodic-raw/20261101/mail"
 FILES = {
@@ -55,7 +55,7 @@ async def test_a_page_shows_its_links_and_whose_words_it_has(door: NewDoor) -> N
     """V-021, V-023, V-027, W-074: by its path, with its links, its days, and what is not to be trusted."""
     web = await reading(door)
     files = web.house.stores.wiki.files
-    ask_about(files, [digest("Ask Ann.")])
+    update_withheld(files, [digest("Ask Ann.")])
     shown = await text(web, "/wiki/semantic/Garden")
     for there in (
         "<h1><bdi>Garden</bdi></h1>",

@@ -51,7 +51,7 @@ async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(
         talk.model.keyed(choose)
         await talk.told(large, *small)
         await talk.clock.move(QUIET)
-        talk.house.runner.ring(KIND)
+        talk.house.runner.wake(KIND)
         await until_so(is_done)
         assert await talk.remembered() == [large, *small]
     assert sizes == [8, 4, 2, 1, 7]

@@ -38,7 +38,7 @@ from tests.world.reading import ACCOUNT, ANN, BOB, BOT, EVE, POLICY, room_of
 from tests.world.reading import GROUP as GROUP_VIEW
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.commands.chat import NO_DETAILS
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
 from wintermute.matrix.inbox import RoomView, may_read
 from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
@@ -61,7 +61,7 @@ async def test_who_joins_while_the_model_answers_reads_none_of_it(
     await ann.send(chat, "what do I earn?")
     await model.request_arrived(1)
     await slip_in(eve, ann, chat)
-    await hears(ann, chat, words.JOINED)
+    await hears(ann, chat, replies.JOINED)
     [cast] = daemon.rows("SELECT state, reason FROM casts")
     assert (cast["state"], cast["reason"]) == ("truncated", "joined")
     assert scope_of(daemon, chat) == f"room:{chat}"
@@ -141,7 +141,7 @@ async def test_a_message_that_waited_for_the_model_is_not_answered_to_who_came_i
     await slip_in(eve, ann, chat)
     await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     await daemon.restart()  # what waits is tried again at once
-    await hears(ann, chat, words.JOINED)
+    await hears(ann, chat, replies.JOINED)
     assert len(model.requests) == asked_before
 
 
@@ -165,7 +165,7 @@ async def test_who_came_in_is_known_before_a_gap_can_be_filled(
     await until(lambda: bool(proxy.seen("GET", "/messages")))
     proxy.before, proxy.after = pass_before, pass_after
     await daemon.restart()  # what waits is tried again at once
-    await hears(ann, chat, words.JOINED)
+    await hears(ann, chat, replies.JOINED)
     assert len(model.requests) == asked_before
 
 
@@ -366,7 +366,7 @@ async def test_a_rule_counts_from_when_it_was_made(
     rules = f"/_matrix/client/v3/rooms/{chat}/state/m.room.join_rules"
     await ann.api("PUT", rules, {"join_rule": "public"})
     await daemon.start()
-    await hears(ann, chat, words.JOINED)
+    await hears(ann, chat, replies.JOINED)
     assert not model.requests
 
 
@@ -403,7 +403,7 @@ async def test_what_was_said_in_private_stays_so_when_its_key_comes_late(
     await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     keys.open = True
     await ann.invite(chat, daemon.user_id.replace("bot", "nobody"))  # ends the long poll
-    await hears(ann, chat, words.JOINED)
+    await hears(ann, chat, replies.JOINED)
     assert not model.requests
 
 
@@ -439,7 +439,7 @@ async def test_what_a_group_said_acts_on_nobodys_own_memory(
     await ben.send(chat, "remember this", **{"m.mentions": {"user_ids": [daemon.user_id]}})
     await model.request_arrived(1)
     await ben.leave(chat)
-    await hears(ann, chat, words.LEFT)
+    await hears(ann, chat, replies.LEFT)
     model.script(Slow(asyncio.Event(), Text("never")), Text("hello Ann"))
     assert scope_of(daemon, chat) == f"person:{ann.user_id}"
     assert len(model.requests) == 1

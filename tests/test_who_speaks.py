@@ -12,7 +12,7 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import CLIENT, Json
 from wintermute.clock import moment
 from wintermute.matrix.inbox import OUTBOX_KEY
-from wintermute.matrix.marks import Marks, load_marks
+from wintermute.matrix.message_tags import MessageTags, load_message_tags
 from wintermute.schedule.firing import REMINDER
 from wintermute.tasks.occurrences import cause
 
@@ -25,8 +25,8 @@ async def raw(person: Person, room: str, event_id: str) -> Json:
     return event
 
 
-def marks_of(daemon: Bot) -> Marks:
-    return load_marks(daemon.data / "matrix", daemon.user_id)
+def marks_of(daemon: Bot) -> MessageTags:
+    return load_message_tags(daemon.data / "matrix", daemon.user_id)
 
 
 async def test_what_a_person_forwards_from_a_bot_is_that_persons_message(
@@ -69,7 +69,7 @@ async def test_what_we_say_names_in_clear_what_it_is_for_to_us_alone(
             event = await raw(ann, chat, part.event_id)
             assert event["type"] == ("m.room.encrypted" if encrypted else "m.room.message")
             found[part.event_id] = marks.read(chat, event)
-        answer = marks.tag(chat, "answer", asked)
+        answer = marks.cause_hash(chat, "answer", asked)
         parts = [(mark.n, mark.of) for mark in found.values() if mark and mark.tag == answer]
         assert parts == [(0, 2), (1, 2)]
         [due] = daemon.rows(
@@ -80,7 +80,7 @@ async def test_what_we_say_names_in_clear_what_it_is_for_to_us_alone(
         when = cause(due["task_id"], moment(due["due_at"]))
         said = found[reminder.event_id]
         assert said is not None
-        assert said.tag == marks.tag(chat, "occurrence", when)
+        assert said.tag == marks.cause_hash(chat, "occurrence", when)
         await ann.redact(chat, reminder.event_id)
         assert marks.read(chat, await raw(ann, chat, reminder.event_id)) is None
     assert await daemon.stop() == 0

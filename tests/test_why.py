@@ -267,7 +267,7 @@ async def test_of_merges_of_one_moment_the_newest_goes_back_first(
         await merge(house, "Has a dog", cat, bird)  # as one that is no more
         wanted = await house.stores.changes.get(str(taken.set_id))
         assert wanted is not None
-        undone = await house.stores.undo.run(wanted)
+        undone = await house.stores.undo.apply(wanted)
         assert [each.kept for each in (undone, *undone.merges)] == [(), (), ()]
         assert await listed(house) == ["Has a bird"]
 
@@ -284,7 +284,7 @@ async def test_a_merge_that_was_taken_out_since_does_not_come_back(
         await house.ask("/memory")
         history = await house.stores.changes.history(("fact",), MINE)
         [wanted] = [each for each in history if [c.item for c in each.changes] == [cat.id]]
-        undone = await house.stores.undo.run(wanted)
+        undone = await house.stores.undo.apply(wanted)
         assert (undone.merges, undone.back) == ((), ())
         assert await listed(house) == []
 

@@ -28,16 +28,16 @@ from wintermute.pages.agents import (
     ProgramAgent,
     command_line,
     program_environment,
-    run,
+    run_program,
 )
 from wintermute.pages.consolidation import Consolidation
-from wintermute.pages.raw_material import FolderTalk
+from wintermute.pages.sources import FolderSource
 from wintermute.templates import Template, shipped_folder
-from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.folder import FileChange
 from wintermute.wiki.recall import RecalledPage
 from wintermute.wiki.store import WikiStore
+from wintermute.wiki.withheld_lines import digest, update_withheld
 
 UTC = ZoneInfo("UTC")
 
@@ -103,7 +103,7 @@ def test_a_program_is_not_shown_what_a_person_is_asked_about(
     terminal: Terminal, shelf: Shelf
 ) -> None:
     """M-082: and the line stays where it is."""
-    ask_about(shelf.files, [digest("Behind the house since 2024. Anna waters it.")])
+    update_withheld(shelf.files, [digest("Behind the house since 2024. Anna waters it.")])
     with_agent(terminal, f"print(garden.read_text())\n{GOOD}")
     assert consolidate_by_agent(terminal, shelf.conversation()).returncode == 0
     said = shelf.read(f"sleep/{shelf.job()['name']}/agent.stdout.txt")
@@ -325,7 +325,7 @@ def state(pid: int) -> str:
 async def started(folder: Path, script: str, seconds: float = 20.0, given: str = "") -> PageWork:
     """A program of this script, run in a folder."""
     words = [sys.executable, "-c", script]
-    ended = await run(words, folder, given, {"PATH": os.defpath}, seconds)
+    ended = await run_program(words, folder, given, {"PATH": os.defpath}, seconds)
     return PageWork(
         exit_code=ended.exit_code,
         stdout=ended.stdout,
@@ -451,8 +451,8 @@ def home(shelf: Shelf, script: str, seconds: float = 30.0) -> Consolidation:
     return Consolidation(WikiStore(shelf.root), {"hand": agent}, FakeClock(), UTC, None, UNHIDDEN)
 
 
-def folder_talk(shelf: Shelf) -> FolderTalk:
-    return FolderTalk(shelf.root, ConversationFolder(shelf.root, shelf.conversation()))
+def folder_talk(shelf: Shelf) -> FolderSource:
+    return FolderSource(shelf.root, ConversationFolder(shelf.root, shelf.conversation()))
 
 
 @pytest.mark.slow
@@ -556,7 +556,7 @@ print(json.dumps([names, links]))
     assert (job.status, job.changed_files) == ("applied", ())
     assert (shelf.root / "semantic/Fifo.md").is_fifo()
     with pytest.raises(WintermuteError):
-        shelf.files.exact("semantic/Fifo.md")
+        shelf.files.exact_text("semantic/Fifo.md")
     assert INDEX in names
 
 

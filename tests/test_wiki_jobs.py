@@ -21,33 +21,33 @@ from wintermute.changes.texts import state_of
 from wintermute.changes.undo import Undo
 from wintermute.errors import StoreBusy, StoreChanged, StoreUnusable, WintermuteError
 from wintermute.files import locked
-from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.folder import FileChange, StoreFolder
+from wintermute.wiki.job_undo import page_items, undo_job
 from wintermute.wiki.page_jobs import (
     SeenPages,
     WikiJob,
-    alone,
     begin,
     drop_raw,
-    is_under_way,
+    is_being_applied,
+    job_lock,
     keep_raw,
     listed_jobs,
     numbered,
-    outside,
     patch,
     put_in_place,
     raw_name,
     raw_path,
     recorded,
     sweep,
+    untrusted_paths,
     written_change,
     written_lines,
 )
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.taking_back import page_items, take_back
 from wintermute.wiki.verdict import (
-    lost,
+    lost_content,
 )
+from wintermute.wiki.wiki_status import wiki_status
 
 NOW = datetime(2026, 5, 4, 10, 15, tzinfo=UTC)
 TODAY = NOW.date()
@@ -81,7 +81,7 @@ def test_a_job_that_cannot_be_read_is_passed_over(tmp_path: Path, text: str) -> 
     """Nor does a status break on it."""
     shelf = Shelf.make(tmp_path)
     shelf.write("sleep/20260504-235959/job.json", text)
-    assert wiki_finding(WikiStore(tmp_path), UTC).state == "ok"
+    assert wiki_status(WikiStore(tmp_path), UTC).state == "ok"
     job = begin(shelf.files, WikiJob("", "builtin"), NOW)
     shelf.write("sleep/20260504-101501/job.json", text)
     (tmp_path / "sleep/20260504-101502").mkdir()
@@ -93,12 +93,12 @@ async def test_one_job_at_a_time_works_on_a_store(tmp_path: Path) -> None:
     """W-068: another one says who is at work, or waits."""
     shelf, clock = Shelf.make(tmp_path), FakeClock()
     (tmp_path / "sleep").rmdir()
-    async with alone(shelf.files, clock, wait=False):
+    async with job_lock(shelf.files, clock, wait=False):
         begin(shelf.files, WikiJob("", "codex"), NOW)
         with pytest.raises(StoreBusy, match=r"sleep/20260504-101500 \(codex, since .* --wait"):
-            async with alone(shelf.files, clock, wait=False):
+            async with job_lock(shelf.files, clock, wait=False):
                 pass
-    async with alone(shelf.files, clock, wait=True):
+    async with job_lock(shelf.files, clock, wait=True):
         pass
 
 
@@ -247,7 +247,7 @@ async def test_a_line_that_a_person_edits_is_theirs_and_stays_theirs(tmp_path: P
     await placed(shelf, change(shelf, pond, page("# Pond\n\nThree carp.\nOurs.", TODAY, TODAY)))
     ours = written_lines(shelf.files, pond)
     assert ours == {"# Pond", "Ours."}
-    told = lost(shelf.read(pond), page("# The pond\n\nThree\nOurs, anew."), ours)
+    told = lost_content(shelf.read(pond), page("# The pond\n\nThree\nOurs, anew."), ours)
     assert 'the line "Three carp."' in told
     assert 'the line "Ours."' not in told
 
@@ -320,7 +320,7 @@ async def test_a_disk_that_is_full_right_after_the_record_leaves_the_pages(tmp_p
             await put_in_place(shelf.files, job, changes, list, seen, recording)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert not is_under_way(shelf.files, job)
+    assert not is_being_applied(shelf.files, job)
     with shelf.files.reading():
         assert shelf.pages() == before
     assert json.loads(shelf.read(job.file))["reason"] == "interrupted"
@@ -333,14 +333,14 @@ async def test_an_undo_restores_the_pages_byte_for_byte(tmp_path: Path) -> None:
     before = shelf.pages()
     job = await placed(shelf, *two(shelf))
     after = shelf.pages()
-    done = await take_back(shelf.files, None, NOW)
+    done = await undo_job(shelf.files, None, NOW)
     assert shelf.pages() == before
     assert (done.job.agent, done.job.undoes, done.kept) == ("undo", job.name, ())
     assert (shelf.root / done.job.folder / "diff.patch").exists()
     assert written_lines(shelf.files, "semantic/Pond.md") == frozenset()
     with pytest.raises(WintermuteError, match="nothing is left to undo"):
-        await take_back(shelf.files, None, NOW)
-    again = await take_back(shelf.files, done.job.name, NOW)
+        await undo_job(shelf.files, None, NOW)
+    again = await undo_job(shelf.files, done.job.name, NOW)
     assert again.job.undoes == done.job.name
     assert shelf.pages() == after
 
@@ -354,7 +354,7 @@ async def test_an_undo_takes_its_lines_out_of_an_index_that_somebody_edited_sinc
     index = change(shelf, INDEX, shelf.read(INDEX).rstrip() + "\n- [[Pond]]: Carp.\n")
     await placed(shelf, new, index)
     shelf.write(INDEX, shelf.read(INDEX) + "- my own line: [[Garden]] [[Pond]]\n- mine\n")
-    done = await take_back(shelf.files, None, NOW)
+    done = await undo_job(shelf.files, None, NOW)
     assert "semantic/Pond.md" not in shelf.pages()
     assert "- [[Pond]]: Carp." not in shelf.read(INDEX)
     assert shelf.read(INDEX).endswith("- my own line: [[Garden]] [[Pond]]\n- mine\n")
@@ -367,7 +367,7 @@ async def test_an_undo_keeps_what_was_edited_since(tmp_path: Path) -> None:
     await placed(shelf, *two(shelf))
     shelf.write(GARDEN, shelf.read(GARDEN).replace("Anna waters it.", "Bob waters it."))
     shelf.write("semantic/Pond.md", page("# Pond\n\nCarp and frogs."))
-    done = await take_back(shelf.files, None, NOW)
+    done = await undo_job(shelf.files, None, NOW)
     assert done.kept == ("semantic/Pond.md",)
     assert shelf.read("semantic/Pond.md") == page("# Pond\n\nCarp and frogs.")
     body = "# Garden\n\nBehind the house since 2024. Bob waters it.\n\nSee [[Roses]]."
@@ -382,7 +382,7 @@ async def test_an_undo_of_what_was_edited_in_the_same_lines_says_so(tmp_path: Pa
     theirs = page("# Garden\n\nAll is new.", DAY, date(2026, 5, 6))
     shelf.write(GARDEN, theirs)
     with pytest.raises(WintermuteError, match=f"{job.folder}: .*stay: semantic/Garden.md"):
-        await take_back(shelf.files, job.name, NOW)
+        await undo_job(shelf.files, job.name, NOW)
     assert shelf.read(GARDEN) == theirs
     assert len(shelf.jobs()) == 1
 
@@ -393,7 +393,7 @@ async def test_an_older_job_can_be_taken_back_from_under_a_newer_one(tmp_path: P
     pond = "semantic/Pond.md"
     text = page("# Pond\n\nCarp.\n\nFrogs.", TODAY, TODAY)
     await placed(shelf, change(shelf, pond, text), at=NOW.replace(minute=16))
-    done = await take_back(shelf.files, first.name, NOW.replace(minute=17))
+    done = await undo_job(shelf.files, first.name, NOW.replace(minute=17))
     assert done.kept == (pond,)
     assert shelf.read(pond) == text
     assert "[[Pond]]" not in shelf.read(GARDEN)
@@ -411,8 +411,8 @@ async def test_what_a_newer_job_wrote_again_is_not_taken_back_with_the_older(
         text = page(f"# Pond\n\n{fish}\n\n[[Garden]]")
         jobs.append(await placed(shelf, change(shelf, pond, text), at=NOW.replace(minute=minute)))
     with pytest.raises(WintermuteError, match="its pages were changed since and stay"):
-        await take_back(shelf.files, jobs[0].name, NOW.replace(minute=30))
-    await take_back(shelf.files, jobs[2].name, NOW.replace(minute=31))
+        await undo_job(shelf.files, jobs[0].name, NOW.replace(minute=30))
+    await undo_job(shelf.files, jobs[2].name, NOW.replace(minute=31))
     assert "Carp." in shelf.read(pond)
 
 
@@ -420,14 +420,14 @@ async def test_what_a_newer_job_wrote_again_is_not_taken_back_with_the_older(
 async def test_an_undo_of_what_is_no_job_says_so(tmp_path: Path, name: str) -> None:
     shelf = Shelf.make(tmp_path)
     with pytest.raises(WintermuteError, match="no job"):
-        await take_back(shelf.files, name, NOW)
+        await undo_job(shelf.files, name, NOW)
 
 
 async def test_a_job_that_changed_nothing_is_not_taken_back(tmp_path: Path) -> None:
     shelf = Shelf.make(tmp_path)
     job = begin(shelf.files, WikiJob("", "builtin"), NOW)
     with pytest.raises(WintermuteError, match="changed nothing: interrupted"):
-        await take_back(shelf.files, job.name, NOW)
+        await undo_job(shelf.files, job.name, NOW)
 
 
 async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
@@ -445,12 +445,12 @@ async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
             set_id = await memory.changes.record(tx, why, recorded(changes))
         found = await memory.changes.get(set_id)
         assert found is not None
-        done = await undo.run(found)
+        done = await undo.apply(found)
         assert shelf.pages() == before
         assert done.kept == ()
         back = await memory.changes.get(done.set_id or "")
         assert back is not None
-        await undo.run(back)
+        await undo.apply(back)
         assert shelf.pages() == after
     assert [path.name for path in (shelf.root / "sleep").glob(".*")] == []
 
@@ -588,7 +588,7 @@ async def test_no_undo_writes_outside_the_pages(tmp_path: Path) -> None:
             found = await memory.changes.get(set_id)
             assert found is not None
             with suppress(WintermuteError):
-                await undo.run(found)
+                await undo.apply(found)
     assert not (tmp_path / "evil.md").exists()
     assert shelf.read("meta/conversations.json") == "[]"
 
@@ -609,7 +609,7 @@ def test_a_diff_is_what_patch_reads() -> None:
 
 def test_a_list_of_what_is_outside_that_is_damaged_is_not_overwritten(tmp_path: Path) -> None:
     shelf = Shelf.make(tmp_path)
-    assert outside(shelf.files) == ()
+    assert untrusted_paths(shelf.files) == ()
     shelf.write("meta/outside.json", '{"a": 1}')
     with pytest.raises(WintermuteError, match=r"outside.json: is no list of paths"):
-        outside(shelf.files)
+        untrusted_paths(shelf.files)

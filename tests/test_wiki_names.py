@@ -16,9 +16,9 @@ from tests.world.agents import consolidate_by_agent, with_agent
 from tests.world.shelf import GARDEN, Shelf
 from tests.world.terminal import Terminal
 from tests.world.wiki import lines_of, made, page, refuses, wiki
-from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.pages import MOST_INDEX_LINES
 from wintermute.wiki.store import WikiStore
+from wintermute.wiki.wiki_status import wiki_status
 
 Form = Literal["NFC", "NFD"]
 FORMS: tuple[Form, ...] = ("NFC", "NFD")
@@ -89,11 +89,11 @@ def test_in_a_large_store_recall_takes_words_and_status_says_the_index_is_long(
     assert "No memory page is named 'where are Bo's carp'." in told
     assert told.count("'Page ") == 3
     assert set(told.partition("Nearest: ")[2].split("'")) & {"Page 7", "Page 8", "Page 9"}
-    finding = wiki_finding(store, ZoneInfo("UTC"))
+    finding = wiki_status(store, ZoneInfo("UTC"))
     assert (finding.state, "the index has 101 lines" in finding.text) == ("warn", True)
     small = WikiStore(made(tmp_path / "small", dict(list(files.items())[:20])))
     assert "Nearest" not in str(asyncio.run(small.recalled("where are Bo's carp")))
-    assert wiki_finding(small, ZoneInfo("UTC")).state == "ok"
+    assert wiki_status(small, ZoneInfo("UTC")).state == "ok"
 
 
 def test_no_command_prints_a_control_character_raw(tmp_path: Path) -> None:

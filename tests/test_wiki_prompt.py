@@ -12,7 +12,7 @@ from tests.world.terminal import Terminal
 from wintermute.config.schema import Seed, Wiki
 from wintermute.errors import ConfigurationError
 from wintermute.prompt.assemble import chosen, parse, runtime_text, wiki_text
-from wintermute.prompt.gather import read_texts
+from wintermute.prompt.context_builder import read_texts
 from wintermute.templates import CONSOLIDATION, RUNTIME, Template, shipped_prompts
 
 PROMPTS = shipped_prompts()

@@ -46,7 +46,7 @@ def pages_of(root: Path) -> dict[str, str]:
     """What whoever opens the store reads."""
     files = StoreFolder(root)
     with files.reading():
-        return {path: files.exact(path) for path in WikiStore(root).pages()}
+        return {path: files.exact_text(path) for path in WikiStore(root).pages()}
 
 
 # What is seen is what is there
@@ -208,7 +208,7 @@ def test_no_reader_sees_half_a_page_nor_half_of_what_belongs_together(root: Path
     seen = set()
     for _ in range(20):
         with files.reading():
-            texts = {files.exact(f"semantic/{name}.md") for name in ("one", "two")}
+            texts = {files.exact_text(f"semantic/{name}.md") for name in ("one", "two")}
         alone = wiki(root, "read", "one").stdout  # takes the lock for itself
         assert len(texts) == 1
         for text in (*texts, alone):

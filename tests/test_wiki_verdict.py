@@ -17,9 +17,9 @@ from wintermute.wiki.store import WikiStore
 from wintermute.wiki.verdict import (
     PageVerdict,
     StoreView,
-    judged,
+    judge_changes,
     lines_of,
-    lost,
+    lost_content,
     objections,
     path_problem,
 )
@@ -41,7 +41,7 @@ def verdict(shelf: Shelf, changes: list[FileChange], **more: object) -> PageVerd
     """With every page ours, so that only what is told may stay."""
     ours = {path: lines_of(text.decode()) for path, text in shelf.pages().items()}
     known: dict[str, object] = {"today": TODAY, "ours": ours} | more
-    return judged(view_of(shelf), changes, **known)  # type: ignore[arg-type]  # as a test names it
+    return judge_changes(view_of(shelf), changes, **known)  # type: ignore[arg-type]  # as a test names it
 
 
 @pytest.mark.parametrize(
@@ -109,23 +109,23 @@ THEIRS = "# A\n\nAnn has 2 cats.\n\nSee [[B]] and [[C]].\n\n```\nrun me\n```\n\n
 )
 def test_what_a_page_may_not_lose(after: str, told: tuple[str, ...]) -> None:
     """W-064: where all of its lines are ours."""
-    assert lost(page(THEIRS), page(after), lines_of(THEIRS)) == told
+    assert lost_content(page(THEIRS), page(after), lines_of(THEIRS)) == told
 
 
 def test_a_line_that_a_person_wrote_may_not_go(tmp_path: Path) -> None:
     """W-064: nor one that they edited; our own may be worded anew."""
     before = page("# A\n\nours once\nA person's words.")
     ours = ("# A", "ours once")
-    assert lost(before, page("# A\n\nours anew\nA person's words."), ours) == ()
-    told = lost(before, page("# A\n\nours once\nAnother person's words."), ours)
+    assert lost_content(before, page("# A\n\nours anew\nA person's words."), ours) == ()
+    told = lost_content(before, page("# A\n\nours once\nAnother person's words."), ours)
     assert told == ('the line "A person\'s words."',)
     moved = page("# A\n\nA person's  words.\n\nours once")
-    assert lost(before.replace("\n", "\r\n"), moved, ours) == ()
+    assert lost_content(before.replace("\n", "\r\n"), moved, ours) == ()
 
 
 def test_the_sentence_of_a_fresh_index_may_go() -> None:
     """W-003: nobody wrote it."""
-    assert lost(page(f"# Index\n\n{FRESH_INDEX}"), page("# Index\n\n- [[A]]"), ()) == ()
+    assert lost_content(page(f"# Index\n\n{FRESH_INDEX}"), page("# Index\n\n- [[A]]"), ()) == ()
 
 
 def test_changes_that_are_clean_are_dated_today(tmp_path: Path) -> None:
@@ -214,12 +214,12 @@ def test_a_page_that_loses_a_line_of_a_person_is_proposed_and_others_are_changed
         Roses="# Roses\n\nThree red ones, a white one.\n\n```\nprune --in march\n```",
     )
     ours = {ROSES: lines_of(shelf.read(ROSES))}
-    found = judged(view_of(shelf), changes, today=TODAY, ours=ours)
+    found = judge_changes(view_of(shelf), changes, today=TODAY, ours=ours)
     assert [each.path for each in found.changes] == [ROSES]
     assert [each.change.path for each in found.proposed] == [GARDEN]
     assert 'the line "See [[Roses]]."' in found.proposed[0].reason
     new = change(shelf, "semantic/Pond.md", page("# Pond"))
-    found = judged(view_of(shelf), [*changes, new], today=TODAY, ours=ours)
+    found = judge_changes(view_of(shelf), [*changes, new], today=TODAY, ours=ours)
     assert found.reasons == ("semantic/Pond.md: no page would link to it",)
 
 

@@ -80,7 +80,7 @@ async def looks_at_core(house: House, model: ModelServer) -> None:
     await quarter(house)
 
     async def asks() -> bool:
-        house.runner.ring("core")
+        house.runner.wake("core")
         await house.rows("SELECT 1")
         return any(map(is_core, model.requests))
 
@@ -99,7 +99,7 @@ async def being_read(
         await house.incoming("n18")
         await house.said(20)
         await delivered(house)
-        house.runner.ring("harvest")
+        house.runner.wake("harvest")
         await arrived(model, is_about("transcript"))
         yield house, said[0]
 
@@ -117,7 +117,7 @@ async def test_a_deleted_message_goes_to_nobody_after_the_wait_for_a_chat(
         await house.incoming("n18")
         await house.said(20)
         await delivered(house)
-        house.runner.ring("harvest")
+        house.runner.wake("harvest")
         for _ in range(100):  # time enough to read what was said, and to come to the wait
             await house.rows("SELECT 1")
         assert picker.transcripts == []
@@ -203,7 +203,7 @@ async def test_a_forgotten_fact_is_not_rewritten_by_a_question_that_was_under_wa
         gone, _ = await keep(house, f"Ann has a {WORD}", LYON)
         await delivered(house)
         await clock.move(SILENCE.total_seconds())
-        house.runner.ring("reconstruct")
+        house.runner.wake("reconstruct")
         await arrived(model, is_new)
         await erased(house, gone)
         before = len(model.requests)
@@ -253,13 +253,13 @@ async def test_a_page_from_which_something_was_cut_is_not_shown_as_it_was(
         await arrived(model, lambda seen: seen.last_user == "hold")
         await quarter(house)
         for _ in range(100):  # time enough to read the page, and to come to the wait
-            house.runner.ring("core")
+            house.runner.wake("core")
             await house.rows("SELECT 1")
         before = len(model.requests)
         await house.incoming(f"/forget {gone}")
         await house.said(3)
         await delivered(house)
-        house.runner.ring("forget")
+        house.runner.wake("forget")
         await at_rest(house, "forget")
         assert not await stands_on_page(house, WORD)
         chat.set()
@@ -314,7 +314,7 @@ async def test_a_letter_is_not_asked_about_once_more_when_its_message_was_delete
         event = await house.incoming("keep it")
         await house.said(1)
         await delivered(house)
-        house.runner.ring("split")
+        house.runner.wake("split")
         await arrived(model, is_about("raw_input"))
         await take_back(house, event)
         await forgotten(house)
@@ -338,7 +338,7 @@ async def test_a_stopped_job_about_what_was_forgotten_does_not_come_back(
 
         async def is_stopped() -> bool:
             await clock.move(60)
-            house.runner.ring("split")
+            house.runner.wake("split")
             return [row["state"] for row in await house.rows(states)] == ["failed"]
 
         await until_so(is_stopped)
@@ -357,6 +357,8 @@ async def at_rest(house: House, name: str) -> None:
     async def so() -> bool:
         states = "('waiting', 'running')"
         left = await house.rows(f"SELECT 1 FROM jobs WHERE name = ? AND state IN {states}", name)
-        return not left and not next(k for k in house.runner.kinds if k.name == name).underway
+        return (
+            not left and not next(k for k in house.runner.job_types if k.name == name).running_jobs
+        )
 
     await until_so(so)

@@ -12,9 +12,9 @@ from tests.world.malformed import WRONG, misshapen
 from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.schema import open_migrated
-from wintermute.matrix.complaints import MOST, WITHHELD, WithheldKeys
-from wintermute.matrix.sieve import MOST_WITHHELD, Withheld, session_of, sift
-from wintermute.matrix.sieve import WITHHELD as CODES
+from wintermute.matrix.sync_response import MOST_WITHHELD, WithheldClaim, parse_sync, session_of
+from wintermute.matrix.sync_response import WITHHELD as CODES
+from wintermute.matrix.undecryptable import MOST, WITHHELD, WithheldKeys
 
 Json = dict[str, Any]
 ANN = "@ann:test"
@@ -34,8 +34,8 @@ def word(code: str = "m.unverified", **changes: object) -> Json:
     return content | changes
 
 
-def sifted(*events: object) -> tuple[Withheld, ...]:
-    batch = sift({"next_batch": "s1", "to_device": {"events": [*events]}})
+def sifted(*events: object) -> tuple[WithheldClaim, ...]:
+    batch = parse_sync({"next_batch": "s1", "to_device": {"events": [*events]}})
     assert batch is not None
     return batch.withheld
 
@@ -46,10 +46,10 @@ def event(content: object, sender: object = ANN) -> Json:
 
 def test_of_a_withheld_key_only_what_names_its_session_and_cause_is_taken() -> None:
     """F-012: a megabyte of text, missing fields, causes nobody knows, and far too many."""
-    good = Withheld(ANN, "!room", "session", "curve", "m.unverified")
+    good = WithheldClaim(ANN, "!room", "session", "curve", "m.unverified")
     assert sifted(event(word(reason="x" * 2**20))) == (good,)
     assert sifted(event({"code": "m.no_olm", **without(word("m.no_olm"), "room_id")})) == (
-        Withheld(ANN, "", "", "curve", "m.no_olm"),
+        WithheldClaim(ANN, "", "", "curve", "m.no_olm"),
     )
     for field in ("room_id", "session_id", "sender_key", "code", "algorithm"):
         assert sifted(event(without(word(), field))) == ()
@@ -84,15 +84,15 @@ async def test_the_words_on_withheld_keys_are_bounded_and_kept_for_a_day(tmp_pat
     async with open_migrated(tmp_path / "wintermute.db") as database:
         store = WithheldKeys(database, clock)
 
-        async def keep(*words: Withheld) -> None:
+        async def keep(*words: WithheldClaim) -> None:
             async with database.transaction() as tx:
                 for each in words:
                     await store.keep(tx, each)
 
-        await keep(Withheld("@ben:test", "!room", "his", "curve", "m.blacklisted"))
+        await keep(WithheldClaim("@ben:test", "!room", "his", "curve", "m.blacklisted"))
         for n in range(MOST + 50):
             clock.advance(1)
-            await keep(Withheld(ANN, "!room", f"session {n}", "curve", "m.unverified"))
+            await keep(WithheldClaim(ANN, "!room", f"session {n}", "curve", "m.unverified"))
         [row] = await database.rows("SELECT count(*) AS n FROM withheld_keys")
         assert row["n"] == MOST + 1
         assert await store.code(ANN, "!room", "session 0", "curve") == ""
@@ -101,7 +101,7 @@ async def test_the_words_on_withheld_keys_are_bounded_and_kept_for_a_day(tmp_pat
         assert await store.code("@ben:test", "!room", "his", "other") == "m.blacklisted"
         assert await store.code("@ben:test", "!other", "his", "curve") == ""
         clock.advance(24 * 3600 + 1)
-        await keep(Withheld(ANN, "", "", "curve", "m.no_olm"))
+        await keep(WithheldClaim(ANN, "", "", "curve", "m.no_olm"))
         assert await store.code(ANN, "!any", "any", "curve") == "m.no_olm"
         assert await store.code(ANN, "!any", "any", "another device") == ""
         [row] = await database.rows("SELECT count(*) AS n FROM withheld_keys")

@@ -9,8 +9,8 @@ import pytest
 from tests.world.clock import NOON, FakeClock, HeldClock
 from tests.world.house import ANN, PROMPTS, House, house_at_work, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
-from wintermute.conversation.casting import age, intent
-from wintermute.mailbox.inbox import Waiting
+from wintermute.conversation.dispatcher import age, intent
+from wintermute.mailbox.inbox import InboxRow
 
 MINE = f"person:{ANN}"
 ZONE = ZoneInfo("Europe/Berlin")
@@ -84,10 +84,10 @@ async def test_the_tool_counts_so_too_and_the_model_is_told(
         assert asked.endswith("[written 14:00, 10 minutes ago]\nremind me of tea in 20 minutes")
 
 
-def message(kind: str = "message", *, direct: bool = True) -> Waiting:
+def message(kind: str = "message", *, direct: bool = True) -> InboxRow:
     """Written at 14:00 in Berlin."""
     where = (1, "$1", "c", "!r", ANN, "Ann", "owner", kind, "tea?", direct)
-    return Waiting(*where, "waiting", None, NOON, NOON)  # type: ignore[arg-type]  # the literals
+    return InboxRow(*where, "waiting", None, NOON, NOON)  # type: ignore[arg-type]  # the literals
 
 
 @pytest.mark.parametrize(

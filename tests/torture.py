@@ -37,7 +37,7 @@ from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_b
 from tests.world.user import CLIENT, MatrixUser
 from tests.world.watch import Readers, Watch
 from wintermute.changes.change_sets import Reason
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.matrix.outbox import ELSEWHERE
@@ -45,7 +45,7 @@ from wintermute.owner import Owner
 from wintermute.schedule.firing import REMINDER
 from wintermute.stores import Stores
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import SIGNS
+from wintermute.tasks.tasks import REMINDER_REACTIONS
 
 SURVIVAL_SECONDS = 6.0
 HOMESERVER_DIES_EVERY = 20
@@ -424,9 +424,9 @@ class Torture:
             host = place.people[0]
             history = [m for m in await host.history(place.room) if m.sender == self._bot.user_id]
             found += Counter(promised(m.body) for m in history)
-            told[place.room] = sum(m.body in (words.JOINED, words.LEFT) for m in history)
+            told[place.room] = sum(m.body in (replies.JOINED, replies.LEFT) for m in history)
             reminders = [m.event_id for m in history if m.body.startswith(REMINDER)]
-            signed = {(event, key): event for event in reminders for key in SIGNS}
+            signed = {(event, key): event for event in reminders for key in REMINDER_REACTIONS}
             maybe |= {sign for sign, event in signed.items() if event in self._owed.unsigned}
             wanted += Counter({*signed} - maybe)
             found += _signs(host, place.room)
@@ -454,9 +454,9 @@ class Torture:
                 person, unsigned = place.people[0], self._owed.unsigned
                 messages = person.messages(place.room)
                 found += Counter(promised(m.body) for m in messages)
-                told += sum(m.body in (words.JOINED, words.LEFT) for m in messages)
+                told += sum(m.body in (replies.JOINED, replies.LEFT) for m in messages)
                 reminders = {m.event_id for m in messages if m.body.startswith(REMINDER)}
-                signs_due += len(SIGNS) * len(reminders - unsigned)
+                signs_due += len(REMINDER_REACTIONS) * len(reminders - unsigned)
                 signed += sum(sign[0] not in unsigned for sign in _signs(person, place.room))
             missing = Counter[object]({*self._owed.wanted} - self._locked()) - found
             return missing.total() <= told and signed >= signs_due

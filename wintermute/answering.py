@@ -12,26 +12,26 @@ from wintermute.commands.models import ModelCommands
 from wintermute.commands.night import NightCommands
 from wintermute.config.schema import Backend, Config
 from wintermute.config.wiki import WikiSettings
-from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.casting import Branching, Casting
+from wintermute.conversation.context_updates import ContextUpdates
+from wintermute.conversation.dispatcher import Branching, Dispatcher
 from wintermute.conversation.folder_chat import FolderChat, FolderPrompt
 from wintermute.conversation.gates import Gates
+from wintermute.conversation.model_failures import ModelFailures
+from wintermute.conversation.model_requests import Folding, RequestBuilder
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.state import CastSettings, Prompt, Speaker, Watch
-from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import AnyTool, Toolbox
-from wintermute.conversation.trouble import Trouble
 from wintermute.errors import ConfigurationError
 from wintermute.forgetting.forget_jobs import SCRUB
 from wintermute.jobs import FORGET
-from wintermute.llm.fixed import fits
-from wintermute.llm.windows import Judgement, compared, server_window
+from wintermute.llm.context_windows import Judgement, compare_windows, server_window
+from wintermute.llm.probes import fits
 from wintermute.loom.records import Wards
 from wintermute.messages import Request, Size
-from wintermute.night.morning import NightReports
-from wintermute.night.programme import tidying
-from wintermute.night.tidying import Tidying
+from wintermute.night.daily_report import NightReports
+from wintermute.night.phases import night_pipeline
+from wintermute.night.pipeline import NightPipeline
 from wintermute.prompt.assemble import (
     CORE,
     INSTRUCTIONS,
@@ -42,12 +42,12 @@ from wintermute.prompt.assemble import (
     runtime_text,
     wiki_text,
 )
-from wintermute.prompt.gather import Gather, Instructions, Oversize
+from wintermute.prompt.context_builder import ContextBuilder, Instructions, Oversize
 from wintermute.register import jobs_of, tools_of
 from wintermute.schedule.backend_notices import BackendNotices
 from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
-from wintermute.schedule.promises import Promises
+from wintermute.schedule.loop import ScheduleLoop
 from wintermute.stores import Stores
 from wintermute.templates import read_template
 from wintermute.tools.recall import RecallTool
@@ -55,7 +55,7 @@ from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.recall import RECALL
 from wintermute.work.data_folder import DataFolder
 from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
-from wintermute.work.runner import Kind, Runner
+from wintermute.work.runner import JobType, Runner
 from wintermute.work.runs import Runs, RunSettings
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Answering:
 
     rooms: Rooms
     runner: Runner
-    promises: Promises
+    promises: ScheduleLoop
     notices: tuple[Part, ...]
     toolbox: Toolbox
 
@@ -101,10 +101,10 @@ def answering(
     speaker: Speaker,
     verifier: Verifier | None = None,
     *,
-    kinds: Iterable[Kind[Any]] = (),
+    kinds: Iterable[JobType[Any]] = (),
     tools: Callable[[Iterable[AnyTool]], Iterable[AnyTool]] = tuple,
     prompt: Prompt | None = None,
-    night: Callable[[DataFolder], Tidying] = tidying,
+    night: Callable[[DataFolder], NightPipeline] = night_pipeline,
 ) -> Answering:
     """Build the parts on an open data folder. `kinds` are more types of work; `tools` filters all
     tools, `prompt` replaces that of rooms, `night` that of nights: all for tests.
@@ -114,7 +114,7 @@ def answering(
     max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
     layout, small = config.context.layout, texts.small
     top_k = config.memory.top_k
-    gather = Gather(stores, texts.instructions, clock, layout, small, top_k, texts.runtime)
+    gather = ContextBuilder(stores, texts.instructions, clock, layout, small, top_k, texts.runtime)
     folding, loop = _loop(own)
 
     workers = WorkerTexts(gather, texts.worker, texts.small_worker)
@@ -125,17 +125,17 @@ def answering(
     toolbox = Toolbox(tools(tools_of(config, stores, delegation, verbs)))
     of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
-    unasked: list[Kind[Any]] = [runs, *jobs_of(own, tidied, speaker)]
+    unasked: list[JobType[Any]] = [runs, *jobs_of(own, tidied, speaker)]
     runner = Runner(stores, toolbox, speaker, clock, [delegation, *unasked, *kinds])
-    rung = [kind.bell for kind in unasked]
-    promises = Promises(stores, Firing(stores, speaker, clock), rung, speaker, clock)
+    rung = [kind.wakeup for kind in unasked]
+    promises = ScheduleLoop(stores, Firing(stores, speaker, clock), rung, speaker, clock)
 
-    trouble = Trouble(stores, models, speaker, clock)
+    trouble = ModelFailures(stores, models, speaker, clock)
     branching = Branching(stores, texts.seed, delegation)
     oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
     wards, news, seen = Wards.of(config.loop), NightReports(stores.nights), prompt or gather
-    settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
-    casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
+    settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, background_news=news)
+    casting = Dispatcher(stores, loop, settings, branching, oversize, speaker, trouble, clock)
     ceilings, judge = config.llm.budget, partial(_judge, own, toolbox)
     chosen = ModelCommands(stores, config.llm, judge, clock)
     commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs, chosen)
@@ -148,7 +148,7 @@ def _loop(own: DataFolder) -> tuple[Folding, Loop]:
     """Build the loop, and the folding that sums up long conversations for it."""
     stores, hidden = own.stores, own.config.tools.ephemeral
     folding = Folding(stores, own.models, own.texts.compaction, own.config.context, hidden)
-    asking = Asking(own.models, folding, Telling(stores, hidden), hidden)
+    asking = RequestBuilder(own.models, folding, ContextUpdates(stores, hidden), hidden)
     gates = Gates(stores, own.redact.tree, own.config.llm.small)
     return folding, Loop(stores, asking, gates, folding, own.clock)
 
@@ -198,7 +198,7 @@ class Windows:
         for name, settings in self._backends.items():
             judgements.append((name, await self._judged(name)))
             if reported := await server_window(settings):
-                judgements.append((name, compared(name, settings, reported)))
+                judgements.append((name, compare_windows(name, settings, reported)))
         wrong = _problems(judgements)
         for line in wrong:
             log.warning("model window problem=%s", line)

@@ -101,15 +101,15 @@ class ClockReading:
     """The time that a wall clock showed at one reading of the monotonic clock."""
 
     wall: datetime
-    steady: float
+    monotonic: float
 
     def at(self, steady: float) -> datetime:
         """Return the time it shows at another monotonic reading, if it has run evenly."""
-        return self.wall + timedelta(seconds=steady - self.steady)
+        return self.wall + timedelta(seconds=steady - self.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class ClockDoubt:
     """The reason why the machine's clock is not trusted.
 
     `ahead`: its distance from the expected time; None if that is unknown. `waits`: nothing confirms
@@ -120,25 +120,25 @@ class Doubt:
     waits: bool
 
 
-def believable(
+def is_trustworthy(
     now: ClockReading, last: ClockReading | None, server: ClockReading | None, doubted: float
 ) -> bool:
     """Return True if the machine's clock is trusted.
 
-    `last`: its last trusted reading; None: none since the machine was started. `server`: the
+    `last_trusted`: its last trusted reading; None: none since the machine was started. `server`: the
     homeserver's clock if it is known; it can only confirm ours. `doubted`: the seconds for which
     ours has been in doubt.
     """
     if last is not None:
-        allowed = JUMP_SECONDS + DRIFT * abs(now.steady - last.steady)
-        if abs((now.wall - last.at(now.steady)).total_seconds()) <= allowed:
+        allowed = JUMP_SECONDS + DRIFT * abs(now.monotonic - last.monotonic)
+        if abs((now.wall - last.at(now.monotonic)).total_seconds()) <= allowed:
             return True
-    return vouches(server, now) or doubted >= DOUBTED_SECONDS
+    return confirms(server, now) or doubted >= DOUBTED_SECONDS
 
 
-def vouches(server: ClockReading | None, ours: ClockReading) -> bool:
+def confirms(server: ClockReading | None, ours: ClockReading) -> bool:
     """Return True if the homeserver's clock agrees with ours."""
-    return server is not None and abs(server.at(ours.steady) - ours.wall) <= AGREES
+    return server is not None and abs(server.at(ours.monotonic) - ours.wall) <= AGREES
 
 
 class CheckedClock:
@@ -151,7 +151,7 @@ class CheckedClock:
     def __init__(
         self, machine: Clock, last: ClockReading | None = None, *, asks: bool = False
     ) -> None:
-        """`last` is the last trusted reading. `asks`: a homeserver will confirm the time. Without
+        """`last_trusted` is the last trusted reading. `asks`: a homeserver will confirm the time. Without
         one the first reading is trusted: the person at the machine has no other clock either.
         """
         self._machine = machine
@@ -162,25 +162,25 @@ class CheckedClock:
             self._last = self._reading()
 
     @property
-    def last(self) -> ClockReading | None:
+    def last_trusted(self) -> ClockReading | None:
         """The last trusted reading of the machine's clock."""
         return self._last
 
     @property
-    def doubt(self) -> Doubt | None:
+    def doubt(self) -> ClockDoubt | None:
         """The reason why the clock is not trusted now; None: it is."""
         seen = self._checked_reading()
         if self._since is None:
             return None
         if self._last is None:
-            return Doubt(None, waits=True)
-        due = self._last.at(seen.steady)
-        ours = ClockReading(due, seen.steady)
-        return Doubt(seen.wall - due, waits=not vouches(self._server, ours))
+            return ClockDoubt(None, waits=True)
+        due = self._last.at(seen.monotonic)
+        ours = ClockReading(due, seen.monotonic)
+        return ClockDoubt(seen.wall - due, waits=not confirms(self._server, ours))
 
     def now(self) -> datetime:
         seen = self._checked_reading()
-        return seen.wall if self._last is None else self._last.at(seen.steady)
+        return seen.wall if self._last is None else self._last.at(seen.monotonic)
 
     def monotonic(self) -> float:
         return self._machine.monotonic()
@@ -188,21 +188,21 @@ class CheckedClock:
     async def sleep(self, seconds: float) -> None:
         await self._machine.sleep(seconds)
 
-    async def believed(self) -> None:
+    async def wait_until_trusted(self) -> None:
         """Wait until the clock is trusted; before that nothing is deleted for its age."""
         while self.doubt is not None:
             await self.sleep(DOUBT_PAUSE)
 
-    def heard(self, date: datetime) -> None:
+    def note_server_time(self, date: datetime) -> None:
         """Note the time on the homeserver's clock."""
         self._server = ClockReading(date, self.monotonic())
 
-    def by_ours(self, sent_at: datetime) -> datetime:
+    def on_our_clock(self, sent_at: datetime) -> datetime:
         """Correct the time of a message if the homeserver's clock is behind ours, so that it does not look older."""
         now = ClockReading(self.now(), self.monotonic())
-        if self._server is None or vouches(self._server, now):
+        if self._server is None or confirms(self._server, now):
             return sent_at
-        behind = max(timedelta(), now.wall - self._server.at(now.steady))
+        behind = max(timedelta(), now.wall - self._server.at(now.monotonic))
         return max(sent_at, min(sent_at + behind, now.wall))
 
     def _reading(self) -> ClockReading:
@@ -210,13 +210,13 @@ class CheckedClock:
 
     def _checked_reading(self) -> ClockReading:
         seen = self._reading()
-        doubted = 0.0 if self._since is None else seen.steady - self._since
-        if believable(seen, self._last, self._server, doubted):
+        doubted = 0.0 if self._since is None else seen.monotonic - self._since
+        if is_trustworthy(seen, self._last, self._server, doubted):
             if self._since is not None:
                 self._log("clock believed ahead_seconds=%s", seen)
             self._last, self._since = seen, None
         elif self._since is None:
-            self._since = seen.steady
+            self._since = seen.monotonic
             self._log("clock doubted ahead_seconds=%s", seen)
         return seen
 
@@ -224,7 +224,7 @@ class CheckedClock:
         if self._last is None:  # so it is after each start of the machine
             log.info(text, "unknown")
         else:
-            ahead = seen.wall - self._last.at(seen.steady)
+            ahead = seen.wall - self._last.at(seen.monotonic)
             log.warning(text, round(ahead.total_seconds()))
 
 
@@ -254,7 +254,7 @@ def in_words(when: datetime, zone: ZoneInfo) -> str:
     return f"{DAYS[local.weekday()]}, {local:%Y-%m-%d %H:%M}{seconds} {local.tzname()}"
 
 
-async def until_set(event: asyncio.Event, clock: Clock, seconds: float) -> None:
+async def wait_for_event(event: asyncio.Event, clock: Clock, seconds: float) -> None:
     """Wait until the event is set, or until the seconds have passed."""
     async with asyncio.TaskGroup() as group:
         timeout = group.create_task(clock.sleep(max(seconds, 0)))

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from wintermute.answering import Answering, Part, Windows, answering, fixed_request, folder_answers
-from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
+from wintermute.clock import CheckedClock, Clock, SystemClock, wait_for_event
 from wintermute.commands.chat import NAMES
 from wintermute.config.lock import has_room, hold
 from wintermute.config.read import environment
@@ -33,24 +33,24 @@ from wintermute.errors import (
     WintermuteError,
     ungrouped,
 )
-from wintermute.health.health import ClockMarks, EditedFiles, Health
+from wintermute.health.health import EditedFiles, Health, TrustedReadings
 from wintermute.ids import NewId, new_id
 from wintermute.jobs import FORGET
 from wintermute.llm.models import Models
 from wintermute.matrix.client import open_client
-from wintermute.matrix.copies import Copies
 from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.kept_login import Session
 from wintermute.matrix.login import logged_in, successor
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People, PeopleStore
+from wintermute.matrix.rollback import RollbackDetection
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.sync import Door, open_door
 from wintermute.matrix.verifications import Verifications
 from wintermute.night.expiry import Expiry
-from wintermute.prompt.edited import FOLDER
-from wintermute.prompt.gather import Texts, read_texts
+from wintermute.prompt.context_builder import PromptTexts, read_texts
+from wintermute.prompt.file_checks import FOLDER
 from wintermute.signals import Orders, Supervisor, WatchedClock
 from wintermute.stores import Stores, open_stores, prepare
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
@@ -169,7 +169,7 @@ async def _wait_for_space(config: Config, orders: Orders, externals: Externals) 
     has happened: we begin again at the last commit.
     """
     while not orders.leaving.is_set():
-        await until_set(orders.leaving, externals.clock, ROOM_PAUSE)
+        await wait_for_event(orders.leaving, externals.clock, ROOM_PAUSE)
         externals.supervisor.pulse()
         if await asyncio.to_thread(has_room, config.data_dir):
             return
@@ -244,13 +244,13 @@ async def _login(config: Config, health: Health, externals: Externals) -> Sessio
 
 @asynccontextmanager
 async def open_wintermute(
-    config: Config, database: Database, session: Session, texts: Texts, externals: Externals
+    config: Config, database: Database, session: Session, texts: PromptTexts, externals: Externals
 ) -> AsyncIterator[Wintermute]:
     """Build everything on an open database; close it in reverse."""
     matrix, folder, ids = config.matrix, config.data_dir / "matrix", externals.new_id
     policy, pulse = _policy(config), externals.supervisor.pulse
     people = People(policy.allowed)
-    clock = CheckedClock(externals.clock, await ClockMarks(database).last(), asks=True)
+    clock = CheckedClock(externals.clock, await TrustedReadings(database).last(), asks=True)
     redact, wiki = Redaction(secret_values(config)), daemon_wiki(config)
 
     def hide(*secrets: str) -> None:
@@ -262,14 +262,14 @@ async def open_wintermute(
         open_stores(config, wiki, database, clock, ids, redact) as (stores, models),
         open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
     ):
-        await models.recall()
+        await models.load_counts()
         await prepare(stores)
         client.follow(await stores.known.moves())
         known = PeopleStore(database, clock)
         people.restore(await known.people(), await known.signed())
         hide(*client.secrets)
         await stores.health.note("casts", "ok", "no internal error since the start")
-        copies = Copies(client, database, clock, ids, take_over=externals.take_over)
+        copies = RollbackDetection(client, database, clock, ids, take_over=externals.take_over)
         drafts = Drafts(clock, shows=matrix.streaming)
         sender = Sender(client, stores, copies, clock, policy, drafts)
         speaker = MatrixSpeaker(client, stores, sender, policy, matrix, clock, drafts)
@@ -337,10 +337,10 @@ async def _open_alone(config: Config) -> AsyncIterator[DataFolder]:
     with hold(config.data_dir):
         async with open_database(config.data_dir / "wintermute.db") as database:
             texts = await _read_prompts(config, database)
-            clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
+            clock = CheckedClock(SystemClock(), await TrustedReadings(database).last())
             wiki, known = daemon_wiki(config), (database, clock, new_id, redact)
             async with open_stores(config, wiki, *known) as (stores, models):
-                await models.recall()
+                await models.load_counts()
                 await prepare(stores)
                 yield DataFolder(config, stores, models, texts, clock, redact)
 
@@ -422,7 +422,7 @@ async def serve_store(
     await door.serve_until(leaving, listener, invite)
 
 
-async def _read_prompts(config: Config, database: Database) -> Texts:
+async def _read_prompts(config: Config, database: Database) -> PromptTexts:
     """Read the prompts; for an unreadable file its last good text is used (F-031)."""
     kept = await EditedFiles(database).texts(FOLDER)
     return read_texts(config.data_dir / "prompts", config.opening, kept, config.wiki)

@@ -192,7 +192,7 @@ def prepared(
         like = None if mode else path
         write_new(part, content, mode or 0o666, like=like, folder=folder)
         if folder is None:
-            mend(path.parent)
+            restore_saves(path.parent)
         yield partial(_placed, part, path, seen, folder)
     finally:
         with suppress(OSError):
@@ -211,7 +211,7 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def mend(folder: Path, stale: float = STALE) -> None:
+def restore_saves(folder: Path, stale: float = STALE) -> None:
     """Put back an editor's save that a kill left in our part file; delete other abandoned parts (F-066).
 
     A part is abandoned if it is older than `stale` seconds or its process is gone.
@@ -265,7 +265,7 @@ def put_in_place(part: Path, path: Path, seen: bytes | None, folder: int | None 
     """Exchange a new text with a file. False, with the file unchanged, if it is no longer `seen`.
 
     Both change places in one step: if an editor saved in between, its text is now in the part and
-    goes back, after a kill too (`mend`). Raises: OSError.
+    goes back, after a kill too (`restore_saves`). Raises: OSError.
     """
     new = _now(part, folder)
     if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE, folder):
@@ -339,7 +339,7 @@ class TextFile:
         content = self.content()
         return None if content is None else self.decoded(content)
 
-    def found(self) -> tuple[str | None, bytes | None]:
+    def read_unchecked(self) -> tuple[str | None, bytes | None]:
         """Read the text without a check of its form, and its bytes; None if there is no file."""
         content = self.content()
         return None if content is None else self._plain(content), content
@@ -422,16 +422,16 @@ class TextFile:
 def locked(
     path: Path, flags: int = FOLDER, *, shared: bool = False, patience: float | None = 0.0
 ) -> Iterator[int]:
-    """Hold a lock on a file or folder for a block; yield its descriptor. Raises: as `take`; OSError."""
+    """Hold a lock on a file or folder for a block; yield its descriptor. Raises: as `lock_descriptor`; OSError."""
     opened = os.open(path, flags, 0o600)
     try:
-        take(opened, shared=shared, patience=patience)
+        lock_descriptor(opened, shared=shared, patience=patience)
         yield opened
     finally:
         os.close(opened)
 
 
-def take(opened: int, *, shared: bool = False, patience: float | None = 0.0) -> None:
+def lock_descriptor(opened: int, *, shared: bool = False, patience: float | None = 0.0) -> None:
     """Lock an open file until it is closed. `patience`: seconds to wait; None waits without limit.
 
     Raises: BlockingIOError if another process holds it for longer.
@@ -454,12 +454,12 @@ async def entered(block: AbstractContextManager[T]) -> AsyncIterator[T]:
     """Enter and leave a block in a thread, since it may wait for a lock or a disk."""
     stack = ExitStack()
     try:
-        yield await to_its_end(partial(stack.enter_context, block))
+        yield await run_uncancelled(partial(stack.enter_context, block))
     finally:
-        await to_its_end(stack.close)
+        await run_uncancelled(stack.close)
 
 
-async def to_its_end(work: Callable[[], T]) -> T:
+async def run_uncancelled(work: Callable[[], T]) -> T:
     """Run in a thread, and wait for its end even when cancelled.
 
     An unfinished write could otherwise replace the file after a later one.

@@ -17,7 +17,7 @@ from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import SCOPES, Kept
+from wintermute.db.text_search import SCOPES, SearchableText
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -33,7 +33,7 @@ FORGET = "forget"
 """The name of jobs that hold a text until it is erased everywhere."""
 NAMES_FACTS = "json_remove(args, '$.facts') = '{}'"
 LISTED = "(SELECT value FROM json_each(:ids))"
-OWED = Kept(
+JOB_TEXTS = SearchableText(
     *("jobs", ("args", "progress", "last_error"), "rowid"), of=f"scope = '' OR scope IN {SCOPES}"
 )
 FACTS_LEFT = (
@@ -43,18 +43,20 @@ FACTS_LEFT = (
 ERASED_JOBS = (
     # A job for several facts without their texts stays for the facts that are not forgotten.
     replace(
-        OWED,
+        JOB_TEXTS,
         where=f"{NAMES_FACTS} AND state <> 'done'",
         empties=(f"args = json_object('facts', {FACTS_LEFT})",),
     ),
     replace(
-        OWED,
+        JOB_TEXTS,
         where=f"state <> 'done' AND name <> '{FORGET}'"
         f" AND NOT ({NAMES_FACTS} AND args ->> '$.facts[0]' IS NOT NULL)",
         drops=True,
     ),
     replace(
-        OWED, where="state = 'done'", empties=("args = '{}'", "progress = '{}'", "last_error = ''")
+        JOB_TEXTS,
+        where="state = 'done'",
+        empties=("args = '{}'", "progress = '{}'", "last_error = ''"),
     ),
 )
 """The changes of jobs that contain a forgotten text, in this order."""
@@ -122,17 +124,17 @@ class Jobs:
             (json.dumps(args), stamp(not_before) if not_before else None, name, key),
         )
 
-    async def owe(self, tx: Transaction, name: str) -> None:
+    async def enqueue_due(self, tx: Transaction, name: str) -> None:
         """Enqueue a job that does all there is to do, unless one is waiting already."""
         if not await tx.exists("SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting'", (name,)):
             await self.enqueue(tx, name, self._new_id("owed"), "")
 
-    async def known_by(self, tx: Transaction, name: str, key: str) -> Job:
+    async def by_key(self, tx: Transaction, name: str, key: str) -> Job:
         """Return an existing job by its key."""
         (row,) = await tx.rows("SELECT * FROM jobs WHERE name = ? AND key = ?", (name, key))
         return _job(row)
 
-    async def is_owed(self, tx: Transaction, name: str, scope: str) -> bool:
+    async def is_pending(self, tx: Transaction, name: str, scope: str) -> bool:
         """Return True if a job of this series waits, or the series is stopped."""
         return await tx.exists(
             "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'failed') AND scope = ?",
@@ -147,7 +149,7 @@ class Jobs:
             {"name": FORGET, "scope": scope},
         )
 
-    async def is_there(self, tx: Transaction, job_id: str) -> bool:
+    async def exists(self, tx: Transaction, job_id: str) -> bool:
         """Return True unless the job was forgotten."""
         return await tx.exists("SELECT 1 FROM jobs WHERE id = ?", (job_id,))
 
@@ -187,14 +189,14 @@ class Jobs:
         )
         return [_job(row) for row in rows]
 
-    async def parked(self, tx: Transaction, ids: Sequence[str]) -> None:
+    async def suspended(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Note that these running jobs were suspended in an orderly way, which is no crash."""
         await tx.execute(
             f"UPDATE jobs SET crashes = crashes - 1 WHERE state = 'running' AND id IN {LISTED}",
             {"ids": json.dumps(ids)},
         )
 
-    async def went_on(self, tx: Transaction, job_id: str, progress: Json) -> None:
+    async def save_progress(self, tx: Transaction, job_id: str, progress: Json) -> None:
         """Store the progress of a job, in the transaction of the step."""
         await tx.execute(
             "UPDATE jobs SET progress = ? WHERE id = ?", (json.dumps(progress), job_id)
@@ -222,7 +224,7 @@ class Jobs:
         )
         return done == 1
 
-    async def put_off(self, tx: Transaction, job_id: str, until: datetime, why: str) -> None:
+    async def postpone(self, tx: Transaction, job_id: str, until: datetime, why: str) -> None:
         """Postpone a job until a cause has passed; that is no failure. `why`: the cause, in words."""
         await tx.execute(
             "UPDATE jobs SET state = 'waiting', not_before = ?, waits_for = ? WHERE id = ?",
@@ -257,6 +259,6 @@ class Jobs:
         is_mixed = attempts < MOST_FAILURES and failures == MOST_OF_ANY
         return "six times" if is_mixed else ""
 
-    async def emptied(self, tx: Transaction, job_id: str) -> None:
+    async def clear_texts(self, tx: Transaction, job_id: str) -> None:
         """Remove all texts from a job."""
         await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))

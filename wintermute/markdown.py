@@ -107,7 +107,7 @@ def sections(source: str) -> Iterator[str]:
     The parser is quadratic in places, so it gets one section at a time.
     """
     held, size = list[str](), 0
-    for section in pieces(source) if len(source) > RENDERED_MOST else (source,):
+    for section in smallest_sections(source) if len(source) > RENDERED_MOST else (source,):
         size += len(section) + 1
         if held and size > RENDERED_MOST:
             yield "\n".join(held)
@@ -116,7 +116,7 @@ def sections(source: str) -> Iterator[str]:
     yield "\n".join(held)
 
 
-def pieces(source: str) -> Iterator[str]:
+def smallest_sections(source: str) -> Iterator[str]:
     """Yield the smallest sections of a text. A code block at the margin is one of its own."""
     lines, begun, fence, is_gap, is_closed = source.split("\n"), 0, None, False, False
     for n, line in enumerate(lines):

@@ -42,6 +42,6 @@ class Owner:
         """
         return is_owner(origin) or (origin != "other" and self.owns(scope))
 
-    def is_unvouched(self, origin: Origin, scope: str) -> bool:
+    def is_unverified(self, origin: Origin, scope: str) -> bool:
         """Return True for an unverified session in the owner's own chat (X-034)."""
         return origin == "other" and self.owns(scope)

@@ -19,8 +19,8 @@ from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.config.wiki import WikiSettings, with_model
 from wintermute.db import Database
 from wintermute.errors import StoreBusy
-from wintermute.files import mend
-from wintermute.health.health import ClockMarks, EditedFiles, Health
+from wintermute.files import restore_saves
+from wintermute.health.health import EditedFiles, Health, TrustedReadings
 from wintermute.ids import NewId
 from wintermute.jobs import Jobs
 from wintermute.llm.calls import ModelCalls
@@ -35,14 +35,14 @@ from wintermute.loom.threads import Threads
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.notices import Notices
 from wintermute.mailbox.outbox import Outbox
-from wintermute.mailbox.retractions import Retractions
+from wintermute.mailbox.retractions import Removals
 from wintermute.mailbox.rooms import KnownRooms
-from wintermute.memory.backend import Listed, MemoryBackend, Ranked
+from wintermute.memory.backend import FileMemory, MemoryBackend, RankedMemory
 from wintermute.memory.core import Core, Places
 from wintermute.memory.core_pages import CorePages, core_items
-from wintermute.memory.facts import Facts, Owing
-from wintermute.memory.flat_file import FlatFile, Versions
-from wintermute.memory.meaning import OWED, Meaning
+from wintermute.memory.embedding_search import EMBEDDINGS_JOB, EmbeddingSearch
+from wintermute.memory.facts import Facts, OnNewTexts
+from wintermute.memory.flat_file import FileVersions, FlatFile
 from wintermute.memory.qdrant import QdrantVectors
 from wintermute.memory.recalls import Recalls
 from wintermute.memory.search import Search
@@ -53,8 +53,8 @@ from wintermute.skills.skills import Skills, skill_items
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
 from wintermute.wiki.folder import StoreFolder
+from wintermute.wiki.job_undo import page_items
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.taking_back import page_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Stores:
     prompts: Path
     places: Places
     health: Health
-    clock_marks: ClockMarks
+    trusted_readings: TrustedReadings
     jobs: Jobs
     edited: EditedFiles
     model_calls: ModelCalls
@@ -91,9 +91,9 @@ class Stores:
     core_pages: CorePages
     facts: Facts
     recalls: Recalls
-    versions: Versions
+    versions: FileVersions
     memories: MemoryBackend
-    meaning: Meaning | None
+    meaning: EmbeddingSearch | None
     memory_status: MemoryStatus
     tasks: Tasks
     occurrences: Occurrences
@@ -103,9 +103,9 @@ class Stores:
     undo: Undo
 
     @property
-    def retractions(self) -> Retractions:
+    def retractions(self) -> Removals:
         """The store of messages to be deleted, over the same outbox."""
-        return Retractions(self.outbox, self.database)
+        return Removals(self.outbox, self.database)
 
     @classmethod
     def of(
@@ -131,7 +131,7 @@ class Stores:
         facts = Facts(database, changes, clock, new_id, _enqueue_embedding(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks, occurrences = _task_stores(database, changes, clock, new_id, owner, timezone)
-        hours = partial((quiet or QuietHours()).until, zone=tasks.zone)
+        hours = partial((quiet or QuietHours()).end_after, zone=tasks.zone)
         outbox = Outbox(database, clock, new_id, redact, occurrences.delivered, hours)
         return cls(
             database=database,
@@ -140,7 +140,7 @@ class Stores:
             prompts=data_dir / "prompts",
             places=places,
             health=health,
-            clock_marks=ClockMarks(database),
+            trusted_readings=TrustedReadings(database),
             jobs=jobs,
             edited=EditedFiles(database),
             model_calls=ModelCalls(database, clock, new_id),
@@ -157,7 +157,7 @@ class Stores:
             **_file_stores(places, database, changes, placing),
             facts=facts,
             recalls=Recalls(database, clock),
-            versions=Versions(database),
+            versions=FileVersions(database),
             memories=_backend(*(memory, database, facts, places, changes, decisions), meaning),
             meaning=meaning,
             memory_status=MemoryStatus(memory, database, meaning, health),
@@ -227,19 +227,19 @@ async def prepare(stores: Stores) -> None:
     """
     places = stores.places
     for folder in {places.skills(), *(file.path.parent for file in places.files())}:
-        await asyncio.to_thread(mend, folder)
+        await asyncio.to_thread(restore_saves, folder)
     with suppress(StoreBusy):  # the next program that writes files finishes after the kill
         await stores.placing.finish()
-    await stores.facts.words.prove(stores.database)
+    await stores.facts.words.ensure_complete(stores.database)
     if not stores.memories.ranked:
         await stores.memories.refresh()
         return
     async with stores.database.transaction() as tx:
-        await stores.jobs.owe(tx, OWED)
+        await stores.jobs.enqueue_due(tx, EMBEDDINGS_JOB)
 
 
-def _enqueue_embedding(memory: Memory, jobs: Jobs) -> Owing | None:
-    return None if memory.backend == "flat_file" else partial(jobs.owe, name=OWED)
+def _enqueue_embedding(memory: Memory, jobs: Jobs) -> OnNewTexts | None:
+    return None if memory.backend == "flat_file" else partial(jobs.enqueue_due, name=EMBEDDINGS_JOB)
 
 
 def _task_stores(
@@ -277,13 +277,13 @@ def _files(places: Places, wiki: Path) -> Mapping[ItemKind, FileItems]:
 
 def _meaning(
     memory: Memory, database: Database, new_id: NewId, embedder: Embedder | None, health: Health
-) -> Meaning | None:
+) -> EmbeddingSearch | None:
     if embedder is None:
         return None
     index: VectorIndex = LocalVectors(database)
     if memory.backend == "qdrant" and memory.qdrant.url:
         index = QdrantVectors(database, new_id, memory.qdrant.url, memory.qdrant.api_key)
-    return Meaning(database, index, embedder, health)
+    return EmbeddingSearch(database, index, embedder, health)
 
 
 def _backend(
@@ -293,11 +293,11 @@ def _backend(
     places: Places,
     changes: ChangeSets,
     decisions: Decisions,
-    meaning: Meaning | None,
+    meaning: EmbeddingSearch | None,
 ) -> MemoryBackend:
     """Return the configured backend (M-014)."""
     flat = FlatFile(database, facts, places, changes, decisions)
     search = Search(database, facts, meaning)
     if memory.backend == "flat_file":
-        return Listed(database, flat, search)
-    return Ranked(database, facts, places, flat, search, memory.working_set_size)
+        return FileMemory(database, flat, search)
+    return RankedMemory(database, facts, places, flat, search, memory.working_set_size)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.homeserver import die_with_the_pipe
+from tests.world.homeserver import die_with_parent
 from tests.world.house import Gate, House, open_house
 from tests.world.launch import read
 from tests.world.model import (
@@ -39,7 +39,7 @@ from tests.world.model import (
 from wintermute.config.schema import Context
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import messages
-from wintermute.loom.reading import LoomReader
+from wintermute.loom.reader import LoomReader
 from wintermute.messages import Json
 
 pytestmark = pytest.mark.slow
@@ -199,7 +199,7 @@ async def _killed(tmp_path: Path, most: int, first: int = 1, step: int = 1) -> N
 
 
 if __name__ == "__main__":
-    threading.Thread(target=die_with_the_pipe, daemon=True).start()
+    threading.Thread(target=die_with_parent, daemon=True).start()
     source = logging.getLogger("aiosqlite")
     source.setLevel(logging.DEBUG)
     source.propagate = False

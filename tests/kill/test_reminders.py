@@ -42,7 +42,7 @@ from tests.world.scene import JS, NIO, NewScene
 from wintermute.clock import Clock
 from wintermute.schedule.firing import REMINDER
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import SIGNS
+from wintermute.tasks.tasks import REMINDER_REACTIONS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -230,7 +230,11 @@ class World:
         for each, room_id in self._rooms.items():
             found = [m for m in await self.ann.history(room_id) if m.sender == self._bot_id]
             assert Counter(in_time(m.body) for m in found) == Counter(self._said[each])
-            signed = {m.event_id: Counter([*SIGNS]) for m in found if m.body.startswith(REMINDER)}
+            signed = {
+                m.event_id: Counter([*REMINDER_REACTIONS])
+                for m in found
+                if m.body.startswith(REMINDER)
+            }
             await self.ann.until(partial(self._is_signed, room_id, signed), what=f"{signed}")
         seen = self.ann.messages(self._rooms[room], self._bot_id)
         return [in_time(m.body) for m in seen[-len(bodies) :]]

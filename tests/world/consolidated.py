@@ -12,11 +12,11 @@ from tests.world.shelf import GARDEN, PAGES, page
 from tests.world.terminal import Terminal, beside, with_model
 from tests.world.warm import Ended
 from wintermute.config.secrets import UNHIDDEN
-from wintermute.llm.unasked import UnaskedModels
+from wintermute.llm.background import BackgroundModels
 from wintermute.pages.agents import BUILTIN
 from wintermute.pages.consolidation import Consolidation
 from wintermute.pages.page_writer import PageWriter, WriterPrompts
-from wintermute.pages.raw_material import ChatTalk, Consolidations
+from wintermute.pages.sources import ChatSource, Consolidations
 from wintermute.templates import Template
 from wintermute.wiki.page_jobs import WikiJob
 
@@ -127,7 +127,7 @@ def consolidation_of(house: House) -> Consolidation:
     prompts = (
         Template(PROMPTS, f"consolidation/{name}.md") for name in ("default", "plan", "page")
     )
-    writer = PageWriter(UnaskedModels(house.models), WriterPrompts(*prompts), kept)
+    writer = PageWriter(BackgroundModels(house.models), WriterPrompts(*prompts), kept)
     return Consolidation(
         *(house.stores.wiki, {BUILTIN: writer}, house.clock, house.stores.tasks.zone),
         kept,
@@ -138,7 +138,7 @@ def consolidation_of(house: House) -> Consolidation:
 async def consolidate_chat(house: House, room: str = ROOM) -> WikiJob | None:
     """Consolidate the chat of a room as a night does."""
     kept = Consolidations(house.stores, house.clock)
-    return await consolidation_of(house).consolidate(ChatTalk(kept, room), BUILTIN)
+    return await consolidation_of(house).consolidate(ChatSource(kept, room), BUILTIN)
 
 
 def open_talk(terminal: Terminal, model: ModelServer) -> Path:

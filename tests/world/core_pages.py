@@ -79,7 +79,7 @@ async def quarter(house: House) -> None:
     """Fifteen quiet minutes pass: what was learnt is a batch."""
     assert isinstance(house.clock, HeldClock)
     await house.clock.move(SILENCE.total_seconds())
-    house.runner.ring(KIND)
+    house.runner.wake(KIND)
 
 
 async def batch(house: House, *texts: str, source: Source = "harvest", batches: int = 1) -> None:
@@ -89,7 +89,7 @@ async def batch(house: House, *texts: str, source: Source = "harvest", batches: 
     await quarter(house)
 
     async def over() -> bool:
-        house.runner.ring(NAME)
+        house.runner.wake(NAME)
         return await updates_ended(house) == before + batches
 
     await until_so(over)
@@ -99,7 +99,7 @@ async def over(house: House) -> None:
     """Wait until one update has ended."""
 
     async def is_over() -> bool:
-        house.runner.ring(NAME)
+        house.runner.wake(NAME)
         return await updates_ended(house) == 1
 
     await until_so(is_over)
@@ -115,7 +115,7 @@ async def waits(house: House, number: int = 1) -> None:
     """Wait until so many updates wait for what passes by itself."""
 
     async def put_off() -> bool:
-        house.runner.ring(NAME)
+        house.runner.wake(NAME)
         query = "SELECT 1 FROM jobs WHERE name = ? AND state = 'waiting' AND not_before IS NOT NULL"
         return len(await house.rows(query, NAME)) == number
 

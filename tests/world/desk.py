@@ -14,13 +14,13 @@ from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.schema import open_migrated
 from wintermute.config.schema import Matrix, QuietHours
 from wintermute.ids import new_id
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.kept_login import Session
 from wintermute.matrix.people import People
-from wintermute.matrix.sas import Party, ToDevice
-from wintermute.matrix.sieve import VERIFICATION, VerificationMessage
+from wintermute.matrix.sas import OutgoingMessages, Party
+from wintermute.matrix.sync_response import VERIFICATION, VerificationMessage
 from wintermute.matrix.verifications import Verifications
 from wintermute.owner import Owner
 from wintermute.stores import Stores
@@ -74,7 +74,7 @@ class Desk:
         """A sync brings these."""
         async with self.stores.database.transaction() as tx:
             for message in messages:
-                await self.work.heard(tx, message)
+                await self.work.accept(tx, message)
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until something went out."""
@@ -128,10 +128,10 @@ def read(request: Request) -> Iterator[Said]:
         yield kind, request.path.split("/")[5], request.json
 
 
-def command(desk: Desk) -> Waiting:
+def command(desk: Desk) -> InboxRow:
     """`/verify` in the room."""
     now = desk.clock.now()
-    return Waiting(
+    return InboxRow(
         *(1, "$command", "conversation", ROOM, ANN, "ann", "owner", "command", "/verify"),
         *(True, "waiting", None, now, now),
     )
@@ -160,7 +160,7 @@ async def at_desk(
 async def talk(desk: Desk, phone: Phone, until: str = "done") -> None:
     """Both say what they have to, and the person compares, until the bot has said something."""
     heard = 0
-    out: ToDevice = (("request", phone.request()),)
+    out: OutgoingMessages = (("request", phone.request()),)
     while True:
         for kind, content in out:
             await desk.hear(desk.message(kind, content, phone.user, phone.room))

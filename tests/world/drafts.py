@@ -13,13 +13,13 @@ from tests.world.model import Drip, ModelServer
 from tests.world.person import Person
 from tests.world.scene import NIO, Scene
 from tests.world.user import Json, Message
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.matrix.drafts import DraftRow, Drafts
 
 WORDS = "These words come one by one, and a person sees them as they come, until all are there."
 USUAL = Drip(WORDS)
 LIVE = "org.matrix.msc4357.live"
-ASKED = Waiting(
+ASKED = InboxRow(
     *(1, "$asked", "talk", ROOM, "@ann:here", "ann", "owner", "message", "why?", True, "casting"),
     *(None, HeldClock().now(), HeldClock().now()),
 )
@@ -121,15 +121,15 @@ def went_out(pieces: dict[float, str], seconds: float) -> list[tuple[float, str]
     drafts.attend(ASKED)
     for tick in range(int(seconds * 10) + 1):
         for piece in filter(None, [pieces.get(tick / 10)]):
-            rings = drafts.use("talk", "reading a file") if piece == "⚙" else None
+            rings = drafts.set_tool("talk", "reading a file") if piece == "⚙" else None
             rings = drafts.say("talk", "" if piece == "new" else piece) if rings is None else rings
             assert not rings or (rings == ROOM and drafts.growing() == [("talk", ROOM)])
         if drafts.due_in(("talk", ROOM)) == 0:
-            growth = drafts.at(("talk", ROOM))
+            growth = drafts.streamed_at(("talk", ROOM))
             assert growth is not None
             found.append((round(clock.monotonic() - begun, 1), drafts.text(growth)))
             drafts.show_in("talk", DraftRow("out_1", "cast_1", ""))
-            drafts.went_out("talk", growth)
+            drafts.note_sent("talk", growth)
         clock.advance(0.1)
     assert drafts.shown(ASKED) or not found
     return found

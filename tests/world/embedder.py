@@ -9,9 +9,9 @@ import pytest
 from tests.world import embedding_child
 from tests.world.clock import WITHIN, FakeClock
 from tests.world.missing import NO_MEANING
-from wintermute.llm.embedded import ChildLimits, EmbeddedEmbedder, is_there
+from wintermute.llm.embedded import ChildLimits, EmbeddedEmbedder, is_installed
 
-needs_the_model = pytest.mark.skipif(not is_there(), reason=NO_MEANING)
+needs_the_model = pytest.mark.skipif(not is_installed(), reason=NO_MEANING)
 PATIENT = ChildLimits(query=WITHIN, start=WITHIN, answer=WITHIN)
 
 

@@ -29,13 +29,13 @@ from tests.world.model import (
 )
 from tests.world.transcript import Deletion, Onlooker, Request, Ring, Told
 from tests.world.user import CLIENT
-from wintermute.conversation import words
+from wintermute.conversation import replies
 from wintermute.schedule.firing import REMINDER
-from wintermute.tasks.tasks import SIGNS
+from wintermute.tasks.tasks import REMINDER_REACTIONS
 
 SETTLED_SECONDS = 120.0
 THINKS_SECONDS = 1.2
-UNREACHABLE = words.UNREACHABLE.split("{")[0]
+UNREACHABLE = replies.UNREACHABLE.split("{")[0]
 TABLE = """
 | day | place | km |
 |---|---|---:|
@@ -246,7 +246,9 @@ class Evening:
         room, bot = self.rooms[where], self.bot.user_id
         unread, said = await self._unread(who, room), len(who.messages(room, bot))
         came = await who.wait_for(room, lambda m: m.body.startswith(f"{REMINDER}{reminder}"), 120)
-        await who.until(lambda: signs(who, room).get(came.event_id) == Counter([*SIGNS]))
+        await who.until(
+            lambda: signs(who, room).get(came.event_id) == Counter([*REMINDER_REACTIONS])
+        )
         others = len(who.messages(room, bot)) - said - 1
         times = await self._unread(who, room) - unread - others
         self.record.rings.append(Ring(reminder, times))

@@ -14,7 +14,7 @@ from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.person import Person
 from wintermute.changes.change_sets import Reason
 from wintermute.forgetting.forgetting import Forgotten, forget
-from wintermute.memory.exchange import Import, Imported
+from wintermute.memory.exchange import Import, ImportResult
 from wintermute.memory.fact import key
 from wintermute.messages import Incoming
 
@@ -50,16 +50,16 @@ async def deliver(house: House) -> None:
     while outgoing := await house.next_outgoing():
         content = {"body": outgoing.body, "formatted_body": f"<p>{outgoing.body}</p>"}
         (part,) = await house.outbox.store_parts(outgoing.id, [(outgoing.id, content)], "DEVICE")
-        await house.outbox.sent(part, f"${outgoing.id}")
+        await house.outbox.mark_sent(part, f"${outgoing.id}")
 
 
-async def import_lines(house: House, lines: Iterable[str]) -> Imported:
+async def import_lines(house: House, lines: Iterable[str]) -> ImportResult:
     """Import these lines as memories of Ann."""
     stores = house.stores
     zone = house.clock.now().tzinfo
     assert zone is not None
     reading = Import(stores.database, stores.facts, stores.changes, SCOPE, zone)
-    return await reading.run(lines, Reason("import", SCOPE))
+    return await reading.store_lines(lines, Reason("import", SCOPE))
 
 
 async def forget_live(house: House, word: str = WORD) -> Forgotten:
@@ -73,7 +73,7 @@ async def forgotten(house: House) -> None:
 
     query = "SELECT 1 FROM jobs WHERE name = 'forget' AND state <> 'done'"
     async with asyncio.timeout(WITHIN):
-        house.runner.ring("forget")
+        house.runner.wake("forget")
         while await house.rows(query):
             await house.settled()
 

@@ -18,7 +18,7 @@ from tests.world.web import NewDoor, Served
 from wintermute.ids import new_id
 from wintermute.web.app import unguarded
 from wintermute.wiki.conversations import ConversationFolder, create
-from wintermute.wiki.page_jobs import JOB, WikiJob, begin, note
+from wintermute.wiki.page_jobs import JOB, WikiJob, begin, write_job_files
 
 SECRET = "CANARY-OF-THE-DATA-FOLDER"
 """Stands in a file that no page may show."""
@@ -110,7 +110,9 @@ def furnish(door: NewDoor, tmp_path: Path) -> NewHome:
         files = house.stores.wiki.files
         job = begin(files, WikiJob("", report), house.checked.now())
         done = replace(job, end=job.start, reason=report, changed_files=(report[:200],))
-        note(files, job, {"report.md": report, "diff.patch": report, JOB: done.as_json()})
+        write_job_files(
+            files, job, {"report.md": report, "diff.patch": report, JOB: done.as_json()}
+        )
         with files.writing():
             talk = create(files, house.checked.now())
         ConversationFolder(files.root, talk).append("user", report)

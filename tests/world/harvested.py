@@ -66,7 +66,7 @@ async def harvested(house: House, times: int = 1) -> None:
     """Wait until so many harvests have ended."""
 
     async def done() -> bool:
-        house.runner.ring("harvest")
+        house.runner.wake("harvest")
         rows = await house.rows("SELECT 1 FROM jobs WHERE name = 'harvest' AND state = 'done'")
         return len(rows) >= times
 

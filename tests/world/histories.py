@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from tests.world.clock import NOON
 from wintermute.loom.records import Cast, Observation, Turn
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.messages import Call, InboxKind
 
 IDS = st.sampled_from(["", "x", "x~1", "x~2", "x~1~2", "call", "call~0", "y"])
@@ -58,9 +58,9 @@ def waiting_row(
     direct: bool = False,
     minutes: int | None = None,
     seq: int = 1,
-) -> Waiting:
+) -> InboxRow:
     """Make a message as the inbox has it."""
     later = None if minutes is None else minutes * 60
     sender = "@ann:test"
     who, state = (sender, name, "owner"), ("waiting", later, NOON, NOON)
-    return Waiting(seq, f"${seq}", "c", "!r", *who, kind, body, direct, *state)  # type: ignore[arg-type]  # the literals
+    return InboxRow(seq, f"${seq}", "c", "!r", *who, kind, body, direct, *state)  # type: ignore[arg-type]  # the literals

@@ -108,7 +108,7 @@ class Homeserver:
                 # -P: this folder's module names must not hide Synapse's own imports
                 [sys.executable, "-P", __file__, "-c", "homeserver.yaml"],
                 cwd=self._directory,
-                stdin=subprocess.PIPE,  # the lifeline, see `die_with_the_pipe`
+                stdin=subprocess.PIPE,  # the lifeline, see `die_with_parent`
                 stdout=console,
                 stderr=console,
             )
@@ -288,7 +288,7 @@ def free_port(among: range = PORTS) -> int:
     raise RuntimeError(f"no free port on loopback from {among[0]} to {among[-1]}: end what listens")
 
 
-def die_with_the_pipe() -> None:
+def die_with_parent() -> None:
     """Kill this process once the other end of its standard input is gone.
 
     Holds for kill -9 of the test run too: nobody is left to clean up, but the pipe closes.
@@ -309,5 +309,5 @@ if __name__ == "__main__":
         db_conn.execute("PRAGMA synchronous = OFF")
 
     Sqlite3Engine.on_new_connection = on_new_connection  # type: ignore[method-assign]  # no setting
-    threading.Thread(target=die_with_the_pipe, daemon=True).start()
+    threading.Thread(target=die_with_parent, daemon=True).start()
     runpy.run_module("synapse.app.homeserver", run_name="__main__")

@@ -64,19 +64,19 @@ from wintermute.loom.records import Wards
 from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox, Outgoing, is_matrix
 from wintermute.messages import InboxKind, Incoming, Json, Origin, Size
-from wintermute.night.programme import tidying
-from wintermute.night.tidying import Tidying
-from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import Gather, Recall, read_texts
+from wintermute.night.phases import night_pipeline
+from wintermute.night.pipeline import NightPipeline
+from wintermute.prompt.context_block import ChangingParts, Layout
+from wintermute.prompt.context_builder import ContextBuilder, MemoryQuery, read_texts
 from wintermute.prompt.tool_names import ATTENDED, DELEGATING
-from wintermute.schedule.promises import Promises
+from wintermute.schedule.loop import ScheduleLoop
 from wintermute.stores import Stores, closing, prepare
 from wintermute.web.speaker import WebSpeaker
 from wintermute.wiki.recall import RECALL
 from wintermute.wiki.store import WikiStore
 from wintermute.work.data_folder import DataFolder
 from wintermute.work.delegation import Delegation
-from wintermute.work.runner import Kind, Runner
+from wintermute.work.runner import JobType, Runner
 from wintermute.work.runs import Runs
 
 ROOM = "!room:test"
@@ -113,7 +113,7 @@ class House:
     checked: CheckedClock
     speaker: SilentSpeaker
     web: WebSpeaker
-    gather: Gather
+    gather: ContextBuilder
     models: Models
     answers: Answering
     config: Config
@@ -128,14 +128,14 @@ class House:
 
     @property
     def delegation(self) -> Delegation:
-        return next(kind for kind in self.runner.kinds if isinstance(kind, Delegation))
+        return next(kind for kind in self.runner.job_types if isinstance(kind, Delegation))
 
     @property
     def runs(self) -> Runs:
-        return next(kind for kind in self.runner.kinds if isinstance(kind, Runs))
+        return next(kind for kind in self.runner.job_types if isinstance(kind, Runs))
 
     @property
-    def promises(self) -> Promises:
+    def promises(self) -> ScheduleLoop:
         return self.answers.promises
 
     @property
@@ -243,7 +243,7 @@ class House:
     async def fire(self) -> None:
         """Look once at what is due, as the daemon does when something may be."""
         await self.promises.fire()
-        self.runs.bell.set()
+        self.runs.wakeup.set()
 
     async def next_outgoing(self, room: str = ROOM) -> Outgoing | None:
         """What is to be said next by the conversation that is held in a room."""
@@ -259,7 +259,7 @@ class House:
         said: dict[str, str] = {}
         while (row := await self.next_outgoing(room)) and row.reacts_to not in said:
             [part] = await self.outbox.store_parts(row.id, [(f"wm-{row.id}-0", {})], "DEVICE")
-            await self.outbox.sent(part, f"$of-{row.id}")
+            await self.outbox.mark_sent(part, f"$of-{row.id}")
             said[f"$of-{row.id}"] = row.text(self.checked.now())
         return [*said.values()]
 
@@ -316,16 +316,21 @@ class Fixed:
     layout: Layout
 
     async def system(
-        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
+        self,
+        scope: str,
+        tools: Collection[str],
+        query: MemoryQuery | None,
+        summary: str,
+        size: Size,
     ) -> str:
         text = self.text()
         if self.layout == "append" or not summary:
             return text
         return f"{text}\n\n---\n\n# Conversation Summary\n{summary}"
 
-    async def changing(
-        self, scope: str, query: Recall | None, size: Size, *, anew: bool
-    ) -> Changing | None:
+    async def changing_parts(
+        self, scope: str, query: MemoryQuery | None, size: Size, *, anew: bool
+    ) -> ChangingParts | None:
         return None
 
 
@@ -359,8 +364,8 @@ async def open_house(
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
     pages: FilePages | None = None,
-    kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
-    night: Callable[[DataFolder], Tidying] = tidying,
+    kinds: Sequence[Callable[[Stores, Speaker, Clock], JobType[Any]]] = (),
+    night: Callable[[DataFolder], NightPipeline] = night_pipeline,
     zone: str = ZONE,
     **backend: Any,
 ) -> AsyncIterator[House]:
@@ -388,7 +393,7 @@ async def open_house(
                 prompt=_prompt(prompt, prompts, context.layout),
                 night=night,
             )
-            gather = Gather(stores, texts.instructions, checked, context.layout)
+            gather = ContextBuilder(stores, texts.instructions, checked, context.layout)
             yield House(stores, clock, checked, speaker, web, gather, models, answers, config)
 
 

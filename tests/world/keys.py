@@ -15,7 +15,7 @@ from tests.world.clock import FakeClock
 from tests.world.proxy import Action, Answer, Proxy, Request
 from wintermute.matrix.cross_signing import CrossSigning
 from wintermute.matrix.kept_login import Session
-from wintermute.matrix.keys import Keys, keep_before_upload
+from wintermute.matrix.keys import Keys, store_before_upload
 from wintermute.matrix.people import People
 from wintermute.matrix.signing import ED25519, public_key, signature
 
@@ -128,7 +128,7 @@ async def machine(folder: Path, url: str = "http://127.0.0.1:1") -> AsyncIterato
 async def keys_of(folder: Path, wire: Wire, clock: FakeClock) -> AsyncIterator[tuple[Keys, Any]]:
     """Open the room keys of a client with a key store in a folder."""
     async with machine(folder, wire.url) as nio:
-        keep_before_upload(nio.olm)
+        store_before_upload(nio.olm)
         identity = CrossSigning(nio, folder, BOT, None, clock)
         yield Keys(nio, numbered, clock, People({ANN}), identity, refuse_unsigned=True), nio
 

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.world.homeserver import die_with_the_pipe
+from tests.world.homeserver import die_with_parent
 from wintermute.cli.main import main
 from wintermute.clock import SystemClock
 
@@ -207,7 +207,7 @@ def set_clocks(file: Path) -> None:
 def begin(trigger: dict[str, Any] | None, *, lifeline: bool) -> None:
     """Run the command line of this process; on a lifeline it ends with its standard input."""
     if lifeline:
-        threading.Thread(target=die_with_the_pipe, daemon=True).start()
+        threading.Thread(target=die_with_parent, daemon=True).start()
     if trigger and "clock" in trigger:
         set_clocks(Path(trigger["clock"]))
     if trigger and "steps" in trigger:

@@ -25,7 +25,7 @@ from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch
 from wintermute.changes.change_sets import Reason
 from wintermute.db import open_database
 from wintermute.ids import new_id
-from wintermute.mailbox.rooms import moves_of
+from wintermute.mailbox.rooms import compute_moves
 from wintermute.owner import Owner
 from wintermute.stores import Stores
 
@@ -322,7 +322,7 @@ class Life:
             held = await stores.conversations.of_room(tx, chat.id)
             if held is None:
                 return ""
-            whose = moves_of(await stores.known.links()).named(scope)
+            whose = compute_moves(await stores.known.links()).canonical_scope(scope)
             why, home = Reason("command", whose), held.id
             await stores.tasks.add(tx, why, word, scope=whose, request=asked, conversation_id=home)
         return f"{scope} {word}"

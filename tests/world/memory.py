@@ -72,7 +72,7 @@ class Memory:
         """Undo the newest change set."""
         newest = await self.changes.newest(["fact"])
         assert newest is not None
-        return await self.undo.run(newest)
+        return await self.undo.apply(newest)
 
 
 @asynccontextmanager

@@ -31,10 +31,10 @@ from wintermute.config.schema import Dreaming
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction, open_database
 from wintermute.errors import ToolFailed
-from wintermute.forgetting.deeds import Deed, Deeds, Kinds
+from wintermute.forgetting.executors import Executor, Executors, Kinds
 from wintermute.memory.fact import NewFact
 from wintermute.messages import Json, Request
-from wintermute.night.tidying import NightPhase, PhaseWork, Tidying, TidyStep
+from wintermute.night.pipeline import NightPhase, NightPipeline, PhaseStep, PhaseWork
 from wintermute.stores import Stores
 from wintermute.work.data_folder import DataFolder
 
@@ -65,7 +65,7 @@ class Twice:
     async def size(self, scope: str) -> int:
         return await self.stores.facts.count(scope)
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         facts = {fact.text: fact for fact in await self.stores.facts.live(work.scope)}
         for text, fact in facts.items():
             question = text.endswith("?")
@@ -73,11 +73,11 @@ class Twice:
             if not question and (other is None or other is fact):
                 continue
             digest = digest_of(fact.id)
-            if not await self.stores.nights.unjudged(work.scope, [digest]):
+            if not await self.stores.nights.not_yet_asked(work.scope, [digest]):
                 continue
             if self.asks_model:
                 said = {"role": "user", "content": f"Is it so?\n<entries>\n{text}\n</entries>"}
-                await work.models.ask_unasked("dreaming", Request((said,)))
+                await work.models.ask_in_background("dreaming", Request((said,)))
             item = Decision(
                 kind="rest" if question else "merged",
                 before=(text,) if question or other is None else (other.text, text),
@@ -89,7 +89,7 @@ class Twice:
                 state="open" if question else "planned",
                 digest=digest,
             )
-            yield TidyStep((item,))
+            yield PhaseStep((item,))
 
 
 async def drop(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
@@ -113,9 +113,9 @@ class OldSkill:
     async def size(self, scope: str) -> int:
         return 1
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         files = [{"kind": "skill", "item": "old", "was": OLD, "text": None}]
-        yield TidyStep(
+        yield PhaseStep(
             (Decision("skill", (OLD,), "", "not read for 90 days", {"files": files}, state="open"),)
         )
 
@@ -131,9 +131,9 @@ class Fails:
     async def size(self, scope: str) -> int:
         return 0
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         raise ToolFailed("the disk is upside down")
-        yield TidyStep()
+        yield PhaseStep()
 
 
 @dataclass
@@ -146,10 +146,10 @@ class Waits:
     meanwhile: Callable[[], Awaitable[None]]
     done: list[str] = field(default_factory=list)
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         await self.meanwhile()
         self.done.append(work.scope)
-        yield TidyStep()
+        yield PhaseStep()
 
 
 @dataclass
@@ -160,15 +160,15 @@ class SmallNight:
     last: Sequence[NightPhase] = ()
     budget: int | None = None
     asks_model: bool = False
-    drop: Deed = drop
-    built: list[Tidying] = field(default_factory=list)
+    drop: Executor = drop
+    built: list[NightPipeline] = field(default_factory=list)
 
-    def __call__(self, own: DataFolder) -> Tidying:
+    def __call__(self, own: DataFolder) -> NightPipeline:
         stores = own.stores
-        deeds = Deeds(stores, dict.fromkeys(("merged", "rest"), self.drop))
+        deeds = Executors(stores, dict.fromkeys(("merged", "rest"), self.drop))
         phases: list[NightPhase] = [Twice(stores, self.asks_model), *self.more, *self.last]
         groups = [[phase] for phase in phases]
-        self.built.append(Tidying(own, groups, (), deeds, self.budget))
+        self.built.append(NightPipeline(own, groups, (), deeds, self.budget))
         return self.built[-1]
 
 
@@ -231,7 +231,7 @@ async def night_at(
         async with house.working():
             await house.incoming("/dream", sender=YOU)
             await house.said(before + 1)
-            house.runner.ring("night")
+            house.runner.wake("night")
             await house.said(before + 2)
         return str((await house.one("SELECT max(id) AS id FROM nights"))["id"])
 

@@ -10,7 +10,7 @@ from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
 from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.messages import Json, Quote
 
 
@@ -45,10 +45,12 @@ class Idle(Rooms):
     def wake(self, conversation_id: str) -> None:
         """Nobody works."""
 
-    async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
+    async def retract_events(
+        self, tx: Transaction, conversation_id: str, events: Sequence[str]
+    ) -> None:
         """Nothing ends."""
 
-    def shows(self, row: Waiting) -> bool:
+    def shows(self, row: InboxRow) -> bool:
         """Nobody sees anything."""
         return False
 
@@ -88,15 +90,15 @@ class SilentSpeaker:
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         return self.rooms.get(scope)
 
-    def attend(self, row: Waiting) -> None:
+    def attend(self, row: InboxRow) -> None:
         self._note("attend", row.room_id)
 
-    def rest(self, row: Waiting) -> None:
+    def rest(self, row: InboxRow) -> None:
         self._note("rest", row.room_id)
         if self.rests_badly:
             raise KeyError(row.room_id)
 
-    async def quote(self, row: Waiting) -> Quote | None:
+    async def quote(self, row: InboxRow) -> Quote | None:
         self._note(f"quote {row.replies_to}", row.room_id)
         return self.quotes.get(str(row.replies_to))
 
@@ -112,7 +114,7 @@ class SilentSpeaker:
         self.waits.append(wait)
         self.changed.set()
 
-    def shown(self, row: Waiting) -> str | None:
+    def shown(self, row: InboxRow) -> str | None:
         return self.growing.get(row.event_id)
 
     def gate(self, conversation_id: str, name: str, doing: str) -> None:

@@ -15,12 +15,12 @@ from Crypto.PublicKey import ECC
 
 from wintermute.matrix.sas import (
     EMOJIS,
+    OutgoingMessages,
     Party,
-    ToDevice,
+    answer_request,
     ask,
     ask_devices,
     ask_in_room,
-    asked,
     receive,
 )
 from wintermute.messages import Json
@@ -95,23 +95,23 @@ class Phone:
         where = kind if self.room else {"transaction_id": self.transaction, "timestamp": 1}
         return {"from_device": self.device, "methods": ["m.qr_code.show.v1", "m.sas.v1"], **where}
 
-    def hear(self, kind: str, content: Json) -> ToDevice:
+    def hear(self, kind: str, content: Json) -> OutgoingMessages:
         if self.code or kind not in self.expects:
             return self.end("m.unexpected_message")
         self.expects = {"request": {"start"}, "start": {"key"}, "ready": {"accept"}}.get(
             kind,
             {"accept": {"key"}, "key": set(), "mac": {"done"}, "done": set[str]()}.get(kind, set()),
         )
-        step: Callable[[Json], ToDevice] = getattr(self, f"_{kind}")
+        step: Callable[[Json], OutgoingMessages] = getattr(self, f"_{kind}")
         return step(content)
 
-    def end(self, code: str) -> ToDevice:
+    def end(self, code: str) -> OutgoingMessages:
         if self.code:
             return ()
         self.code, self.expects = code, set()
         return (self.message("cancel", code=code, reason="no"),)
 
-    def _request(self, content: Json) -> ToDevice:
+    def _request(self, content: Json) -> OutgoingMessages:
         assert "m.sas.v1" in content["methods"]
         return (self.message("ready", from_device=self.device, methods=["m.sas.v1"]),)
 
@@ -122,11 +122,11 @@ class Phone:
         self.start = message[1]
         return message
 
-    def _ready(self, content: Json) -> ToDevice:
+    def _ready(self, content: Json) -> OutgoingMessages:
         assert content["from_device"] == self.bot.device_id
         return (self.own_start(),)
 
-    def _start(self, content: Json) -> ToDevice:
+    def _start(self, content: Json) -> OutgoingMessages:
         assert content["message_authentication_codes"] == [NEW, OLD]
         self.start, self.started = content, False
         return (self.message("accept", commitment=self.promise(self.public), **self.choice()),)
@@ -134,7 +134,7 @@ class Phone:
     def choice(self) -> Json:
         return CHOICE | {"message_authentication_code": self.mac}
 
-    def _accept(self, content: Json) -> ToDevice:
+    def _accept(self, content: Json) -> OutgoingMessages:
         self.mac = content["message_authentication_code"]
         assert self.mac in self.start["message_authentication_codes"]
         assert (
@@ -147,7 +147,7 @@ class Phone:
     def promise(self, key: str) -> str:
         return unpadded(hashlib.sha256(key.encode() + encode_canonical_json(self.start)).digest())
 
-    def _key(self, content: Json) -> ToDevice:
+    def _key(self, content: Json) -> OutgoingMessages:
         key = content["key"]
         if self.started and self.promise(key) != self.commitment:
             return self.end("m.mismatched_commitment")
@@ -176,7 +176,7 @@ class Phone:
         bot = (self.bot.user_id, self.bot.device_id)
         return self.tag(text, (self.user, self.device), bot, name)
 
-    def compare(self, shown: tuple[tuple[str, str], ...]) -> ToDevice:
+    def compare(self, shown: tuple[tuple[str, str], ...]) -> OutgoingMessages:
         """Its person looks at both, once both are there."""
         if shown != self.emojis:
             return self.end("m.mismatched_sas")
@@ -187,7 +187,7 @@ class Phone:
         macs = {name: self.own_tag(key, name) for name, key in keys.items()}
         return self.message("mac", keys=self.own_tag(",".join(sorted(keys)), "KEY_IDS"), mac=macs)
 
-    def _mac(self, content: Json) -> ToDevice:
+    def _mac(self, content: Json) -> OutgoingMessages:
         bot = (self.bot.user_id, self.bot.device_id)
         ids = {f"ed25519:{self.bot.device_id}": self.bot.device_key}
         if self.bot.master_key:
@@ -201,7 +201,7 @@ class Phone:
         self.verified = True
         return (self.message("done"),)
 
-    def _done(self, content: Json) -> ToDevice:
+    def _done(self, content: Json) -> OutgoingMessages:
         return ()
 
 
@@ -218,18 +218,18 @@ class Talk:
         self.compared = False
         if asks == "phone":
             args = ("$asked", room, BOT, user, self.phone.request(), NOW)
-            self.bot, out = asked(*args)
+            self.bot, out = answer_request(*args)
             self.say(out)
         else:
             self.bot = ask("$asked", room, BOT, user, NOW)
             content = ask_in_room(BOT, user) if room else ask_devices(BOT, "$asked", NOW)
             self.to_phone.append(("request", content))
 
-    def say(self, out: ToDevice) -> None:
+    def say(self, out: OutgoingMessages) -> None:
         self.to_phone += out
         self.said += [kind for kind, _ in out]
 
-    def deliver(self, kind: str, content: object) -> ToDevice:
+    def deliver(self, kind: str, content: object) -> OutgoingMessages:
         self.bot, out = receive(self.bot, kind, content, self.phone.keys)
         self.say(out)
         return out

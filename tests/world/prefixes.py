@@ -29,9 +29,9 @@ from tests.world.request_rules import is_for_json, is_for_summary
 from wintermute.conversation.toolbox import DONE
 from wintermute.conversation.view import INTERRUPTED, UNANSWERED
 from wintermute.db import driver
-from wintermute.llm.fixed import QUESTION
-from wintermute.llm.kept import OF_CALL, OF_MESSAGE
 from wintermute.llm.models import PROBE
+from wintermute.llm.probes import QUESTION
+from wintermute.llm.provider_fields import OF_CALL, OF_MESSAGE
 from wintermute.messages import Json
 
 Cause = Literal[

@@ -62,7 +62,7 @@ class Chat:
         """Fifteen quiet minutes pass, and the model answers so; until nothing is at work."""
         self.answers, self.asked = [*answers], []
         await self.clock.move(QUIET)
-        self.house.runner.ring(KIND)
+        self.house.runner.wake(KIND)
         await until_so(self.at_rest)
 
     async def at_rest(self) -> bool:
@@ -103,7 +103,7 @@ class Chat:
         async def done() -> bool:
             return len(await self.house.rows(query, CORE)) == n
 
-        self.house.runner.ring(CORE)
+        self.house.runner.wake(CORE)
         await until_so(done)
         assert len(self.model.aside) == n
 

@@ -467,7 +467,7 @@ class Remembering:
             found = await Relations(house.stores, house.rooms).redact(tx, room, events)
         for conversation_id in found:
             house.rooms.wake(conversation_id)
-        house.runner.ring("forget")
+        house.runner.wake("forget")
         for each in told.wordings:
             each.least = 0
         if self._chance.random() < AT_ONCE:
@@ -497,8 +497,8 @@ class Remembering:
         row = self._chance.choice(rows)
         async with house.database.transaction() as tx:
             relations = Relations(house.stores, house.rooms)
-            await relations.unsay(tx, row["room_id"], {f"$of-{row['id']}"})
-        house.runner.ring("forget")
+            await relations.erase_answers(tx, row["room_id"], {f"$of-{row['id']}"})
+        house.runner.wake("forget")
         return str(row["id"])
 
     async def _shift(self, house: House) -> str:
@@ -525,8 +525,8 @@ class Remembering:
             while calm < 3:
                 for place in self._places:
                     await house.deliver(place.room)
-                for kind in house.runner.kinds:
-                    kind.bell.set()
+                for kind in house.runner.job_types:
+                    kind.wakeup.set()
                 await asyncio.sleep(0.002)
                 calm = 0 if await self._is_busy(house, forgotten=forgotten) else calm + 1
         if not await house.rows(f"{OWED} AND name = 'forget'"):
@@ -636,7 +636,7 @@ async def worded(house: House, edit: Incoming) -> bool:
         answered = await relations.is_newest(tx, edit, original, None)
         if answered:
             edit = replace(edit, replies_to=original.replies_to)
-            await stores.inbox.address(tx, original.seq)
+            await stores.inbox.mark_addressed(tx, original.seq)
             await stores.inbox.store(tx, conversation, edit, "waiting")
         else:
             said = (conversation, edit.sender, edit.body)

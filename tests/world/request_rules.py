@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from typing import Any
 
-from wintermute.llm.fixed import QUESTION
+from wintermute.llm.probes import QUESTION
 from wintermute.messages import Json
 
 CANARY = re.compile(r"canary[0-9a-f]{12}")

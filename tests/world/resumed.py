@@ -17,7 +17,7 @@ async def casting(house: House, text: str = "go", event_id: str | None = None) -
     async with house.database.transaction() as tx:
         branch = await house.conversations.current_branch(tx, conversation)
         cast = await house.casts.start(tx, branch, event_id, text, "owner", WARDS.record())
-        await house.inbox.mark(tx, event_id, "casting")
+        await house.inbox.set_state(tx, event_id, "casting")
     return cast
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from wintermute.db import Database, driver, open_database
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
-from wintermute.db.text_search import Sought, Traces
+from wintermute.db.text_search import TextMatches, TextQuery
 from wintermute.forgetting.forgetting import SPOKEN
 from wintermute.llm.calls import RECORDED
 
@@ -64,7 +64,7 @@ async def open_migrated(path: Path) -> AsyncIterator[Database]:
         yield database
 
 
-async def traces_of(database: Database, texts: Sequence[str]) -> Traces:
+async def traces_of(database: Database, texts: Sequence[str]) -> TextMatches:
     """The rows that say one of these."""
-    async with database.looking() as look:
-        return await look.seek([Sought([*SPOKEN, RECORDED], texts)])
+    async with database.text_search() as look:
+        return await look.seek([TextQuery([*SPOKEN, RECORDED], texts)])

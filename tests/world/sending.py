@@ -16,14 +16,14 @@ from wintermute.db import Database
 from wintermute.errors import HomeserverUnavailable
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
-from wintermute.mailbox.outbox import Late, Outbox
+from wintermute.mailbox.outbox import LateNote, Outbox
 from wintermute.matrix.client import MatrixClient, open_client
-from wintermute.matrix.copies import Copies
 from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.kept_login import Session
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People
+from wintermute.matrix.rollback import RollbackDetection
 from wintermute.owner import Owner
 from wintermute.stores import Stores
 
@@ -69,7 +69,7 @@ class Post:
     conversations: Conversations
     sender: Sender
 
-    async def say(self, room: str, body: str, late: Late | None = None) -> None:
+    async def say(self, room: str, body: str, late: LateNote | None = None) -> None:
         """Something for a room."""
         async with self.database.transaction() as tx:
             conversation = await self.conversations.in_room(tx, room, "room")
@@ -128,11 +128,11 @@ class Sending:
             stores = Stores.of(database, self.folder, Owner(ANN), clock, new_id, timezone="UTC")
             stores = replace(stores, outbox=kind(database, clock, new_id))
             async with database.transaction() as tx:
-                await stores.known.seen(tx, room, encrypted)
+                await stores.known.store_room(tx, room, encrypted)
             await client.join(room)
             batch = await client.sync(None, full_state=True, wait_s=0)
             await client.upkeep()
-            copies = Copies(client, database, clock, new_id)
+            copies = RollbackDetection(client, database, clock, new_id)
             sender = Sender(client, stores, copies, clock, NOBODY, Drafts(clock, shows=True))
             running = [group.create_task(sender.run())]
             running.append(group.create_task(listening(client, batch.next_batch)))

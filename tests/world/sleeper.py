@@ -110,7 +110,7 @@ async def _pass(house: House, clock: HeldClock, most: float) -> None:
 
 async def _looked(house: House, name: str) -> None:
     """Whoever does such work has looked for it since now: its bell is quiet, and its look is over."""
-    bell = next(kind.bell for kind in house.runner.kinds if kind.name == name)
+    bell = next(kind.wakeup for kind in house.runner.job_types if kind.name == name)
     bell.set()
     while bell.is_set():  # noqa: ASYNC110  a bell tells nobody that it was heard
         await asyncio.sleep(0.001)

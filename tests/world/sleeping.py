@@ -24,11 +24,11 @@ from wintermute.changes.decisions import Decision
 from wintermute.changes.nights import Night, Nights
 from wintermute.changes.undo import Undone
 from wintermute.config.schema import Dreaming, Memory
+from wintermute.memory.archive import archive
 from wintermute.memory.exchange import exported
 from wintermute.memory.fact import Fact, NewFact, Source, state_of
-from wintermute.memory.resting import rest
-from wintermute.night.programme import tidying
-from wintermute.night.tidying import Tidying
+from wintermute.night.phases import night_pipeline
+from wintermute.night.pipeline import NightPipeline
 from wintermute.work.data_folder import DataFolder
 
 FTS = Memory(backend="fts5")
@@ -64,7 +64,7 @@ class Sleep:
 
     house: House
     clock: HeldClock
-    tidying: Tidying
+    tidying: NightPipeline
     model: ModelServer
     merge: Merge = nothing
     compare: Compare = neither
@@ -119,7 +119,7 @@ class Sleep:
     async def night(self, phase: str = "", scope: str = "") -> Night:
         """A whole one, a day later."""
         self.clock.advance(24 * 3600.0)
-        return await self.tidying.tidy(await self.begun(phase, scope))
+        return await self.tidying.run_night(await self.begun(phase, scope))
 
     async def begun(self, phase: str = "", scope: str = "") -> Night:
         day = self.clock.now().astimezone(ZoneInfo(ZONE)).date()
@@ -145,7 +145,7 @@ class Sleep:
 
     async def say_yes(self, item: Decision) -> bool:
         """As a person does."""
-        return await self.tidying.deeds.apply(item, "command")
+        return await self.tidying.executors.apply(item, "command")
 
     async def remembered(self, scope: str = SCOPE) -> list[str]:
         return sorted(fact.text for fact in await self.facts(scope))
@@ -174,7 +174,7 @@ class Sleep:
             "SELECT id FROM change_sets WHERE cause = 'night' ORDER BY seq DESC"
         )
         found = [await self.house.stores.changes.get(row["id"]) for row in sets]
-        return [await self.house.stores.undo.run(each, items) for each in found if each]
+        return [await self.house.stores.undo.apply(each, items) for each in found if each]
 
     async def rested(self, fact_id: str) -> None:
         """A night lets it rest, by its change set."""
@@ -182,7 +182,7 @@ class Sleep:
         assert was is not None
         change = Change("fact", was.id, state_of(was), state_of(replace(was, archived=True)))
         async with self.house.database.transaction() as tx:
-            await rest(tx, [fact_id])
+            await archive(tx, [fact_id])
             await self.house.stores.changes.record(tx, Reason("night", SCOPE), [change])
 
     async def retire(self, fact_id: str) -> None:
@@ -201,10 +201,10 @@ async def sleeping(
     **more: Any,
 ) -> AsyncIterator[Sleep]:
     """A house at night; nothing is at work in it but what a test begins."""
-    clock, built = HeldClock(), list[Tidying]()
+    clock, built = HeldClock(), list[NightPipeline]()
 
-    def night(own: DataFolder) -> Tidying:
-        built.append(tidying(own))
+    def night(own: DataFolder) -> NightPipeline:
+        built.append(night_pipeline(own))
         return built[-1]
 
     settings: dict[str, Any] = {"prompts": PROMPTS, "clock": clock, "memory": memory}

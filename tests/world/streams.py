@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from wintermute.llm.wire import Gathering
+from wintermute.llm.wire import AnswerParser
 
 
 def in_bytes(data: bytes) -> list[bytes]:
@@ -11,7 +11,7 @@ def in_bytes(data: bytes) -> list[bytes]:
     return [data[at : at + 1] for at in range(len(data))]
 
 
-def shown_after(gathering: Gathering, shown: str) -> str:
+def shown_after(gathering: AnswerParser, shown: str) -> str:
     """What a reader has before him after another look."""
     piece = gathering.fresh()
     return gathering.fresh() or "" if piece is None else shown + piece

@@ -17,8 +17,8 @@ from wintermute.changes.nights import Night, PhaseTally
 from wintermute.clock import stamp
 from wintermute.config.schema import Memory
 from wintermute.memory.fact import NewFact, Source
-from wintermute.night.programme import tidying
-from wintermute.night.tidying import Tidying, alone
+from wintermute.night.phases import night_pipeline
+from wintermute.night.pipeline import NightPipeline, night_lock
 from wintermute.work.data_folder import DataFolder
 
 OWNER = f"person:{ANN}"
@@ -31,10 +31,10 @@ ASKED_SCOPE = re.compile(r"in (\S+) is liked")
 class Programmed:
     """Builds the whole night of a house, and keeps it for a test."""
 
-    built: list[Tidying] = field(default_factory=list)
+    built: list[NightPipeline] = field(default_factory=list)
 
-    def __call__(self, own: DataFolder) -> Tidying:
-        self.built.append(tidying(own))
+    def __call__(self, own: DataFolder) -> NightPipeline:
+        self.built.append(night_pipeline(own))
         return self.built[-1]
 
 
@@ -44,17 +44,17 @@ class Tidied:
 
     house: House
     clock: FakeClock
-    tidying: Tidying
+    tidying: NightPipeline
 
     async def night(self, phase: str = "", scope: str = "") -> Night:
         """A day passes, and a night is worked at; of one phase, if it is named."""
         self.clock.advance(DAY)
         day = self.clock.now().date()
-        async with alone(self.house.stores.data_dir):
+        async with night_lock(self.house.stores.data_dir):
             async with self.house.database.transaction() as tx:
                 begun = await self.house.stores.nights.begin(tx, day, "command", scope, phase)
             assert begun is not None
-            return await self.tidying.tidy(begun)
+            return await self.tidying.run_night(begun)
 
     async def items(self, *states: DecisionState) -> list[Decision]:
         """The items of all nights, or those in these states."""
@@ -62,13 +62,13 @@ class Tidied:
 
     async def yes(self, item: Decision) -> bool:
         """A person says yes to a question."""
-        return await self.tidying.deeds.apply(item, "command")
+        return await self.tidying.executors.apply(item, "command")
 
     async def take_back(self, item: Decision) -> None:
         """A person takes the change set of an item back."""
         found = await self.house.stores.changes.get(item.change_set or "")
         assert found is not None
-        await self.house.stores.undo.run(found, {name for _, name in item.names})
+        await self.house.stores.undo.apply(found, {name for _, name in item.names})
 
     async def remember(
         self,

@@ -72,7 +72,10 @@ async def checked(database: Database, index: VectorIndex, space: Space) -> Index
         (found,) = await database.scalars(f"SELECT count(*) FROM {rows}", numbers)
         return int(found)
 
-    owed, points = sum((await index.owed(space)).values()), "qdrant_points WHERE space = :space"
+    owed, points = (
+        sum((await index.missing_counts(space)).values()),
+        "qdrant_points WHERE space = :space",
+    )
     if isinstance(index, CountedQdrant):
         there, known = await index.points(space), await count(f"{points} AND sent = 1")
         stale, facts = (

@@ -22,7 +22,7 @@ from wintermute.config.schema import Web
 from wintermute.config.secrets import Redaction
 from wintermute.config.wiki import daemon_wiki
 from wintermute.ids import new_id
-from wintermute.prompt.gather import read_texts
+from wintermute.prompt.context_builder import read_texts
 from wintermute.templates import RUNTIME
 from wintermute.web.door import WebDoor
 from wintermute.web.parts import WebParts

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept
+from wintermute.db.text_search import OURS_SINCE, SCOPES, SearchableText
 from wintermute.db.values import columns, insert, insert_many, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -25,7 +25,7 @@ KEPT = timedelta(days=30)
 LATELY = timedelta(hours=1)
 """Age up to which a bare undo reverts the last change without a question (M-091)."""
 STATES = ("before", "after")
-CHANGES = Kept(
+CHANGES = SearchableText(
     *("changes", STATES, "change_set_id, n"),
     where="kind <> 'fact'",
     cuts="json",  # the rest of an item can still be undone
@@ -33,7 +33,7 @@ CHANGES = Kept(
     of="kind = 'skill' OR"
     f" (SELECT s.scope FROM change_sets s WHERE s.id = change_set_id) IN {SCOPES}",
 )
-SUMMARIES = Kept(
+SUMMARIES = SearchableText(
     *("change_sets", ("summary",)),
     where="summary <> ''",
     of=f"scope IN {SCOPES}",
@@ -98,7 +98,7 @@ class Reason:
     asked: bool = field(default=True, compare=False)
 
     @property
-    def is_unasked(self) -> bool:
+    def is_background(self) -> bool:
         """True if nobody asked for it at that moment."""
         return not self.asked or self.cause in get_args(BackgroundCause)
 

@@ -21,7 +21,7 @@ from wintermute.changes.change_sets import KEPT, Change, ItemKind
 from wintermute.changes.texts import state_of
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept
+from wintermute.db.text_search import OURS_SINCE, SCOPES, SearchableText
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import Json
 from wintermute.secret_shapes import secret_kind, without_secrets
@@ -39,7 +39,7 @@ NOT_YET = datetime.min.replace(tzinfo=UTC)
 FORGOTTEN = "forgotten"
 """Reason of a decision whose words were forgotten."""
 
-DECISIONS = Kept(
+DECISIONS = SearchableText(
     "decisions",
     ("before", "after", "reason", "plan"),
     of=f"scope IN {SCOPES}",
@@ -85,7 +85,7 @@ class Decision:
         return f"{self.night}#{self.n}" if self.night else str(self.seq)
 
     @property
-    def from_outside(self) -> bool:
+    def is_untrusted(self) -> bool:
         """True if its words may come from outside: no model may see them (L-037)."""
         return bool(self.plan.get("outside"))
 
@@ -105,17 +105,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The questions of a scope, open or answered. `wishes`: each as kind and plan.
+    """The questions of a scope, open or answered. `questions`: each as kind and plan.
 
     `kept`: facts that somebody wanted to keep as they are, or restored.
     """
 
-    wishes: frozenset[str]
+    questions: frozenset[str]
     kept: frozenset[str]
 
     def knows(self, wanted: Decision) -> bool:
         """Check whether the same question is open, or was answered."""
-        return _wish(wanted.kind, wanted.plan) in self.wishes
+        return _wish(wanted.kind, wanted.plan) in self.questions
 
     def disputes(self, wanted: Decision) -> bool:
         """Check whether it is about a fact that somebody wanted to keep: a night must ask then."""
@@ -131,7 +131,7 @@ def digest_of(*shown: str) -> str:
     return blake2b("\0".join(sorted(shown)).encode(), digest_size=16).hexdigest()
 
 
-def text_wish(kind: ItemKind, item: str, text: str | None, reason: str) -> Decision:
+def text_proposal(kind: ItemKind, item: str, text: str | None, reason: str) -> Decision:
     """Return a proposal to change or remove a file, which a person has to accept."""
     return Decision(
         f"{kind} removed" if text is None else f"{kind} changed",
@@ -258,7 +258,7 @@ class Decisions:
         return await self._database.exists(query, (item.seq,))
 
     async def turn(self, tx: Transaction, item: Decision) -> None:
-        """Store a question as it was answered: see `turned`."""
+        """Store a question as it was answered: see `answered_otherwise`."""
         await tx.execute(
             "UPDATE decisions SET plan = :plan, before = :before, after = :after"
             " WHERE seq = :seq AND state = :state",
@@ -343,7 +343,7 @@ class Decisions:
         return stamp(self._clock.now() - age)
 
 
-def turned(item: Decision, *, neither: bool) -> Decision:
+def answered_otherwise(item: Decision, *, neither: bool) -> Decision:
     """Turn a question about two facts, so that the older one is true, or neither (M-087)."""
     [older], newer = item.plan["members"], item.plan["winner"]
     members = [older, newer] if neither else [newer]

@@ -13,7 +13,7 @@ from wintermute.changes.change_sets import KEPT
 from wintermute.changes.decisions import FORGOTTEN, WEEK, Decision, Decisions
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import GONE, OURS_SINCE, SCOPES, Kept
+from wintermute.db.text_search import GONE, OURS_SINCE, SCOPES, SearchableText
 from wintermute.db.values import columns, insert, reader
 
 Occasion = Literal["schedule", "late", "asked", "command"]
@@ -23,7 +23,7 @@ PhaseStatus = Literal["running", "ok", "failed", "left"]
 REMEMBERED = timedelta(days=365)
 """Time for which asked questions are remembered."""
 
-NOTES = Kept(
+NOTES = SearchableText(
     "night_phases",
     ("note",),
     where="note <> ''",
@@ -34,7 +34,7 @@ NOTES = Kept(
 )
 """Notes of phases, which may quote unusable answers."""
 _ERASED_UNSENT = f"(SELECT id FROM outbox WHERE state = 'waiting' AND seq {GONE})"
-TOLD_AGAIN = (  # a report that is erased before it is sent is made anew
+REPORTED_AGAIN = (  # a report that is erased before it is sent is made anew
     "UPDATE nights SET reported_at = NULL WHERE id IN"
     f" (SELECT night FROM night_reports_sent WHERE outbox_id IN {_ERASED_UNSENT})",
     "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
@@ -90,7 +90,7 @@ class Night:
 
 
 @dataclass(frozen=True, slots=True)
-class PastTurn:
+class PastResult:
     """The result of a scope in an earlier night. `age`: nights ago; `is_left`: some work was left."""
 
     age: int
@@ -101,7 +101,7 @@ class PastTurn:
 
 _night = reader(Night)
 _tally = reader(PhaseTally)
-_turn = reader(PastTurn)
+_turn = reader(PastResult)
 _decision = reader(Decision)
 
 
@@ -118,7 +118,7 @@ class Nights:
         self, tx: Transaction, day: date, why: Occasion, scope: str = "", phase: str = ""
     ) -> Night | None:
         """Start a night; return None if the scheduled one of that date has run, and nobody asked for another."""
-        if why in ONCE and await self.has_been(day, tx):
+        if why in ONCE and await self.was_started(day, tx):
             return None
         taken = set(await tx.scalars("SELECT id FROM nights WHERE date = ?", (day.isoformat(),)))
         name, n = f"{day:%Y%m%d}", 1
@@ -142,7 +142,7 @@ class Nights:
         )
         return [_night(row) for row in rows]
 
-    async def has_been(self, day: date, source: Transaction | None = None) -> bool:
+    async def was_started(self, day: date, source: Transaction | None = None) -> bool:
         """Check whether the scheduled night of this date was started."""
         query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late') LIMIT 1"
         return bool(await (source or self._database).rows(query, (day.isoformat(),)))
@@ -169,7 +169,7 @@ class Nights:
         )
         return {row["name"]: _tally(row) for row in rows}
 
-    async def turns(self, but: str, most: int) -> list[PastTurn]:
+    async def turns(self, but: str, most: int) -> list[PastResult]:
         """Return the results of the newest full nights by scope, newest first; without night `but`."""
         rows = await self._database.rows(
             "SELECT age, scope, max(status <> 'ok') AS is_left, sum(calls) AS calls FROM ("
@@ -196,14 +196,14 @@ class Nights:
             (state, stamp(self._clock.now()), name),
         )
 
-    async def untold(self, source: Transaction | Database) -> list[Night]:
+    async def unreported(self, source: Transaction | Database) -> list[Night]:
         """Return finished nights that were not reported to everybody concerned, oldest first."""
         rows = await source.rows(
             f"{WHOLE} WHERE state <> 'running' AND reported_at IS NULL ORDER BY seq"
         )
         return [_night(row) for row in rows]
 
-    async def mark_told(self, tx: Transaction, names: Iterable[str]) -> None:
+    async def mark_reported(self, tx: Transaction, names: Iterable[str]) -> None:
         """Mark nights as reported, also those that concern nobody any more."""
         await tx.execute(
             "UPDATE nights SET reported_at = ? WHERE id IN (SELECT value FROM json_each(?))",
@@ -212,7 +212,7 @@ class Nights:
 
     # Reports
 
-    async def untold_items(self, tx: Transaction, night: Night) -> list[Decision]:
+    async def unreported_items(self, tx: Transaction, night: Night) -> list[Decision]:
         """Return its results and questions in scopes without a report so far; nothing after a week."""
         rows = await tx.rows(
             "SELECT i.* FROM answered_decisions i LEFT JOIN night_reports_sent t"
@@ -224,7 +224,7 @@ class Nights:
         )
         return [_decision(row) for row in rows]
 
-    async def tell(
+    async def record_report(
         self, tx: Transaction, night: str, scope: str, outbox_id: str, asks: int | None
     ) -> None:
         """Record the message that reports a night to a scope; `asks`: the one item it asks about."""
@@ -262,7 +262,7 @@ class Nights:
         )
         return bool(found)
 
-    async def reported(
+    async def mark_seen(
         self, tx: Transaction, scope: str, nights: Collection[str], event_id: str
     ) -> None:
         """Record that the model saw these nights with a message."""
@@ -272,7 +272,7 @@ class Nights:
             [(night, scope, event_id) for night in nights],
         )
 
-    async def take_back(self, tx: Transaction, decisions: Decisions, item: Decision) -> None:
+    async def close_unapplied(self, tx: Transaction, decisions: Decisions, item: Decision) -> None:
         """Close a decision that could not be applied; its step is repeated by the next night."""
         if await decisions.move(tx, item, "outdated"):
             await tx.execute(
@@ -281,7 +281,7 @@ class Nights:
 
     # Questions asked
 
-    async def unjudged(self, scope: str, digests: Collection[str]) -> set[str]:
+    async def not_yet_asked(self, scope: str, digests: Collection[str]) -> set[str]:
         """Return the digests that nobody was asked about."""
         rows = await self._database.scalars(
             "SELECT digest FROM examined WHERE scope = ?"
@@ -290,7 +290,7 @@ class Nights:
         )
         return {*digests} - {*rows}
 
-    async def judge(
+    async def mark_asked(
         self, tx: Transaction, scope: str, digests: Collection[str], at: datetime | None = None
     ) -> None:
         """Record that these were asked about, at that moment or now, so that they are not asked again."""
@@ -310,7 +310,7 @@ class Nights:
             (stamp(self._clock.now() - KEPT),),
         )
 
-    async def expire_judged(self, tx: Transaction) -> int:
+    async def expire_asked(self, tx: Transaction) -> int:
         """Forget old questions, which may be asked again; most of their subjects are gone."""
         return await tx.execute(
             "DELETE FROM examined WHERE at <= ?", (stamp(self._clock.now() - REMEMBERED),)

@@ -16,7 +16,7 @@ from functools import partial
 
 from wintermute.changes.change_sets import Change
 from wintermute.changes.placing import PutInPlace
-from wintermute.files import TextFile, entered, to_its_end
+from wintermute.files import TextFile, entered, run_uncancelled
 from wintermute.messages import Json
 
 
@@ -36,7 +36,7 @@ class TextItems:
 
     async def state(self, item: str) -> Json | None:
         """Return the state of an item for a change set: its whole text."""
-        return state_of(await to_its_end(partial(self._text, item)))
+        return state_of(await run_uncancelled(partial(self._text, item)))
 
     async def mend(self) -> None:
         """Finish what a crash left half in place."""
@@ -47,7 +47,7 @@ class TextItems:
     async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
         """Do everything that can fail on a full disk, before the change is recorded."""
         async with entered(self._prepared(changes)) as place:
-            yield partial(to_its_end, place)
+            yield partial(run_uncancelled, place)
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def files_prepared(
         places = []
         for change in changes:
             file = file_of(change.item)
-            text, seen = file.found()
+            text, seen = file.read_unchecked()
             saved = file.refusal(f"{file.name} was saved meanwhile: try again")
             if state_of(text) != change.before:
                 raise saved

@@ -39,14 +39,16 @@ class _Previewed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedState:
     """The state an item should have. `kept`: fields that a later edit holds."""
 
     state: Json | None
     kept: tuple[str, ...] = ()
 
 
-def standing(newest_first: Sequence[HistoryEntry], now: Json | None) -> Iterator[HistoryEntry]:
+def effective_steps(
+    newest_first: Sequence[HistoryEntry], now: Json | None
+) -> Iterator[HistoryEntry]:
     """Yield the effective steps of an item, newest first: neither undone nor an undo.
 
     For files the record is stored first. If the next step, or the present state, still equals the state before a
@@ -65,19 +67,19 @@ def standing(newest_first: Sequence[HistoryEntry], now: Json | None) -> Iterator
         yield step
 
 
-def without(
+def reverted(
     before: Json | None, after: Json | None, now: Json | None, since: Sequence[Change] = ()
-) -> Merged:
+) -> MergedState:
     """Return the present item without the change that led from `before` to `after`.
 
     `since`: later changes that are still in effect.
     """
     if now == before:
-        return Merged(now)
+        return MergedState(now)
     if now == after and not since:
-        return Merged(before)
+        return MergedState(before)
     if before is None or after is None or now is None:
-        return Merged(now, (ALL_OF_IT,))
+        return MergedState(now, (ALL_OF_IT,))
     state: Json = {}
     kept: list[str] = []
     for field in [*now, *(name for name in before if name not in now)]:
@@ -88,7 +90,7 @@ def without(
         state[field] = value
         if not fits:
             kept.append(field)
-    return Merged(state, tuple(kept))
+    return MergedState(state, tuple(kept))
 
 
 def _took(field: str, before: object, after: object, later: Change) -> bool:
@@ -159,7 +161,7 @@ class Rows(Protocol):
         """Restore a state; False if that is impossible and nothing was done."""
         ...
 
-    async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
+    async def successors(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
         """Return, for items that were replaced by others, the ids of those others."""
         ...
 
@@ -215,7 +217,7 @@ class Undo:
         self._rows = rows
         self._placing = placing
 
-    async def run(
+    async def apply(
         self, wanted: ChangeSet, items: Collection[str] | None = None, key: str | None = None
     ) -> Undone:
         """Undo a change set, or only some of its items, in one transaction. `key`: see `Reason`.
@@ -246,7 +248,7 @@ class Undo:
         return undone if items and (len(items) > MOST_UNCONFIRMED or not lately) else None
 
     def touches_files(self, wanted: ChangeSet) -> bool:
-        """Check whether `run` is needed, because the set also changed files."""
+        """Check whether `apply` is needed, because the set also changed files."""
         return any(change.kind in self._placing.files for change in wanted.changes)
 
     async def within(
@@ -256,7 +258,7 @@ class Undo:
         items: Collection[str] | None = None,
         key: str | None = None,
     ) -> Undone:
-        """Undo the part of `run` that is in the database.
+        """Undo the part of `apply` that is in the database.
 
         An item that was merged since is undone with the merge, which restores its other parts (M-076); items that
         ended for a removed one are restored too.
@@ -303,7 +305,7 @@ class Undo:
             if merge is None:
                 continue
             touched = {change.item for change in merge.changes if change.kind == kind}
-            beside = await self._rows[kind].heirs(tx, touched)
+            beside = await self._rows[kind].successors(tx, touched)
             about = {name for name in touched if successor in (name, beside.get(name))}
             found.setdefault(merge.id, (merge, set()))[1].update(about)
         return sorted(found.values(), key=lambda one: one[0].seq, reverse=True)
@@ -331,7 +333,7 @@ class Undo:
         successors: dict[str, str] = {}
         ahead = set(items)
         while ahead:
-            found = await self._rows[kind].heirs(tx, ahead)
+            found = await self._rows[kind].successors(tx, ahead)
             successors |= found
             ahead = set(found.values()) - successors.keys()
         gone = {
@@ -360,11 +362,11 @@ class Undo:
             now = await self._state(tx, change)
             history = histories[change.kind, change.item]
             newer = list(takewhile(lambda step: step.set_id != wanted.id, history))
-            since = list(standing(newer, now))
+            since = list(effective_steps(newer, now))
             whole = None in (change.before, change.after, now)
             if whole and change.kind in self._rows and _is_undone(newer, since, wanted.id):
                 continue
-            merged = without(change.before, change.after, now, [step.change for step in since])
+            merged = reverted(change.before, change.after, now, [step.change for step in since])
             done = Change(change.kind, change.item, now, merged.state, (wanted.id,))
             is_put = merged.state == now or await self._put(tx, done, why)
             if is_put and merged.state != now:

@@ -13,9 +13,9 @@ from wintermute.commands.chat import NAMES
 from wintermute.config.schema import Config
 from wintermute.daemon import open_chat
 from wintermute.errors import ungrouped
-from wintermute.terminal.keyboard import Keyboard, unechoed
+from wintermute.terminal.keyboard import Keyboard, without_echo
 from wintermute.terminal.markdown import MarkdownPage, can_draw
-from wintermute.terminal.screen import Output, Pipe, talk
+from wintermute.terminal.screen import Output, Pipe, run_chat
 
 HINT = "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, /quit leaves.\n"
 
@@ -47,11 +47,11 @@ async def _chat(config: Config) -> bool:
             if keyboard:
                 click.echo(HINT)
                 keys = Keyboard(await chat.typed(), NAMES, lambda: chat.waiting)
-                with unechoed():
-                    answered = await talk(chat, keys)
+                with without_echo():
+                    answered = await run_chat(chat, keys)
             else:
                 lines = sys.stdin.buffer if sys.stdin else io.BytesIO()
-                answered = await talk(chat, Pipe(lines))
+                answered = await run_chat(chat, Pipe(lines))
     return answered
 
 

@@ -15,9 +15,9 @@ from wintermute.cli.opening import configure_logging, open_config
 from wintermute.cli.options import config_option, unread
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
+from wintermute.demo.demo_runner import DemoPlan, run_demo
 from wintermute.demo.homeserver import require_synapse
 from wintermute.demo.practice_server import read_lines
-from wintermute.demo.stage import DemoPlan, run_demo
 from wintermute.errors import WintermuteError
 from wintermute.terminal.markdown import Renderer, can_draw
 

@@ -6,7 +6,7 @@ from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import Undone
 from wintermute.cli.opening import Report, on_stores, with_stores
 from wintermute.cli.options import redacted, reporting, tell
-from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, set_lines
+from wintermute.commands.tasks import NOTHING_TO_UNDO, set_lines, undo_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.forgetting.forget_jobs import refuse_meanwhile
@@ -59,7 +59,7 @@ def undo_command(kind: ItemKind) -> click.Command:
             return await take_back(stores, wanted), True
 
         undone, is_done = with_stores(ctx, work)
-        lines = back_lines(undone, shell=True)
+        lines = undo_lines(undone, shell=True)
         if not is_done:
             click.echo(redacted(ctx, "\n".join([WOULD, *lines])), err=True)
             raise WintermuteError(CONFIRM)

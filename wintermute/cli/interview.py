@@ -23,9 +23,9 @@ from wintermute.errors import (
     ModelRefused,
     WintermuteError,
 )
-from wintermute.llm.fixed import probe
+from wintermute.llm.context_windows import is_private, server_window
+from wintermute.llm.probes import probe
 from wintermute.llm.providers import PROVIDERS, Provider, list_models, matches
-from wintermute.llm.windows import is_private, server_window
 from wintermute.matrix.discovery import find
 from wintermute.matrix.kept_login import Session
 from wintermute.matrix.login import end_login, exists, logged_in, takes_passwords
@@ -259,7 +259,7 @@ class Interview:
             self._doubt(found[0], str(error))
         else:
             if probed.spells is None:
-                self._doubt(found[0], f"{probed.told}: choose a model that can call tools")
+                self._doubt(found[0], f"{probed.report}: choose a model that can call tools")
             if probed.spells:
                 self._keep(f"{BACKEND}.calls_as_text", value=True)
         self._keep(KEYS["base_url"], self._address)

@@ -21,8 +21,8 @@ from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.files import write_new
 from wintermute.llm.calls import attempts
-from wintermute.loom.reading import LoomReader, Spot, lines, sums
-from wintermute.mailbox.rooms import people
+from wintermute.loom.reader import ForkPoint, LoomReader, lines, sums
+from wintermute.mailbox.rooms import senders
 from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.text import counted, harmless, one_line, shortened
@@ -327,7 +327,7 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
     Example: wintermute loom fork turn_0123456789abcdef
     """
 
-    async def work(stores: Stores, _: Config) -> tuple[Spot, str]:
+    async def work(stores: Stores, _: Config) -> tuple[ForkPoint, str]:
         async with stores.database.transaction() as tx:  # nobody can join in between
             spot = _forkable(await LoomReader(stores.database).spot(turn))
             branch = await stores.conversations.branch(
@@ -347,7 +347,7 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
     )
 
 
-def _forkable(spot: Spot) -> Spot:
+def _forkable(spot: ForkPoint) -> ForkPoint:
     if spot.parent_turn is not None or spot.room_id is None:
         asked = f": fork {spot.parent_turn}, which asked for it" if spot.parent_turn else ""
         raise WintermuteError(
@@ -385,7 +385,7 @@ async def _bundled(branch: str, stores: Stores, config: Config) -> Json:
         "known": {
             "people": [
                 (config.owner.user_id, ""),
-                *await people(stores.database, [story["branch"]["conversation_id"]]),
+                *await senders(stores.database, [story["branch"]["conversation_id"]]),
             ],
             "bot": config.matrix.user_id,
         },

@@ -19,7 +19,7 @@ from wintermute.config.lock import hold, started
 from wintermute.config.schema import Config
 from wintermute.db import Row, open_database
 from wintermute.errors import WintermuteError
-from wintermute.health.health import Finding, Health, HealthState, people, verifications
+from wintermute.health.health import Health, HealthState, StatusLine, people, verifications
 from wintermute.ids import new_id
 from wintermute.matrix import login
 from wintermute.matrix.people import PeopleStore, fingerprint
@@ -152,17 +152,17 @@ def _looked_for(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-async def _shown(config: Config) -> list[Finding]:
-    facts = [Finding("user", "ok", config.matrix.user_id)]
+async def _shown(config: Config) -> list[StatusLine]:
+    facts = [StatusLine("user", "ok", config.matrix.user_id)]
     async with open_database(config.data_dir / "wintermute.db", read_only=True) as database:
         health = Health(database, SystemClock())
         for name in ("device", "identity"):
             part = await health.part(name)
             facts.append(
-                Finding(name, part.state, part.detail) if part else Finding(name, *NOT_YET)
+                StatusLine(name, part.state, part.detail) if part else StatusLine(name, *NOT_YET)
             )
-        facts.append(Finding("people", *await people(database)))
-        facts += [Finding(*found) for found in await verifications(database)]
+        facts.append(StatusLine("people", *await people(database)))
+        facts += [StatusLine(*found) for found in await verifications(database)]
     return facts
 
 

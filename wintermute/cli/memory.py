@@ -39,13 +39,13 @@ from wintermute.config.schema import Config
 from wintermute.errors import ModelError, WintermuteError
 from wintermute.forgetting.forget_jobs import forget_at_once
 from wintermute.forgetting.forgetting import Forgotten
-from wintermute.learning.reconstruction import CORE, BatchTally, Reconstruction, normalised
+from wintermute.learning.reconstruction import CORE, BatchCounts, Reconstruction, normalised
 from wintermute.learning.splitting import MOST_TEXT, Splitting, harmless_paragraphs, new_facts
+from wintermute.llm.background import BackgroundModels
 from wintermute.llm.models import Models
-from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.exchange import (
     Import,
-    Imported,
+    ImportResult,
     as_line,
     exported,
     lines_of_file,
@@ -154,7 +154,7 @@ def _tell_split(
     async def work(stores: Stores, _: Config, models: Models) -> Report:
         end = moment_of(until, stores.tasks.zone) if until else None
         place = await scope_of(stores, scope)
-        split = Splitting(UnaskedModels(models), Template(stores.prompts, "SPLIT_PROMPT.txt"))
+        split = Splitting(BackgroundModels(models), Template(stores.prompts, "SPLIT_PROMPT.txt"))
         like, new, why = NewFact(place, "", source, valid_to=end), 0, Reason("import", place)
         async for part in split.split_or_whole(text):
             facts = new_facts(like, normalised([*part.contents, *part.rest]))
@@ -296,19 +296,21 @@ def import_(
         _tell_split(ctx, file, scope, as_json=as_json)
         return
 
-    async def work(stores: Stores, _: Config) -> Imported:
+    async def work(stores: Stores, _: Config) -> ImportResult:
         reading = Import(
             stores.database,
             stores.facts,
             stores.changes,
             await scope_of(stores, scope),
             stores.tasks.zone,
-            (await stores.known.moves()).named,
+            (await stores.known.moves()).canonical_scope,
         )
         lines: Iterable[str | bytes] = lines_of_file(file)
         if file.name.lower().endswith(".txt"):
             lines = of_list(lines_of_file(file))
-        done = await reading.run(lines, Reason("import", "everyone"), told=bad_line, read=progress)
+        done = await reading.store_lines(
+            lines, Reason("import", "everyone"), told=bad_line, read=progress
+        )
         for each in sorted(done.scopes):
             await stores.memories.text(each)
         return done
@@ -337,20 +339,20 @@ def reconstruct(ctx: click.Context, as_json: bool) -> None:
     Example: wintermute memory reconstruct
     """
 
-    async def work(stores: Stores, config: Config, models: Models) -> tuple[BatchTally, bool]:
+    async def work(stores: Stores, config: Config, models: Models) -> tuple[BatchCounts, bool]:
         template = Template(stores.prompts, "RECONSTRUCTION_PROMPT.txt")
-        queue = Reconstruction(stores, UnaskedModels(models), template, config.memory)
-        done = BatchTally()
+        queue = Reconstruction(stores, BackgroundModels(models), template, config.memory)
+        done = BatchCounts()
         queues = await stores.facts.queues(stores.database)
         for waiting in queues:
             try:
-                done += await queue.work(waiting.scope, taint=waiting.taint)
+                done += await queue.empty_queue(waiting.scope, taint=waiting.taint)
             except ModelError as problem:
                 click.echo(redacted(ctx, f"{waiting.scope}: {problem}"), err=True)
-                done += BatchTally(failed=1)
+                done += BatchCounts(failed=1)
             await stores.memories.text(waiting.scope)
         async with stores.database.transaction() as tx:
-            pending = [await stores.jobs.is_owed(tx, CORE, queue.scope) for queue in queues]
+            pending = [await stores.jobs.is_pending(tx, CORE, queue.scope) for queue in queues]
         return done, any(pending)
 
     done, core_waits = with_models(ctx, work)

@@ -23,9 +23,9 @@ from wintermute.commands.memories import (
 from wintermute.commands.tasks import brief
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
-from wintermute.memory.exchange import Asked, as_line, lines_of_file, moment_of, questions
-from wintermute.memory.fact import BESIDE, Fact, Hit, Tally
-from wintermute.memory.meaning import Meaning
+from wintermute.memory.embedding_search import EmbeddingSearch
+from wintermute.memory.exchange import BatchQuestion, as_line, lines_of_file, moment_of, questions
+from wintermute.memory.fact import BESIDE, Fact, FactCounts, Hit
 from wintermute.memory.ranking import Query
 from wintermute.messages import Json
 from wintermute.stores import Stores
@@ -103,7 +103,7 @@ async def _none(stores: Stores, scope: str) -> str:
 
 async def _warn_of_missing_embeddings(stores: Stores, scope: str) -> None:
     """Warn on stderr of memories without an embedding: no daemon may be running to make it."""
-    missing = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
+    missing = (await stores.meaning.missing_counts()).get(scope, 0) if stores.meaning else 0
     if missing:
         click.echo(
             f"{counted(missing, 'embedding')} missing, so only words find these memories:"
@@ -140,7 +140,7 @@ async def _answer_all(
     moves = await stores.known.moves()
     for asked in questions(lines_of_file(batch), scope, report):
         hits = await stores.memories.search(
-            moves.named(asked.scope), Query(asked.text, asked.before), most, when
+            moves.canonical_scope(asked.scope), Query(asked.text, asked.before), most, when
         )
         say(ctx, json.dumps(_answer(asked, hits), ensure_ascii=False))
     return not bad
@@ -151,7 +151,7 @@ def bad_line(number: int, problem: str) -> None:
     click.echo(f"line {number}: {problem}", err=True)
 
 
-def _answer(asked: Asked, hits: Sequence[Hit]) -> Json:
+def _answer(asked: BatchQuestion, hits: Sequence[Hit]) -> Json:
     return {"id": asked.id, "hits": [{"id": h.fact.id, "score": _score(h.score)} for h in hits]}
 
 
@@ -203,7 +203,7 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
     async def work(stores: Stores, config: Config) -> Report:
         await stores.facts.lapse()
-        missing = await stores.meaning.owed() if stores.meaning else {}
+        missing = await stores.meaning.missing_counts() if stores.meaning else {}
         found = await stores.facts.tallies()
         tallies = [_tally_values(stores, each, missing.get(each.scope, 0)) for each in found]
         values = {"backend": config.memory.backend, "scopes": tallies}
@@ -213,7 +213,7 @@ def stats(ctx: click.Context, as_json: bool) -> None:
     tell(ctx, report.values, *report.lines, as_json=as_json)
 
 
-def _tally_values(stores: Stores, tally: Tally, owed: int) -> Json:
+def _tally_values(stores: Stores, tally: FactCounts, owed: int) -> Json:
     file = stores.places.memories(tally.scope)
     return {
         "scope": tally.scope,
@@ -261,9 +261,9 @@ async def rebuild_index(stores: Stores) -> Report:
     return Report({"words": facts, "vectors": made}, lines)
 
 
-async def _vectors_made(meaning: Meaning) -> int:
+async def _vectors_made(meaning: EmbeddingSearch) -> int:
     """Make missing embeddings, with a progress bar on stderr at a terminal."""
-    owed = sum((await meaning.owed()).values())
+    owed = sum((await meaning.missing_counts()).values())
     with click.progressbar(length=owed, label="vectors", file=sys.stderr) as bar:
         return await meaning.rebuild(lambda made: bar.update(made - bar.pos))
 

@@ -11,18 +11,18 @@ from wintermute.changes.nights import Night
 from wintermute.cli.opening import Report, on_stores, with_models, with_stores
 from wintermute.cli.options import reporting, tell
 from wintermute.clock import CheckedClock, SystemClock
-from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines
+from wintermute.commands.tasks import NOTHING_TO_UNDO, undo_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.llm.models import Models
 from wintermute.messages import Json
 from wintermute.night.night_undo import NightUndone, is_old, require_kept, undo_items
-from wintermute.night.programme import tidying
-from wintermute.night.questions import LOOKED_THROUGH, Answered, Questions
+from wintermute.night.phases import night_pipeline
+from wintermute.night.pipeline import NightPipeline
+from wintermute.night.questions import LOOKED_THROUGH, AnswerResult, Questions
 from wintermute.night.report import as_json as night_values
-from wintermute.night.report import done_words, failed, item_json, item_text, whole
-from wintermute.night.tidying import Tidying
-from wintermute.prompt.gather import read_texts
+from wintermute.night.report import done_words, failed_phases, item_in_full, item_json, item_text
+from wintermute.prompt.context_builder import read_texts
 from wintermute.stores import Stores
 from wintermute.text import EMPTY_AT_SHELL, counted, one_line
 from wintermute.work.data_folder import DataFolder
@@ -32,11 +32,11 @@ DRY = "dry-run"
 OLD = f"its changes are older than {KEPT.days} days and no longer listed"
 
 
-def tidying_of(stores: Stores, config: Config, models: Models) -> Tidying:
+def tidying_of(stores: Stores, config: Config, models: Models) -> NightPipeline:
     """Build the nightly pipeline without a chat."""
     clock = CheckedClock(SystemClock())
     texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
-    return tidying(DataFolder(config, stores, models, texts, clock))
+    return night_pipeline(DataFolder(config, stores, models, texts, clock))
 
 
 def phase_lines(night: Night) -> list[str]:
@@ -72,7 +72,9 @@ def night_line(night: Night, items: Sequence[Decision]) -> str:
     ]
     counts_text = ", ".join(f"{count} {state}" for state, count in counts if count)
     counts_text = counts_text or (OLD if is_old(night, SystemClock().now()) else "no change")
-    broken = f", {counted(len(failed(night)), 'phase')} failed" if failed(night) else ""
+    broken = (
+        f", {counted(len(failed_phases(night)), 'phase')} failed" if failed_phases(night) else ""
+    )
     return f"{night.id:<12}  {night.date}  {night.why:<8}  {night.state:<7}  {counts_text}{broken}"
 
 
@@ -105,7 +107,7 @@ async def report(stores: Stores, night: str | None) -> Report:
     questions = Questions(stores)
     if night and "#" in night:
         item = await questions.item(night)
-        return Report(item_json(item), whole(item, chat=False))
+        return Report(item_json(item), item_in_full(item, chat=False))
     found = (
         await questions.night(night) if night else next(iter(await stores.nights.newest(1)), None)
     )
@@ -145,7 +147,7 @@ def undo(ctx: click.Context, as_json: bool, which: str) -> None:
         return await undo_items(stores, items, whole="#" not in which)
 
     done = with_stores(ctx, work)
-    lines = [line for each in done.undone for line in back_lines(each, shell=True)]
+    lines = [line for each in done.undone for line in undo_lines(each, shell=True)]
     tell(ctx, _values(done), *(lines or [NOTHING_TO_UNDO]), as_json=as_json)
     ctx.exit(1 if done.is_nothing else 0)
 
@@ -174,7 +176,7 @@ def apply(ctx: click.Context, as_json: bool, item: str) -> None:
     async def work(stores: Stores, config: Config, models: Models) -> Decision:
         tidied = tidying_of(stores, config, models)
         questions = Questions(stores)
-        return _answered(await questions.yes(await questions.item(item), tidied.deeds))
+        return _answered(await questions.approve(await questions.item(item), tidied.executors))
 
     done = with_models(ctx, work)
     tell(ctx, {"id": done.id, "state": "done"}, f"{done.id} done", as_json=as_json)
@@ -193,13 +195,13 @@ def refuse(ctx: click.Context, as_json: bool, item: str) -> None:
 
     async def work(stores: Stores, _: Config) -> Decision:
         questions = Questions(stores)
-        return _answered(await questions.no(await questions.item(item)))
+        return _answered(await questions.refuse(await questions.item(item)))
 
     done = with_stores(ctx, work)
     tell(ctx, {"id": done.id, "state": "refused"}, f"{done.id} stays as it is", as_json=as_json)
 
 
-def _answered(answered: Answered) -> Decision:
+def _answered(answered: AnswerResult) -> Decision:
     """Return the answered item. Raises: WintermuteError if it was no longer open."""
     if answered.problem:
         raise WintermuteError(f"{answered.item.id}: {answered.problem}")

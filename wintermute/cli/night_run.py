@@ -14,10 +14,10 @@ from wintermute.cli.options import redacted, reporting, tell
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
 from wintermute.llm.models import Models
-from wintermute.night.night_jobs import finish_left
+from wintermute.night.night_jobs import finish_interrupted
+from wintermute.night.pipeline import Progress, ignore_progress, night_lock
 from wintermute.night.report import as_json as night_values
-from wintermute.night.report import failed
-from wintermute.night.tidying import Progress, alone, unwatched
+from wintermute.night.report import failed_phases
 from wintermute.stores import Stores
 from wintermute.text import harmless
 
@@ -51,12 +51,12 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
         ) as progress:
             if dry_run:
                 return [await tidied.preview(wanted, progress)]
-            async with alone(stores.data_dir):
-                left = await finish_left(stores, tidied, progress=progress)
+            async with night_lock(stores.data_dir):
+                left = await finish_interrupted(stores, tidied, progress=progress)
                 async with stores.database.transaction() as tx:
                     night = await stores.nights.begin(tx, day, "command", whose, phase)
                 assert night is not None  # only the scheduled ones are limited to one a day
-                night = await tidied.tidy(night, progress)
+                night = await tidied.run_night(night, progress)
         return [
             (each, await stores.decisions.listed(stores.database, each.id))
             for each in (*left, night)
@@ -68,7 +68,7 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
         head = f"{other.id} was interrupted, and is finished now"
         lines = [head, *phase_lines(other), "", *report_lines(other, found), "", night.id, *lines]
     tell(ctx, night_values(night, items), *lines, as_json=as_json)
-    ctx.exit(1 if failed(night) else 0)
+    ctx.exit(1 if failed_phases(night) else 0)
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def _watched(
 ) -> Iterator[Progress]:
     """Show the present phase and the progress at a terminal."""
     if not sys.stderr.isatty():
-        yield unwatched
+        yield ignore_progress
         return
     steps = [(scope, phase) for scope in scopes for phase in phases]
     with click.progressbar(

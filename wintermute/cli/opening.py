@@ -29,7 +29,7 @@ from wintermute.errors import ConfigurationError
 from wintermute.ids import new_id
 from wintermute.llm.models import Models
 from wintermute.matrix.kept_login import load
-from wintermute.matrix.marks import secret_mark_key
+from wintermute.matrix.message_tags import secret_tag_key
 from wintermute.matrix.signing import secret_seeds
 from wintermute.memory.exchange import SCOPE
 from wintermute.stores import Stores, open_stores
@@ -123,7 +123,7 @@ def _kept_login(folder: Path) -> tuple[str, ...]:
     except (ConfigurationError, OSError):
         session = None
     login = (session.access_token, session.pickle_key) if session else ()
-    return (*login, *secret_seeds(folder), *secret_mark_key(folder))
+    return (*login, *secret_seeds(folder), *secret_tag_key(folder))
 
 
 def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[Result]]) -> Result:
@@ -209,4 +209,4 @@ async def scope_of(stores: Stores, named: str | None) -> str:
 
     A room's may be named by any room it has lived in (F-013).
     """
-    return (await stores.known.moves()).named(named or stores.owner.scope)
+    return (await stores.known.moves()).canonical_scope(named or stores.owner.scope)

@@ -12,24 +12,24 @@ from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
 from wintermute.conversation.toolbox import AnyTool, Caller, Toolbox
 from wintermute.conversation.view import (
-    Looks,
-    all_told,
+    ViewSettings,
     blocks,
+    known_changes,
     left_out,
-    marked,
     messages,
     smaller,
+    summary_text,
 )
 from wintermute.ids import new_id
-from wintermute.llm.kept import KEPT, plain
 from wintermute.llm.models import Models
+from wintermute.llm.provider_fields import PROVIDER_FIELDS, without_fields
 from wintermute.llm.tokens import estimate
-from wintermute.loom.reading import LoomReader
+from wintermute.loom.reader import LoomReader
 from wintermute.loom.records import BranchView
 from wintermute.messages import Json, Request, Size
 from wintermute.prompt.assemble import DIVIDER, SUMMARY, pieces
-from wintermute.prompt.block import Layout, block, parts_of, retold, told
-from wintermute.prompt.gather import Gather, read_texts
+from wintermute.prompt.context_block import Layout, lines_in, merged_block, next_block, parts_of
+from wintermute.prompt.context_builder import ContextBuilder, read_texts
 from wintermute.prompt.tool_names import DELEGATING
 from wintermute.register import plain_tools
 from wintermute.stores import Stores
@@ -99,26 +99,26 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     if branch is not None:
         past = await stores.casts.past(branch, await stores.folds.newest(branch))
     models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
-    await models.recall()
+    await models.load_counts()
     size = models.sizes("base")[0]
     layout = config.context.layout
     texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
-    gather = Gather(stores, texts.instructions, SystemClock(), layout, small=texts.small)
+    gather = ContextBuilder(stores, texts.instructions, SystemClock(), layout, small=texts.small)
     tools = (*described(config, stores), *await _of_nights(stores, scope))
     toolbox = await Toolbox(tools).within(scope)
     offered = toolbox.definitions(size, done=config.loop.require_done_tool)
-    summary = marked(past.fold)
+    summary = summary_text(past.fold)
     system = await gather.system(scope, toolbox.offered(size), None, summary, size)
     before = [*blocks(past)]
-    changing = await gather.changing(scope, None, size, anew=not any(before))
-    looks = Looks(layout, frozenset(config.tools.ephemeral))
-    shown = told(all_told(past, looks.hidden))
-    news = block(changing, told(before), shown=shown) if changing else ""
+    changing_parts = await gather.changing_parts(scope, None, size, anew=not any(before))
+    looks = ViewSettings(layout, frozenset(config.tools.ephemeral))
+    shown = lines_in(known_changes(past, looks.hidden))
+    news = next_block(changing_parts, lines_in(before), shown=shown) if changing_parts else ""
     parts = [
         *_parts("system", pieces(system)),
         *_tools(offered),
         *_messages(past, looks),
-        *_parts("told before", parts_of(retold(before)) if layout == "append" else ()),
+        *_parts("told before", parts_of(merged_block(before)) if layout == "append" else ()),
         *_parts("next message", parts_of(news)),
     ]
     view = (*messages(system, past, looks), {"role": "user", "content": f"…\n\n{news}"})
@@ -186,16 +186,16 @@ def _parts(where: str, named: tuple[tuple[str, str], ...]) -> Iterator[PromptPar
         yield PromptPart(where, name or "-", estimate(text), text)
 
 
-def _messages(past: BranchView, looks: Looks) -> Iterator[PromptPart]:
+def _messages(past: BranchView, looks: ViewSettings) -> Iterator[PromptPart]:
     """Yield the messages without their words; `wintermute loom show` prints them."""
     said = messages("" if looks.layout == "system" else None, past, looks)
     if past.fold is not None and looks.layout == "append":
-        text = f"# {SUMMARY}\n{marked(past.fold)}"
+        text = f"# {SUMMARY}\n{summary_text(past.fold)}"
         yield PromptPart("conversation", SUMMARY, estimate(text), text)
     if past.casts:
         told = sum(estimate(text) for text in blocks(past)) if looks.layout == "append" else 0
-        kept = sum(estimate(each[KEPT][-1]) for each in said if KEPT in each)
-        tokens = max(0, estimate(plain(said)) + kept - told)
+        kept = sum(estimate(each[PROVIDER_FIELDS][-1]) for each in said if PROVIDER_FIELDS in each)
+        tokens = max(0, estimate(without_fields(said)) + kept - told)
         yield PromptPart("conversation", counted(len(said), "message"), tokens, "")
 
 

@@ -11,7 +11,7 @@ from wintermute.cli.options import reporting, tell
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.forgetting.forget_jobs import refuse_meanwhile
-from wintermute.prompt.edited import unusable_skills
+from wintermute.prompt.file_checks import unusable_skills
 from wintermute.skills.skills import IN_FOLDER
 from wintermute.stores import Stores
 from wintermute.text import EMPTY_AT_SHELL

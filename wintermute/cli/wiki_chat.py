@@ -15,7 +15,7 @@ from wintermute.config.secrets import Redaction
 from wintermute.config.wiki import WikiSettings
 from wintermute.conversation.state import Unwatched
 from wintermute.llm.models import Models
-from wintermute.prompt.gather import read_texts
+from wintermute.prompt.context_builder import read_texts
 from wintermute.stores import Stores
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.pages import MOST_BYTES

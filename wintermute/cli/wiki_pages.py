@@ -23,18 +23,18 @@ from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.config.wiki import WikiSettings
 from wintermute.errors import ConfigurationError, StoreMissing, WintermuteError
+from wintermute.llm.background import BackgroundModels
 from wintermute.llm.models import Models
-from wintermute.llm.unasked import UnaskedModels
 from wintermute.pages.agents import BUILTIN, PageAgent, ProgramAgent, program_environment
 from wintermute.pages.consolidation import Consolidation, Preview
 from wintermute.pages.page_writer import PageWriter, WriterPrompts
-from wintermute.pages.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
+from wintermute.pages.sources import ChatSource, Consolidations, ConversationSource, FolderSource
 from wintermute.templates import Template
 from wintermute.text import harmless
 from wintermute.wiki.folder import missing
+from wintermute.wiki.job_undo import UndoneJob, undo_job
 from wintermute.wiki.page_jobs import WikiJob, read_job
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.taking_back import TakenBack, take_back
 
 ONLY_BUILTIN = "only the agent builtin can make pages from a chat"
 NO_CONVERSATION = "there is no conversation {named}: name a folder of messages"
@@ -184,7 +184,7 @@ def _agents(
         names = ("consolidation/plan.md", "consolidation/page.md")
         plan, page = (Template(config.data_dir / "prompts", name) for name in names)
         prompts = WriterPrompts(instructions, plan, page)
-        asked = UnaskedModels(models)
+        asked = BackgroundModels(models)
         agents[BUILTIN] = PageWriter(asked, prompts, kept, _progress, settings.model)
     return agents
 
@@ -195,16 +195,18 @@ def _progress(step: str) -> None:
         click.echo(f"{harmless(step)} …", err=True)
 
 
-def _material(target: _Target, kept: Consolidations | None, named: str, agent: str) -> RawMaterial:
+def _material(
+    target: _Target, kept: Consolidations | None, named: str, agent: str
+) -> ConversationSource:
     """Return a conversation folder, or else a chat, as source. Raises: WintermuteError."""
     wiki = target.wiki
     if os.path.lexists(wiki.root / named) or os.path.lexists(named):
-        return FolderTalk(wiki.root, conversation_of(wiki, named), kept)
+        return FolderSource(wiki.root, conversation_of(wiki, named), kept)
     if kept is None:
         raise WintermuteError(NO_CONVERSATION.format(named=named))
     if agent != BUILTIN:
         raise WintermuteError(ONLY_BUILTIN)
-    return ChatTalk(kept, named)
+    return ChatSource(kept, named)
 
 
 def _tell_job(ctx: click.Context, job: WikiJob | None, *, as_json: bool) -> None:
@@ -250,10 +252,10 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
             raise WintermuteError(NO_RECORD)
         ctx.invoke(undo_command("page"), batch=job, as_json=as_json)
 
-    async def work() -> TakenBack:
+    async def work() -> UndoneJob:
         async with target.opened(models=False) as (kept, _):
-            recording = kept.taking_back if kept else None
-            return await take_back(target.wiki.files, job, now, recording)
+            recording = kept.record_undo if kept else None
+            return await undo_job(target.wiki.files, job, now, recording)
 
     done = asyncio.run(work())
     gone = [change.path for change in done.changes if change.after is None]

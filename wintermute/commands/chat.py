@@ -10,27 +10,27 @@ from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import FORGETTING, Undone
 from wintermute.clock import Clock
 from wintermute.commands.forgetting import YES, ForgetCommand, after_word, named_in, offered
-from wintermute.commands.memories import Remembered
+from wintermute.commands.memories import MemoryCommands
 from wintermute.commands.models import ModelCommands
 from wintermute.commands.night import NightCommands
 from wintermute.commands.tasks import RemindCommand, TaskCommands, bounded, describe_undo
 from wintermute.config.schema import BudgetSettings
-from wintermute.conversation.asking import Folding
-from wintermute.conversation.casting import Branching
-from wintermute.conversation.words import FIRST_STAYS, REWORDED, TAKEN_BACK
+from wintermute.conversation.dispatcher import Branching
+from wintermute.conversation.model_requests import Folding
+from wintermute.conversation.replies import FIRST_REVERTED, FIRST_STAYS, REWORDED
 from wintermute.db import Transaction
-from wintermute.health.health import WELL, gather, not_well
+from wintermute.health.health import WELL, only_problems, status_lines
 from wintermute.loom.sub_sessions import SubSession
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.memory.status import with_memory
 from wintermute.messages import ROOM
 from wintermute.owner import is_owner
-from wintermute.prompt.edited import unusable_files
+from wintermute.prompt.file_checks import unusable_files
 from wintermute.stores import Stores
 from wintermute.text import EMPTY_LISTS, one_line, plain
 from wintermute.verbs.undo import undo
-from wintermute.wiki.finding import wiki_finding
+from wintermute.wiki.wiki_status import wiki_status
 
 OBJECTIVE_CHARACTERS = 100
 HELP = {
@@ -78,7 +78,7 @@ ALL = "all"
 NO_DETAILS = "I show you details only in a direct chat: ask me there."
 
 
-def session_line(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
+def sub_session_line(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
     """Describe a sub-session: its objective and its progress."""
     named = f"{plain(node.name)}: " if node.name else ""
     objective = plain(one_line(node.objective)[:OBJECTIVE_CHARACTERS])
@@ -101,7 +101,7 @@ def _how_far(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> s
 class Verifier(Protocol):
     """Verifies the bot's device with a person."""
 
-    async def ask(self, tx: Transaction, row: Waiting) -> str:
+    async def ask(self, tx: Transaction, row: InboxRow) -> str:
         """Begin with the sender of the command, once the transaction is done. Return the text for them."""
         ...
 
@@ -128,17 +128,17 @@ class ChatCommands:
         self._clock = clock
         self._ceilings = ceilings
         self._verifier = verifier
-        self._remembered = Remembered(stores)
+        self._remembered = MemoryCommands(stores)
         self._forgetting = ForgetCommand(stores)
         self._agreed: dict[str, str] = {}  # the change set that an `/undo` means, by its event
-        self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
+        self._answers: dict[str, Callable[[Transaction, InboxRow, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,
             "/tasks": TaskCommands(stores, clock).answer,
             "/remind": RemindCommand(stores.tasks, clock).answer,
             "/forget": self._forgetting.answer,
             "/undo": self._undo,
-            "/dream": nights.dream,
+            "/dream": nights.start_night,
             "/verify": self._verify,
             "/status": self._status,
             "/model": models.model,
@@ -146,27 +146,27 @@ class ChatCommands:
             "/help": self._help,
         }
 
-    async def prepare(self, row: Waiting) -> str | None:
+    async def prepare(self, row: InboxRow) -> str | None:
         """Answer the commands that open transactions of their own; None: `answer` does it."""
-        if row.word == "/compact":
+        if row.first_word == "/compact":
             return await self._compact(row)
-        if row.word == "/memory":
+        if row.first_word == "/memory":
             return await self._remembered.listed(await self._scope(row), after_word(row.body))
-        if row.word == "/forget":
+        if row.first_word == "/forget":
             return await self._forgetting.asked(row, await self._scope(row), after_word(row.body))
-        if row.word == "/why" and after_word(row.body):
+        if row.first_word == "/why" and after_word(row.body):
             return WHY_ALONE
-        if row.word == "/why":
+        if row.first_word == "/why":
             return await self._remembered.why(row, await self._scope(row))
-        if row.word == "/night":
+        if row.first_word == "/night":
             return await self._nights.prepared(row, await self._scope(row))
-        if row.word == "/model":
+        if row.first_word == "/model":
             return await self._models.refused(row)
-        if row.word == "/undo":
+        if row.first_word == "/undo":
             return await self._undo_files(row, await self._scope(row))
         return None
 
-    async def _compact(self, row: Waiting) -> str:
+    async def _compact(self, row: InboxRow) -> str:
         async with self._stores.database.transaction() as tx:
             branch = await self._stores.conversations.current_branch(tx, row.conversation_id)
         past = await self._folding.past(branch)
@@ -178,22 +178,22 @@ class ChatCommands:
             return "The model gave no usable summary, so I changed nothing. Try again later."
         return f"Summed up: {before} before, {self._folding.measured(folded)} now."
 
-    async def answer(self, tx: Transaction, row: Waiting) -> str:
+    async def answer(self, tx: Transaction, row: InboxRow) -> str:
         """Carry out a command in the transaction that stores its answer."""
         scope = await self._scope(row)
         if row.edits is not None:
             return await self._reworded(tx, row, scope)
-        known = self._answers.get(row.word)
+        known = self._answers.get(row.first_word)
         if known is None:
-            return _unknown(row.word)
+            return _unknown(row.first_word)
         return await known(tx, row, scope)
 
-    async def _reworded(self, tx: Transaction, row: Waiting, scope: str) -> str:
+    async def _reworded(self, tx: Transaction, row: InboxRow, scope: str) -> str:
         """Undo the effect of earlier wordings and carry out the new one; or do neither (F-049)."""
         changes, events = self._stores.changes, await self._stores.inbox.versions(str(row.edits))
         named = await changes.asked_by(tx, {*events} - {row.event_id})
         sets = [one for name in named if (one := await changes.get(name)) and not one.undone]
-        refused = self._stores.owner.is_unvouched(row.origin, scope)
+        refused = self._stores.owner.is_unverified(row.origin, scope)
         refused = refused or await self._stores.jobs.is_forgetting(tx)
         if sets and (refused or any([await self._is_used(tx, change_set) for change_set in sets])):
             return REWORDED
@@ -201,11 +201,11 @@ class ChatCommands:
         async def done() -> bool:
             return not sets or bool(await changes.asked_by(tx, [row.event_id]))
 
-        async with tx.kept_if(done):
+        async with tx.rollback_unless(done):
             for change_set in sets:
                 await self._stores.undo.within(tx, change_set)
-            answer = await self._answers[row.word](tx, row, scope)
-            said = TAKEN_BACK if await done() else FIRST_STAYS
+            answer = await self._answers[row.first_word](tx, row, scope)
+            said = FIRST_REVERTED if await done() else FIRST_STAYS
         return f"{said}\n\n{answer}" if sets else answer
 
     async def _is_used(self, tx: Transaction, one: ChangeSet) -> bool:
@@ -220,17 +220,17 @@ class ChatCommands:
             if each.item in last
         )
 
-    async def _new(self, tx: Transaction, row: Waiting, _scope: str) -> str:
+    async def _new(self, tx: Transaction, row: InboxRow, _scope: str) -> str:
         await self._branching.begin_anew(tx, row)
         return "A new conversation: I no longer see the earlier messages."
 
-    async def _verify(self, tx: Transaction, row: Waiting, _scope: str) -> str:
+    async def _verify(self, tx: Transaction, row: InboxRow, _scope: str) -> str:
         if self._verifier is None or not is_matrix(row.room_id):  # only Matrix has it
             return "There is nothing to verify here: `/verify` is for Matrix rooms."
         return await self._verifier.ask(tx, row)
 
-    async def _undo(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        if self._stores.owner.is_unvouched(row.origin, scope):
+    async def _undo(self, tx: Transaction, row: InboxRow, scope: str) -> str:
+        if self._stores.owner.is_unverified(row.origin, scope):
             return "Only the owner can undo something here, from a verified session."
         wanted = await self._wanted(tx, row, scope)
         if wanted is None and named_in(row.body).lower() == YES:
@@ -243,7 +243,7 @@ class ChatCommands:
         undone = await self._stores.undo.within(tx, wanted)
         return describe_undo(undone)
 
-    async def _undo_files(self, row: Waiting, scope: str) -> str | None:
+    async def _undo_files(self, row: InboxRow, scope: str) -> str | None:
         """Ask first, or undo a change of files, which no transaction covers (M-091)."""
         if done := await self._stores.changes.by_key(row.event_id):  # a kill came after the undo
             return describe_undo(Undone(done.id, done.changes))
@@ -252,7 +252,7 @@ class ChatCommands:
             wanted = await self._wanted(tx, row, scope)
             _, question = await offered(self._stores, tx, row) or (row, "")
             forgetting = await self._stores.jobs.is_forgetting(tx)
-        unvouched = self._stores.owner.is_unvouched(row.origin, scope)
+        unvouched = self._stores.owner.is_unverified(row.origin, scope)
         if unvouched or wanted is None:
             return None
         if forgetting:
@@ -271,7 +271,7 @@ class ChatCommands:
             return None
         return describe_undo(await undo(self._stores, wanted, key=row.event_id))
 
-    async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
+    async def _wanted(self, tx: Transaction, row: InboxRow, scope: str) -> ChangeSet | None:
         """Return the named change set if it is of this scope; else the last one that somebody asked for."""
         changes, named = self._stores.changes, named_in(row.body)
         named = self._agreed.pop(row.event_id, named)  # newer ones may have come since
@@ -280,25 +280,25 @@ class ChatCommands:
         found = await changes.get(named)
         return found if found and found.scope == scope else None
 
-    async def _sessions(self, tx: Transaction, row: Waiting, scope: str) -> str:
+    async def _sessions(self, tx: Transaction, row: InboxRow, scope: str) -> str:
         store, zone = self._stores.sub_sessions, self._stores.tasks.zone
         lines = [
-            f"- {session_line(node, await store.needs(tx, node.id), zone)}"
+            f"- {sub_session_line(node, await store.needs(tx, node.id), zone)}"
             for node in await store.open_in(tx, row.conversation_id)
             if node.scope == scope  # people who joined later must not see it (M-010)
         ]
         return bounded(lines) or EMPTY_LISTS["sessions"]
 
-    async def _status(self, _tx: Transaction, row: Waiting, scope: str) -> str:
+    async def _status(self, _tx: Transaction, row: InboxRow, scope: str) -> str:
         stores, zone = self._stores, self._stores.tasks.zone.key
-        lines = await gather(stores.database, self._clock, zone, self._ceilings)
+        lines = await status_lines(stores.database, self._clock, zone, self._ceilings)
         lines = with_memory(lines, await stores.memory_status.finding())
         lines += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
-        lines += (await asyncio.to_thread(wiki_finding, stores.wiki, stores.tasks.zone),)
-        lines += (await self._nights.finding(),)
+        lines += (await asyncio.to_thread(wiki_status, stores.wiki, stores.tasks.zone),)
+        lines += (await self._nights.status_line(),)
         by_owner = is_owner(row.origin)
         if named_in(row.body).lower() != ALL:
-            lines = not_well(lines)
+            lines = only_problems(lines)
         if not lines:
             return WELL.format("`/status all`")
         if not (by_owner and stores.owner.owns(scope)):
@@ -307,7 +307,7 @@ class ChatCommands:
             return f"{brief}\n\n{NO_DETAILS}" if by_owner else brief
         return "\n".join(f"- **{line.name}** ({line.state}): {line.text}" for line in lines)
 
-    async def _help(self, _tx: Transaction, row: Waiting, _scope: str) -> str:
+    async def _help(self, _tx: Transaction, row: InboxRow, _scope: str) -> str:
         word = after_word(row.body).strip().strip("`").lower()
         name = f"/{word.removeprefix('/')}"
         if name in HELP:
@@ -320,7 +320,7 @@ class ChatCommands:
         said = "\n".join(f"- *{each}*" for each in TO_SAY)
         return WELCOME.format(said, "\n".join(f"- `{each}`: {NAMES[each]}" for each in here))
 
-    async def _scope(self, row: Waiting) -> str:
+    async def _scope(self, row: InboxRow) -> str:
         return (await self._stores.conversations.get(row.conversation_id)).scope
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from wintermute.commands.tasks import brief
 from wintermute.db import Transaction
-from wintermute.db.traces import AllWords
-from wintermute.forgetting.forget_jobs import owe_forgetting
-from wintermute.forgetting.forget_words import Worded, worded
-from wintermute.forgetting.forgetting import told_of
-from wintermute.mailbox.inbox import Waiting
+from wintermute.db.text_match import AllWordsMatcher
+from wintermute.forgetting.forget_jobs import enqueue_forgetting
+from wintermute.forgetting.forget_words import FoundByWords, find_words
+from wintermute.forgetting.forgetting import how_to_change
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
 from wintermute.stores import Stores
@@ -50,7 +50,7 @@ NOTHING_HERE = "I found nothing with these words that I can erase here. {}"
 NOTHING_LIKE_IT = "I remember nothing with these words."
 
 
-async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waiting, str] | None:
+async def offered(stores: Stores, tx: Transaction, row: InboxRow) -> tuple[InboxRow, str] | None:
     """Return the question that this line says yes to, and our answer to it; None: it confirms nothing.
 
     Our answer to the last command of the same person must offer exactly this line, nothing may have
@@ -58,7 +58,7 @@ async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waitin
     """
     line = " ".join(row.body.lower().split())
     before = await stores.inbox.command_before(tx, row)
-    if before is None or before.word != row.word:
+    if before is None or before.first_word != row.first_word:
         return None
     said = await stores.inbox.last_before(tx, row.conversation_id, row.seq)
     shown = await stores.outbox.answer_to(tx, before.event_id, by=row.sent_at)
@@ -72,18 +72,20 @@ class ForgetCommand:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._shown: dict[tuple[str, str], tuple[str, Worded]] = {}  # by conversation and sender
-        self._agreed: dict[str, tuple[str, Worded]] = {}  # by the event of the yes
+        self._shown: dict[
+            tuple[str, str], tuple[str, FoundByWords]
+        ] = {}  # by conversation and sender
+        self._agreed: dict[str, tuple[str, FoundByWords]] = {}  # by the event of the yes
 
-    async def asked(self, row: Waiting, scope: str, said: str) -> str | None:
+    async def asked(self, row: InboxRow, scope: str, said: str) -> str | None:
         """Answer the words after `/forget`; None: an id or a yes, which `answer` carries out.
 
         Only texts with all of the words are listed; `/memory WORDS` finds memories with a similar
         meaning.
         """
-        if not AllWords(said).words:
+        if not AllWordsMatcher(said).words:
             return FORGET_WHAT
-        if self._stores.owner.is_unvouched(row.origin, scope):
+        if self._stores.owner.is_unverified(row.origin, scope):
             return UNVOUCHED
         if CONFIRMS.fullmatch(said):
             return await self._confirmed(row, scope)
@@ -92,7 +94,7 @@ class ForgetCommand:
         if " " not in said and named_in(row.body).startswith("fact_"):
             return NO_MEMORY.format(plain(named_in(row.body)[:60]))
         await self._stores.memories.text(scope)  # takes in edits by hand first
-        found = await worded(self._stores, row, scope, said, row.seq)
+        found = await find_words(self._stores, row, scope, said, row.seq)
         count, left = found.count(), _left_to_people(found)
         if count:
             self._shown[row.conversation_id, row.sender] = row.event_id, found
@@ -105,7 +107,7 @@ class ForgetCommand:
             return NOTHING_HERE.format(left).strip()
         return NOTHING_LIKE_IT
 
-    async def _confirmed(self, row: Waiting, scope: str) -> str | None:
+    async def _confirmed(self, row: InboxRow, scope: str) -> str | None:
         """Search again, before the transaction that answers; None: the list is still the same."""
         async with self._stores.database.transaction() as tx:
             question = await offered(self._stores, tx, row)
@@ -120,7 +122,7 @@ class ForgetCommand:
             return said if busy else FORGOTTEN_SINCE.format(when)
         before, shown = question
         said = after_word(before.body)
-        found = await worded(self._stores, row, scope, said, before.seq)
+        found = await find_words(self._stores, row, scope, said, before.seq)
         event_id, listed = self._shown.pop((row.conversation_id, row.sender), ("", None))
         if listed is not None and event_id == before.event_id and found.has_all_of(listed):
             found = replace(found, facts=listed.facts, older=listed.older)  # new ones stay
@@ -129,17 +131,17 @@ class ForgetCommand:
         self._agreed[row.event_id] = said, found
         return None
 
-    async def _missing(self, tx: Transaction, row: Waiting) -> str:
+    async def _missing(self, tx: Transaction, row: InboxRow) -> str:
         """Return why a yes confirms nothing, and which command to repeat."""
         outbox, line = self._stores.outbox, " ".join(row.body.lower().split())
-        asked = await self._stores.inbox.command_before(tx, row, f"{row.word} ")
+        asked = await self._stores.inbox.command_before(tx, row, f"{row.first_word} ")
         shown = await outbox.answer_to(tx, asked.event_id) if asked else ""
         if asked is None or asked.direct != row.direct or f"`{line}`" not in shown:
             return NOT_ASKED  # if others have joined, the words must not be repeated
         why = INTERRUPTED if await outbox.answer_to(tx, asked.event_id, row.sent_at) else TOO_EARLY
         return why.format(brief(after_word(asked.body)).replace("`", ""))
 
-    async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
+    async def answer(self, tx: Transaction, row: InboxRow, scope: str) -> str:
         """Enqueue the forgetting, within the transaction that stores the answer."""
         by = row.sender if scope.startswith(ROOM) else None
         whose = by, None if by else row.conversation_id
@@ -147,15 +149,15 @@ class ForgetCommand:
         if found is not None:
             facts = [fact.id for fact in (*found.facts, *found.older)]
             rest = found.events, found.texts, facts, *whose
-            await owe_forgetting(self._stores, tx, *rest, words=said, scope=scope)
+            await enqueue_forgetting(self._stores, tx, *rest, words=said, scope=scope)
         elif fact := await self._stores.facts.get(named_in(row.body), scope):
-            await owe_forgetting(self._stores, tx, (), (), [fact.id], *whose)
+            await enqueue_forgetting(self._stores, tx, (), (), [fact.id], *whose)
         else:
             return NOT_ASKED
         return FORGETTING_HERE if by else FORGETTING
 
 
-def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
+def _lines(found: FoundByWords, *, answers: bool = True) -> Iterator[str]:
     """Yield a line for each kind of thing that would be erased, with some examples."""
     facts = [f"{plain(brief(fact.text))} (`{fact.id}`)" for fact in found.facts]
     kinds: tuple[tuple[int, str, str, list[str]], ...] = (
@@ -176,10 +178,12 @@ def _quotes(texts: Iterable[str]) -> list[str]:
     return [f"“{plain(brief(text))}”" for text in [*texts][: EXAMPLES + 1]]
 
 
-def _left_to_people(found: Worded) -> str:
+def _left_to_people(found: FoundByWords) -> str:
     """Name the things with these words that people have to change or delete themselves."""
     others = OF_OTHERS.format(counted(found.others, "message")) if found.others else ""
-    return others + (FOR_YOU.format(", ".join(map(told_of, found.stays))) if found.stays else "")
+    return others + (
+        FOR_YOU.format(", ".join(map(how_to_change, found.stays))) if found.stays else ""
+    )
 
 
 def after_word(body: str) -> str:

@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 from wintermute.commands.forgetting import NOTHING_LIKE_IT
 from wintermute.commands.tasks import MOST_LINES, bounded
 from wintermute.db import Transaction
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.mailbox.outbox import ANYBODY, is_matrix
+from wintermute.memory.archive import active_count
 from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import BESIDE, EXPLICIT, Fact
 from wintermute.memory.ranking import Query
-from wintermute.memory.resting import awake_count
 from wintermute.stores import Stores
 from wintermute.tasks.due import MONTHS
 from wintermute.text import EMPTY_LISTS, display_name, one_line, plain, shortened
@@ -68,7 +68,7 @@ def day(moment: datetime, zone: ZoneInfo) -> str:
     return f"{moment.astimezone(zone):%Y-%m-%d}"
 
 
-def until(fact: Fact, zone: ZoneInfo) -> str:
+def end_note(fact: Fact, zone: ZoneInfo) -> str:
     """Return `until May 2026` or `removed since`; "" for a memory that is remembered and true."""
     if fact.retired_at is not None:
         return "removed since"
@@ -78,7 +78,7 @@ def until(fact: Fact, zone: ZoneInfo) -> str:
     return f"until {MONTHS[local.month - 1]} {local.year}"
 
 
-def by_itself(fact: Fact) -> str:
+def picked_up_note(fact: Fact) -> str:
     """Return a note if nobody asked to remember it; "" if somebody did."""
     return "" if fact.source == EXPLICIT else "picked up"
 
@@ -86,11 +86,11 @@ def by_itself(fact: Fact) -> str:
 def fact_line(fact: Fact, zone: ZoneInfo) -> str:
     """Return id, day, source and text of a memory, and a note if it is removed or no longer true."""
     line = f"{fact.id}  {day(fact.created_at, zone)}  {fact.source}  {fact.text}"
-    note = until(fact, zone)
+    note = end_note(fact, zone)
     return f"{line}  ({note})" if note else line
 
 
-def link(row: Waiting) -> str:
+def link(row: InboxRow) -> str:
     """Return the matrix.to address of a message; "" outside Matrix."""
     if not (row.event_id.startswith("$") and is_matrix(row.room_id)):
         return ""
@@ -139,7 +139,7 @@ async def provenance(stores: Stores, fact: Fact) -> Provenance:
             await _message_of(stores, tx, cast_id)
             for cast_id in await stores.recalls.given_to(fact.id, MOST_USES)
         ]
-    replaced, replaced_by = await stores.facts.kin(fact)
+    replaced, replaced_by = await stores.facts.replacements(fact)
     return Provenance(
         tuple(learnt), tuple(replaced), tuple(replaced_by), tuple(filter(None, brought))
     )
@@ -162,14 +162,14 @@ async def _learnt(stores: Stores, tx: Transaction, origin: str) -> MemorySource:
     )
 
 
-def _with_answers(rows: Iterable[Waiting], answers: dict[str, str]) -> Iterable[QuotedMessage]:
+def _with_answers(rows: Iterable[InboxRow], answers: dict[str, str]) -> Iterable[QuotedMessage]:
     for row in rows:
         yield _quoted(row, row.body)
         if answer := answers.get(row.event_id):
             yield QuotedMessage(row.sent_at, ASSISTANT, answer)
 
 
-def _quoted(row: Waiting, body: str) -> QuotedMessage:
+def _quoted(row: InboxRow, body: str) -> QuotedMessage:
     return QuotedMessage(row.sent_at, row.sender_name or row.sender, body)
 
 
@@ -179,7 +179,7 @@ async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> QuotedMe
     return _quoted(row, row.body) if row else None
 
 
-class Remembered:
+class MemoryCommands:
     """Answers `/memory` and `/why`."""
 
     def __init__(self, stores: Stores) -> None:
@@ -208,9 +208,9 @@ class Remembered:
 
     async def _newest(self, scope: str, newest: Sequence[Fact]) -> str:
         """Show these memories, and the number of all others, also of archived ones (M-060)."""
-        active_count = await awake_count(self._stores.database, scope)
-        archived = await self._stores.facts.count(scope) - active_count
-        parts = [bounded(self._lines(newest), active_count)] if newest else []
+        active = await active_count(self._stores.database, scope)
+        archived = await self._stores.facts.count(scope) - active
+        parts = [bounded(self._lines(newest), active)] if newest else []
         parts += [AT_REST.format(n=archived)] if archived else []
         return "\n\n".join(parts) or NOTHING_YET
 
@@ -225,11 +225,11 @@ class Remembered:
         lines, zone = list[str](), self._stores.tasks.zone
         for fact in facts:
             why = BESIDE if fact.id in beside else ""
-            notes = [note for note in (until(fact, zone), by_itself(fact), why) if note]
+            notes = [note for note in (end_note(fact, zone), picked_up_note(fact), why) if note]
             lines.append(f"- {plain(fact.text)}" + (f" ({', '.join(notes)})" if notes else ""))
         return lines
 
-    async def why(self, row: Waiting, scope: str) -> str:
+    async def why(self, row: InboxRow, scope: str) -> str:
         """Show the memories behind an answer: the one that is replied to, else the last one here.
 
         Only memories of this scope: everybody in the room may see them.
@@ -241,7 +241,7 @@ class Remembered:
             cast_id, problem = await self._answer_asked_about(tx, row, scope)
         if cast_id is None:
             return problem
-        before = await self._stores.casts.told_before(cast_id)
+        before = await self._stores.casts.casts_with_blocks(cast_id)
         given = await self._stores.recalls.given([cast_id, *before], scope)
         if await self._stores.jobs.is_forgetting(self._stores.database):
             given = [each for each in given if each.fact.retired_at is None]
@@ -257,7 +257,7 @@ class Remembered:
         return "\n\n".join(sections) or NONE_FITTED
 
     async def _answer_asked_about(
-        self, tx: Transaction, row: Waiting, scope: str
+        self, tx: Transaction, row: InboxRow, scope: str
     ) -> tuple[str | None, str]:
         """Return the cast of the answer that is asked about; or a text that says why there is none."""
         outbox = self._stores.outbox
@@ -275,7 +275,7 @@ class Remembered:
         lines = []
         for fact in facts:
             said = await self._messages(fact, asker) or [day(fact.created_at, zone)]
-            notes = (CAME[fact.source], *said, until(fact, zone))
+            notes = (CAME[fact.source], *said, end_note(fact, zone))
             lines.append(f"- {plain(fact.text)} ({', '.join(filter(None, notes))})")
         return lines
 
@@ -297,7 +297,7 @@ class Remembered:
         more = len(lines) - MOST_MESSAGES
         return lines[:MOST_MESSAGES] + ([f"and {more} messages more"] if more > 0 else [])
 
-    def _message(self, row: Waiting, said: str, asker: str) -> str:
+    def _message(self, row: InboxRow, said: str, asker: str) -> str:
         who = "you" if row.sender == asker else plain(display_name(row.sender_name) or row.sender)
         on, address = day(row.sent_at, self._stores.tasks.zone), link(row)
         if address:

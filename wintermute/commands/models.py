@@ -7,9 +7,9 @@ from wintermute.clock import Clock
 from wintermute.commands.forgetting import named_in
 from wintermute.config.schema import Llm
 from wintermute.db import Transaction
-from wintermute.llm.calls import Spent
-from wintermute.llm.windows import Judgement
-from wintermute.mailbox.inbox import Waiting
+from wintermute.llm.calls import RoleUsage
+from wintermute.llm.context_windows import Judgement
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.text import counted, plain
@@ -43,7 +43,7 @@ class ModelCommands:
         self._judge = judge
         self._clock = clock
 
-    async def refused(self, row: Waiting) -> str | None:
+    async def refused(self, row: InboxRow) -> str | None:
         """Return why the named model cannot be chosen; None: it can, or none is named."""
         name = named_in(row.body)
         if not name:
@@ -58,7 +58,7 @@ class ModelCommands:
         unfit = judgement.state == "fail"
         return UNFIT.format(name=_name(name), problem=judgement.text) if unfit else None
 
-    async def model(self, tx: Transaction, row: Waiting, _scope: str) -> str:
+    async def model(self, tx: Transaction, row: InboxRow, _scope: str) -> str:
         """Choose the named model, or list all."""
         conversations, name = self._stores.conversations, named_in(row.body)
         if not name:
@@ -77,7 +77,7 @@ class ModelCommands:
             asks = ASKS_ONE.format(name=named, usual=self._usual)
         return "\n".join([asks, "", *lines, "", HOW])
 
-    async def usage(self, tx: Transaction, row: Waiting, scope: str) -> str:
+    async def usage(self, tx: Transaction, row: InboxRow, scope: str) -> str:
         """Return the usage of this conversation; the owner also sees that of all chats."""
         calls, zone = self._stores.model_calls, self._stores.tasks.zone
         sections = [
@@ -94,7 +94,7 @@ class ModelCommands:
         return "\n\n".join(sections)
 
 
-def _bill(heading: str, spent: Mapping[str, Spent]) -> str:
+def _bill(heading: str, spent: Mapping[str, RoleUsage]) -> str:
     """Return a line for each backend, and their sum in the heading."""
     lines = [f"- {_name(name)}: {_used(each)}" for name, each in spent.items()]
     if len(lines) > 1:
@@ -103,7 +103,7 @@ def _bill(heading: str, spent: Mapping[str, Spent]) -> str:
     return "\n".join([f"**{heading}**", *(lines or [NOTHING_USED])])
 
 
-def _used(used: Spent) -> str:
+def _used(used: RoleUsage) -> str:
     """Return tokens, and USD if there is a price; small sums with more digits than cents."""
     usd = f", {used.usd:.{4 if used.usd >= 0.01 else 6}f} USD" if used.usd else ""
     tokens = f"{used.tokens_in:,} tokens in ({used.tokens_cached:,} from a cache)"

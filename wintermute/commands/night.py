@@ -7,36 +7,36 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.decisions import Decision
 from wintermute.changes.nights import Night
 from wintermute.clock import Clock
-from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, bounded
+from wintermute.commands.tasks import NOTHING_TO_UNDO, bounded, undo_lines
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
-from wintermute.health.health import Finding
-from wintermute.mailbox.inbox import Waiting
+from wintermute.health.health import StatusLine
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.messages import Origin
-from wintermute.night.finding import night_finding
-from wintermute.night.night_jobs import owe_asked
+from wintermute.night.night_jobs import enqueue_requested_night
+from wintermute.night.night_status import night_status
 from wintermute.night.night_undo import require_kept, undo_items
+from wintermute.night.pipeline import NightPipeline
 from wintermute.night.questions import ANSWERS as VERBS
 from wintermute.night.questions import (
     LOOKED_THROUGH,
-    Answered,
+    AmbiguousNumber,
+    AnswerResult,
     NoSuchNight,
     Questions,
-    SeveralMeant,
     is_number,
 )
 from wintermute.night.report import (
-    failed,
-    for_a_model,
+    failed_phases,
     how_to_answer,
     is_forgotten,
+    item_in_full,
     item_line,
     item_words,
     quoted,
-    whole,
+    without_untrusted_text,
 )
-from wintermute.night.tidying import Tidying
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.text import EMPTY_LISTS, counted, plain
@@ -45,7 +45,7 @@ NOT_YOURS = "Only the owner can start a night, from a verified session."
 UNVOUCHED = "Only the owner can answer or undo a night here, from a verified session."
 BEGUN = "I'm tidying up what I know. I'll tell you when I'm done."
 FOLLOWS = "I'm already tidying up. I'll begin again afterwards, and tell you when I'm done."
-OWED = "Tidying up is already planned. It begins as soon as possible."
+OWED = "NightPipeline up is already planned. It begins as soon as possible."
 NOTHING_HERE = "It changed nothing here and has no questions."
 ANSWERS = (
     "`/night yes N` and `/night no N` answer a question. N may also be `all`, `3-7`, or `NIGHT#N` for an older night."
@@ -66,67 +66,69 @@ Mask = Callable[[Decision], Decision]
 class NightCommands:
     """Answers `/night` and `/dream`."""
 
-    def __init__(self, stores: Stores, tidying: Tidying, dreaming: Dreaming, clock: Clock) -> None:
+    def __init__(
+        self, stores: Stores, tidying: NightPipeline, dreaming: Dreaming, clock: Clock
+    ) -> None:
         self._stores = stores
         self._dreaming = dreaming
-        self._executors = tidying.deeds
+        self._executors = tidying.executors
         self._questions = Questions(stores)
         self._clock = clock
 
-    async def finding(self) -> Finding:
+    async def status_line(self) -> StatusLine:
         """Return the line of a status about nights."""
         stores, zone = self._stores, self._stores.tasks.zone
-        return await night_finding(
+        return await night_status(
             stores.database, self._clock, self._dreaming, zone, stores.data_dir
         )
 
-    async def dream(self, tx: Transaction, row: Waiting, _scope: str) -> str:
+    async def start_night(self, tx: Transaction, row: InboxRow, _scope: str) -> str:
         """Enqueue a night now; its report comes when it ends."""
         if not is_owner(row.origin):
             return NOT_YOURS
         running = await self._stores.nights.running(tx)
-        if not await owe_asked(self._stores, tx, row, self._clock.now()):
+        if not await enqueue_requested_night(self._stores, tx, row, self._clock.now()):
             return OWED
         return FOLLOWS if running else BEGUN
 
-    async def prepared(self, row: Waiting, scope: str) -> str:
+    async def prepared(self, row: InboxRow, scope: str) -> str:
         """Answer `/night` and its words. It opens transactions of its own."""
-        return await self.said(row.body.replace(",", " ").split()[1:], row.origin, scope)
+        return await self.reply(row.body.replace(",", " ").split()[1:], row.origin, scope)
 
     async def has_news(self, scope: str) -> bool:
         """Return True if a recent night changed or asked something in this scope."""
         return await self._stores.nights.has_news(scope)
 
-    async def said(
+    async def reply(
         self, words: Sequence[str], origin: Origin, scope: str, *, by_model: bool = False
     ) -> str:
         """Answer the words after `/night`; a model gets no words from outside."""
-        mask: Mask = for_a_model if by_model else replace
+        mask: Mask = without_untrusted_text if by_model else replace
         if words[1:] and words[-1].casefold() in VERBS:  # `/night 3 old`
             words = [words[-1], *words[:-1]]
         verb = words[0].casefold() if words else ""
         if verb not in (*VERBS, "undo"):
             return await _or_why_not(self._shown(words, scope, mask))
-        if self._stores.owner.is_unvouched(origin, scope):
+        if self._stores.owner.is_unverified(origin, scope):
             return UNVOUCHED
         if verb == "undo":
             return await _or_why_not(self._undo(words[1:], scope, by_model=by_model))
         return await _or_why_not(self._answered(words[1:], scope, mask, verb))
 
-    async def shown(self, item: str, scope: str) -> str:
+    async def show_item(self, item: str, scope: str) -> str:
         """Answer `/night ITEM` to a model, whatever the item is called.
 
         It changes nothing.
         """
-        return await _or_why_not(self._shown([item] if item else [], scope, for_a_model))
+        return await _or_why_not(self._shown([item] if item else [], scope, without_untrusted_text))
 
     async def _shown(self, words: Sequence[str], scope: str, mask: Mask) -> str:
         if len(words) > 1:
             return USAGE
         if words and ("#" in words[0].strip("`#") or is_number(words[0])):
-            item = mask(await self._questions.shown(words[0], scope))
+            item = mask(await self._questions.lookup(words[0], scope))
             answers = ["", f"{how_to_answer(item)} answers."] * (item.state == "open")
-            return "\n".join([*whole(item, chat=True), *answers])
+            return "\n".join([*item_in_full(item, chat=True), *answers])
         night = await self._night_shown(words, scope)
         waiting = await self._questions.open_in(scope)
         if night is None:
@@ -168,7 +170,9 @@ class NightCommands:
             for tally in night.phases
             if tally.note and (tally.scope == scope or (owns and not tally.scope))
         ]
-        elsewhere = sum(tally.scope not in ("", scope) for tally in failed(night)) if owns else 0
+        elsewhere = (
+            sum(tally.scope not in ("", scope) for tally in failed_phases(night)) if owns else 0
+        )
         noted += [f"{counted(elsewhere, 'phase')} of others failed"] if elsewhere else []
         return "\n".join([said, *(f"- {note}" for note in noted)])
 
@@ -177,10 +181,10 @@ class NightCommands:
             return USAGE
         ask = self._questions
         try:
-            items = await ask.meant(words, scope)
-        except SeveralMeant as several:
+            items = await ask.named(words, scope)
+        except AmbiguousNumber as several:
             return bounded([SEVERAL, *(item_line(mask(each), each.id) for each in several.items)])
-        done = [await ask.follow(item, verb, self._executors) for item in items]
+        done = [await ask.apply_answer(item, verb, self._executors) for item in items]
         yes = VERBS[verb] != "both"
         lines = [_answer_line(replace(each, item=mask(each.item)), yes=yes) for each in done]
         return bounded(lines) or NOTHING_OPEN
@@ -195,8 +199,8 @@ class NightCommands:
         if items and all(map(is_forgotten, items)):
             return GONE
         done = await undo_items(self._stores, items, whole=whole)
-        lines = [line for each in done.undone for line in back_lines(each)]
-        if by_model and lines and any(item.from_outside for item in items):
+        lines = [line for each in done.undone for line in undo_lines(each)]
+        if by_model and lines and any(item.is_untrusted for item in items):
             back = [item.id for item in done.items]
             held = [i.id for i in items if i.state == "done" and i.id not in back]
             lines = [f"- `{name}` taken back" for name in back]
@@ -244,7 +248,7 @@ def _how_far(night: Night, zone: ZoneInfo) -> str:
     return f"ended{ended}"
 
 
-def _answer_line(done: Answered, *, yes: bool) -> str:
+def _answer_line(done: AnswerResult, *, yes: bool) -> str:
     named = f"`{done.item.id}`"
     if done.problem:
         return f"- {named} {plain(done.problem)}"

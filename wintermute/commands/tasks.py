@@ -14,16 +14,16 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import Change, ChangeSet, Reason
 from wintermute.changes.undo import ALL_OF_IT, Conflict, Undone
 from wintermute.clock import DAYS, Clock
-from wintermute.conversation.casting import written
+from wintermute.conversation.dispatcher import written
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.messages import Json
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.due import relative_time, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
-from wintermute.tasks.parse import spoken, timed, unread
+from wintermute.tasks.parse import find_time, spoken, why_unreadable
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import CLOSE, EVERYWHERE, Status, Target, Task, Tasks
 from wintermute.text import EMPTY_LISTS, plain
@@ -127,10 +127,10 @@ def brief(value: object) -> str:
 
 def describe_undo(undone: Undone) -> str:
     """Describe an undo for a chat."""
-    return bounded(back_lines(undone)) or NOTHING_TO_UNDO
+    return bounded(undo_lines(undone)) or NOTHING_TO_UNDO
 
 
-def back_lines(undone: Undone, *, shell: bool = False) -> list[str]:
+def undo_lines(undone: Undone, *, shell: bool = False) -> list[str]:
     """Describe an undo line by line; no line if nothing was undone and nothing prevented it.
 
     `shell`: as plain text, with the ids of later changes.
@@ -287,7 +287,7 @@ class TaskCommands:
             "resume": self._resume,
         }
 
-    async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
+    async def answer(self, tx: Transaction, row: InboxRow, scope: str) -> str:
         """List the tasks of a scope, or change one of them."""
         words = row.body.split()[1:]
         room_tasks = await self._occurrences.room_tasks_shown_in(tx, row.conversation_id)
@@ -418,16 +418,16 @@ class RemindCommand:
         self._tasks = tasks
         self._clock = clock
 
-    async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
+    async def answer(self, tx: Transaction, row: InboxRow, scope: str) -> str:
         """Make a reminder; the answer says when it is due next, with a remark if that may surprise."""
         line = "".join(row.body.split(maxsplit=1)[1:])
         now = self._clock.now()
         try:
             asked = TO_ME.sub("", line, 1)
-            read = timed(asked, now, self._tasks.zone)
+            read = find_time(asked, now, self._tasks.zone)
             if read is None or not read.rest:
                 forms = (f"- `/remind {form}`" for form in FORMS)
-                why = (not read and plain(unread(asked))) or "I need a time and a text."
+                why = (not read and plain(why_unreadable(asked))) or "I need a time and a text."
                 return "\n".join([f"{why} Write for example:", *forms])
             task = await self._tasks.add(
                 tx,

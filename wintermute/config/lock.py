@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError, DataFolderInUse, DiskFull, WintermuteError
-from wintermute.files import LOCK_FILE, locked, take
+from wintermute.files import LOCK_FILE, lock_descriptor, locked
 
 NAME = "wintermute.lock"
 PROBE = "wintermute.room"
@@ -44,7 +44,9 @@ def claimed(data_dir: Path, name: str, refusal: Callable[[int], WintermuteError]
         with _usable(data_dir), locked(data_dir, patience=None):  # one start at a time
             if _is_locked(descriptor):
                 raise refusal(_read(descriptor))
-            take(descriptor, patience=None)  # waits at most for a `holder` that is reading
+            lock_descriptor(
+                descriptor, patience=None
+            )  # waits at most for a `holder` that is reading
             os.ftruncate(descriptor, 0)
             _write_number(descriptor)
         yield
@@ -118,7 +120,7 @@ def _usable(data_dir: Path) -> Iterator[None]:
 
 def _is_locked(descriptor: int) -> bool:
     try:
-        take(descriptor, shared=True)
+        lock_descriptor(descriptor, shared=True)
     except BlockingIOError:
         return True
     return False

@@ -289,7 +289,7 @@ class _Walk:
         given = self._entries(node, key)
         for name in given.keys() - fields.keys():
             text = f"unknown key; the nearest known one is {nearest(name, fields)}"
-            self._report(given[name][0], _dotted(key, shown(name)), text)
+            self._report(given[name][0], _dotted(key, safe_key(name)), text)
         values = {
             name: self._value(given[name][1], field.type, field.metadata, _dotted(key, name))
             if name in given
@@ -392,7 +392,7 @@ class _Walk:
                 self._plain(
                     Scalar(place, name, plain=False), key
                 )  # a name becomes part of the request as well
-                values[name] = self._plain(value, _dotted(key, shown(name)))
+                values[name] = self._plain(value, _dotted(key, safe_key(name)))
             return values
         meant = plain_value(node)
         if isinstance(meant, Wrong):
@@ -412,7 +412,7 @@ class _Walk:
             elif name.text in entries:
                 first = entries[name.text][0].line
                 text = f"is here twice (first in line {first}): remove one"
-                self._report(name.place, _dotted(key, shown(name.text)), text)
+                self._report(name.place, _dotted(key, safe_key(name.text)), text)
             else:
                 entries[name.text] = (name.place, value)
         return entries
@@ -422,7 +422,7 @@ def _dotted(key: str, name: str) -> str:
     return f"{key}.{name}" if key else name
 
 
-def shown(name: str) -> str:
+def safe_key(name: str) -> str:
     """Return a key as it may be shown: in `password:abc` a blank is missing, and abc may be a secret."""
     match = NAME.match(name)
     return match[0] if match else "?"

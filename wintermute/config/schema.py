@@ -34,7 +34,7 @@ RESERVED: Mapping[str, str] = {
     "model": "model",
 }
 """Fields of a request that Wintermute sets itself, with the backend's key for it, if there is one."""
-BY_MEANING = ("local_vector", "qdrant")
+VECTOR_BACKENDS = ("local_vector", "qdrant")
 """The memory backends with vectors."""
 OF_THE_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
 LEVELS = 2
@@ -523,7 +523,7 @@ class QuietHours:
         begin, end = time.fromisoformat(self.from_), time.fromisoformat(self.to)
         return begin <= at < end if begin < end else not end <= at < begin
 
-    def until(self, now: datetime, zone: ZoneInfo) -> datetime | None:
+    def end_after(self, now: datetime, zone: ZoneInfo) -> datetime | None:
         """Return the end of the quiet hours if `now` is within them."""
         here = now.astimezone(zone)
         if self.to is None or not self.covers(here.time()):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from wintermute.config.document import LARGEST, TOP, Entries, Items, Node, Problem, Scalar
-from wintermute.config.read import read_wiki, shown
+from wintermute.config.read import read_wiki, safe_key
 from wintermute.config.schema import DATA, WIKI, Config, Llm, Wiki
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import content_of, decoded
@@ -149,7 +149,7 @@ def _parsed(text: str, path: Path) -> Node:
         values = dict[str, object]()
         for name, value in pairs:
             if name in values:
-                raise ConfigurationError(f"{path}: {shown(name)}: is there twice: remove one")
+                raise ConfigurationError(f"{path}: {safe_key(name)}: is there twice: remove one")
             values[name] = value
         return values
 

@@ -18,10 +18,10 @@ from datetime import datetime
 from typing import Literal
 
 from wintermute.clock import Clock
-from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.gates import Gates
-from wintermute.conversation.receipts import done_so_far
+from wintermute.conversation.model_requests import Folding, RequestBuilder
 from wintermute.conversation.state import CastSettings, CastState, Stop, Watch
+from wintermute.conversation.tool_summary import done_so_far
 from wintermute.conversation.toolbox import DONE, Caller
 from wintermute.conversation.view import as_text, recalls_in_vain
 from wintermute.errors import (
@@ -63,14 +63,14 @@ UNFINISHED = (*BROKEN_OFF, SILENT, OUT_OF_TIME)
 class Outcome:
     """The end of a cast. `text` is the answer, the text so far, or the reason for the failure.
 
-    `until`: the time after which the same cast may succeed. `part_read`: the characters of the
+    `retry_at`: the time after which the same cast may succeed. `part_read`: the characters of the
     message that were shown, and its length, if it did not fit (L-043).
     """
 
     state: Literal["terminated", "truncated"]
     reason: str
     text: str
-    until: datetime | None = None
+    retry_at: datetime | None = None
     part_read: tuple[int, int] | None = None
     left_out: int | None = None
     """Number of memories that did not fit into the list; None if no model was asked."""
@@ -86,7 +86,7 @@ class Loop:
     """Runs casts: of rooms, due tasks, sub-sessions and nights alike (DESIGN A-1)."""
 
     def __init__(
-        self, stores: Stores, asking: Asking, gates: Gates, folding: Folding, clock: Clock
+        self, stores: Stores, asking: RequestBuilder, gates: Gates, folding: Folding, clock: Clock
     ) -> None:
         self._database = stores.database
         self._casts = stores.casts
@@ -136,21 +136,21 @@ class Loop:
 
     async def _ended(self, running: CastState) -> Outcome | None:
         """Return the outcome if the cast was ended from outside: its stop may be pressed only later."""
-        runs, in_scope = await self._casts.goes_on(running.cast.id)
+        runs, in_scope = await self._casts.running_and_in_scope(running.cast.id)
         if not runs:
             return _truncated(running, "stopped")
         return None if in_scope else JOINED
 
     async def _reply(self, running: CastState, stop: Stop) -> Reply | None:
         """Ask the model; None if part of the request was retracted while it was asked."""
-        running.sees(await self._folding.past(running.cast.branch_id))
+        running.set_view(await self._folding.past(running.cast.branch_id))
         try:
             async with stop.asking() as question:
                 return await self._asking.reply(running)
         except TimeoutError:
             if not question.expired():
                 raise
-            running.went_on()
+            running.resume_time()
             return None
 
     async def _store(self, running: CastState, reply: Reply, error: str | None = None) -> None:
@@ -161,9 +161,11 @@ class Loop:
                 return
             prompt = None
             if running.prompt is not None:
-                prompt = await self._casts.prompted(tx, cast.id, pieces(running.prompt))
+                prompt = await self._casts.record_prompt(tx, cast.id, pieces(running.prompt))
             reply = replace(reply, waited_ms=min(reply.ms, running.waited_ms()))
-            running.took(await self._casts.add_turn(tx, cast, parent, reply, error, prompt))
+            running.add_model_turn(
+                await self._casts.add_turn(tx, cast, parent, reply, error, prompt)
+            )
 
     async def _failed(self, running: CastState, error: ModelError) -> Outcome:
         reason = next(name for error_type, name in REASONS if isinstance(error, error_type))
@@ -185,7 +187,7 @@ class Loop:
         if turn.error is not None:
             return None
         if not turn.calls:
-            return _ended_by_text(running, turn, is_small=self._gates.is_of_small(turn))
+            return _ended_by_text(running, turn, is_small=self._gates.is_by_small_model(turn))
         if turn.finish_reason in BROKEN_OFF:  # none of its calls is run (F-071)
             return _ended_by_cuts(running)
         for n, call in enumerate(turn.calls):
@@ -197,7 +199,7 @@ class Loop:
             )
             if call.name == DONE and not observation.is_error:
                 return Outcome("terminated", "done", as_text(observation.result))
-            running.observed(observation)
+            running.add_observation(observation)
         return _ended_by_recalls(running)
 
 

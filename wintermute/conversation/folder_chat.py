@@ -14,15 +14,15 @@ from itertools import takewhile
 
 from wintermute.clock import Clock
 from wintermute.conversation.cast import Loop
+from wintermute.conversation.replies import reply_text
 from wintermute.conversation.state import CastSettings, Stop, Unwatched, Watch
 from wintermute.conversation.toolbox import Caller
-from wintermute.conversation.words import reply_text
 from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
 from wintermute.loom.records import Cast
 from wintermute.messages import FOLDER, Reply, Size, Usage
-from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import Recall
+from wintermute.prompt.context_block import ChangingParts, Layout
+from wintermute.prompt.context_builder import MemoryQuery
 from wintermute.stores import Stores
 from wintermute.text import untagged
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
@@ -35,31 +35,31 @@ ANSWERED = "The last message is an answer: add a message first"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MessageStep:
     """One message with its answers; `said` is None if the conversation begins with an answer."""
 
     said: str | None
     answers: tuple[str, ...] = ()
 
-    def same(self, other: "Step") -> bool:
+    def same(self, other: "MessageStep") -> bool:
         """Compare two steps, ignoring white space around the texts."""
         texts = [[text and text.strip() for text in (s.said, *s.answers)] for s in (self, other)]
         return texts[0] == texts[1]
 
 
-def steps_of(messages: Sequence[MessageFile]) -> tuple[Step, ...]:
+def steps_of(messages: Sequence[MessageFile]) -> tuple[MessageStep, ...]:
     """Return the messages of people in a folder, each with its answers."""
-    steps: list[Step] = []
+    steps: list[MessageStep] = []
     for message in messages:
         if message.role == "user":
-            steps.append(Step(message.text))
+            steps.append(MessageStep(message.text))
         elif message.role == "assistant":
-            last = steps.pop() if steps else Step(None)
+            last = steps.pop() if steps else MessageStep(None)
             steps.append(replace(last, answers=(*last.answers, message.text)))
     return tuple(steps)
 
 
-def _recorded(casts: Sequence[Cast]) -> Iterator[tuple[Step, Cast]]:
+def _recorded(casts: Sequence[Cast]) -> Iterator[tuple[MessageStep, Cast]]:
     """Yield the steps of a branch on record, each with the last of its casts."""
     for cast, later in zip(casts, [*casts, None][1:], strict=True):
         if later is not None and later.event_id is not None and later.event_id == cast.event_id:
@@ -68,7 +68,7 @@ def _recorded(casts: Sequence[Cast]) -> Iterator[tuple[Step, Cast]]:
             answers = tuple(turn.utterance for turn in cast.turns)
         else:
             answers = (cast.result,) if cast.state == "terminated" and cast.result else ()
-        yield Step(None if cast.event_id is None else cast.intent, answers), cast
+        yield MessageStep(None if cast.event_id is None else cast.intent, answers), cast
 
 
 class FolderPrompt:
@@ -80,14 +80,19 @@ class FolderPrompt:
         self._text = text
 
     async def system(
-        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
+        self,
+        scope: str,
+        tools: Collection[str],
+        query: MemoryQuery | None,
+        summary: str,
+        size: Size,
     ) -> str | None:
         """Return the message of the folder, which is written once (W-025)."""
         return self._text or None
 
-    async def changing(
-        self, scope: str, query: Recall | None, size: Size, *, anew: bool
-    ) -> Changing | None:
+    async def changing_parts(
+        self, scope: str, query: MemoryQuery | None, size: Size, *, anew: bool
+    ) -> ChangingParts | None:
         """Return None: the files have everything."""
         return None
 
@@ -137,12 +142,12 @@ class FolderChat:
             raise WintermuteError(reply_text(outcome) or "The model gave no answer")
         return outcome.text
 
-    def _as_recorded(self, step: Step) -> Step:
+    def _as_recorded(self, step: MessageStep) -> MessageStep:
         """Return a step in its recorded form: without tags in a person's words (L-071) or secrets."""
         text = None if step.said is None else self._redact(untagged(step.said))
-        return Step(text, tuple(map(self._redact, step.answers)))
+        return MessageStep(text, tuple(map(self._redact, step.answers)))
 
-    async def _opened(self, path: str, steps: tuple[Step, ...]) -> tuple[str, Cast]:
+    async def _opened(self, path: str, steps: tuple[MessageStep, ...]) -> tuple[str, Cast]:
         """Return a folder's conversation, and the cast for its last step; record the steps before."""
         stores = self._stores
         async with stores.database.transaction() as tx:
@@ -168,7 +173,7 @@ class FolderChat:
             return conversation, running
 
     async def _enter(
-        self, tx: Transaction, branch: str, conversation: str, steps: tuple[Step, ...]
+        self, tx: Transaction, branch: str, conversation: str, steps: tuple[MessageStep, ...]
     ) -> None:
         """Record the last of these steps."""
         casts, step = self._stores.casts, steps[-1]
@@ -180,7 +185,9 @@ class FolderChat:
             await casts.add_turn(tx, cast, parent, reply, None)
         await casts.end(tx, cast.id, "terminated", ENTERED, "".join(step.answers[-1:]))
 
-    async def _begin(self, tx: Transaction, branch: str, event_id: str | None, step: Step) -> Cast:
+    async def _begin(
+        self, tx: Transaction, branch: str, event_id: str | None, step: MessageStep
+    ) -> Cast:
         wards = self._settings.wards.record()
         intent = OPENS if step.said is None else step.said
         return await self._stores.casts.start(tx, branch, event_id, intent, "owner", wards)
@@ -194,13 +201,13 @@ def _with_system(folder: ConversationFolder, system: str) -> tuple[MessageFile, 
     return messages
 
 
-def _common(steps: Sequence[Step], recorded: Sequence[Step]) -> int:
+def _common(steps: Sequence[MessageStep], recorded: Sequence[MessageStep]) -> int:
     """Count the equal steps at the beginning."""
     pairs = zip(steps, recorded, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0].same(pair[1]), pairs))
 
 
-def _event_id(conversation: str, steps: Sequence[Step]) -> str:
+def _event_id(conversation: str, steps: Sequence[MessageStep]) -> str:
     """Return an id made of the messages, so that a repeated question is not shown twice (L-034)."""
     digest = hashlib.sha256(conversation.encode())
     for step in steps:

@@ -7,10 +7,10 @@ from typing import Any
 from wintermute.conversation.toolbox import (
     Accepted,
     Caller,
-    OutsideTool,
     Rejected,
     StoreTool,
     Toolbox,
+    UntrustedTool,
 )
 from wintermute.conversation.view import INTERRUPTED
 from wintermute.errors import ToolFailed
@@ -37,7 +37,7 @@ class Gates:
         self._clean = clean
         self._small = small
 
-    def is_of_small(self, turn: Turn) -> bool:
+    def is_by_small_model(self, turn: Turn) -> bool:
         """Return True if a small model wrote the turn."""
         return turn.backend in self._small
 
@@ -48,7 +48,7 @@ class Gates:
         if before is not None and before.completed:
             return before
         checked, earlier = toolbox.accept(call), turn.calls[:n]
-        is_small = self.is_of_small(turn)
+        is_small = self.is_by_small_model(turn)
         if any(call.id == other.id for other in earlier):  # L-016
             checked = Rejected(TWICE, checked.args)
         elif is_small and any(_same(call, other) for other in earlier):
@@ -94,9 +94,9 @@ def _same(call: Call, other: Call) -> bool:
 
 
 def _is_untrusted(checked: Accepted | Rejected, caller: Caller, result: object) -> bool:
-    if not isinstance(checked, Accepted) or not isinstance(checked.tool, OutsideTool):
+    if not isinstance(checked, Accepted) or not isinstance(checked.tool, UntrustedTool):
         return False
-    return checked.tool.is_outside(caller, checked.args, result)
+    return checked.tool.is_untrusted(caller, checked.args, result)
 
 
 def _repeatable(accepted: Accepted) -> bool:

@@ -5,16 +5,16 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
-from wintermute.clock import Clock, until_set
-from wintermute.conversation import words
-from wintermute.conversation.casting import Casting, HandedOutWork, outdated
+from wintermute.clock import Clock, wait_for_event
+from wintermute.conversation import replies
+from wintermute.conversation.dispatcher import Dispatcher, SpawnedWork, outdated
+from wintermute.conversation.model_failures import ModelFailures
 from wintermute.conversation.state import Speaker, Stop
-from wintermute.conversation.trouble import Trouble
 from wintermute.db import Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.jobs import FORGET
 from wintermute.loom.records import Cast
-from wintermute.mailbox.inbox import LAST, SEED, Waiting
+from wintermute.mailbox.inbox import LAST, SEED, InboxRow
 from wintermute.mailbox.outbox import ANYBODY
 from wintermute.stores import Stores
 from wintermute.text import counted
@@ -33,16 +33,16 @@ log = logging.getLogger(__name__)
 class Commands(Protocol):
     """Answers lines that start with `/`."""
 
-    async def prepare(self, row: Waiting) -> str | None:
+    async def prepare(self, row: InboxRow) -> str | None:
         """Do the part of a command that must be outside a transaction; return the answer if that is all."""
         ...
 
-    async def answer(self, tx: Transaction, row: Waiting) -> str:
+    async def answer(self, tx: Transaction, row: InboxRow) -> str:
         """Run the command in the transaction that also stores the answer; return Markdown."""
         ...
 
 
-class OwedWork(HandedOutWork, Protocol):
+class PendingWork(SpawnedWork, Protocol):
     """Sub-sessions, and jobs that are due."""
 
     async def finish(self, name: str, wake: Callable[[str], None]) -> None:
@@ -50,7 +50,7 @@ class OwedWork(HandedOutWork, Protocol):
         ...
 
 
-def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float | None]:
+def next_row(rows: Sequence[InboxRow], now: float) -> tuple[InboxRow | None, float | None]:
     """Return the next row, or the time to wait for, by the monotonic clock (F-015).
 
     Strict order, but a seed goes first. Events and some commands pass a message that waits for the
@@ -64,7 +64,7 @@ def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float
     return due, min(later) if later and not due else None
 
 
-def in_order(rows: Sequence[Waiting], aside: Collection[str]) -> list[Waiting]:
+def in_order(rows: Sequence[InboxRow], aside: Collection[str]) -> list[InboxRow]:
     """Sort the rows.
 
     Messages that fail alone go behind the others, up to the next command that keeps its place
@@ -72,7 +72,7 @@ def in_order(rows: Sequence[Waiting], aside: Collection[str]) -> list[Waiting]:
     """
     fences = [row.seq for row in rows if row.kind == "command" and keeps_place(row)]
 
-    def place(row: Waiting) -> tuple[float, float]:
+    def place(row: InboxRow) -> tuple[float, float]:
         if row.event_id not in aside:
             return row.seq, 0.0
         return next((n for n in fences if n > row.seq), LAST) - 0.5, row.not_before or 0.0
@@ -80,20 +80,20 @@ def in_order(rows: Sequence[Waiting], aside: Collection[str]) -> list[Waiting]:
     return sorted(rows, key=place)
 
 
-def keeps_place(row: Waiting) -> bool:
+def keeps_place(row: InboxRow) -> bool:
     """Return True if a row waits until all rows before it that keep their place are done."""
-    return row.kind == "message" or (row.kind == "command" and row.word in KEEP_PLACE)
+    return row.kind == "message" or (row.kind == "command" and row.first_word in KEEP_PLACE)
 
 
-def passes_by(row: Waiting, rows: Sequence[Waiting]) -> bool:
+def passes_by(row: InboxRow, rows: Sequence[InboxRow]) -> bool:
     """Return True if a command is answered while messages before it wait (F-035).
 
     A command that changes something does not pass an earlier `/undo`, which is about older changes.
     """
     if row.kind != "command" or keeps_place(row):
         return False
-    reads = row.word in READ or (row.word in LISTING and len(row.body.split()) == 1)
-    return reads or not any(each.seq < row.seq and each.word == "/undo" for each in rows)
+    reads = row.first_word in READ or (row.first_word in LISTING and len(row.body.split()) == 1)
+    return reads or not any(each.seq < row.seq and each.first_word == "/undo" for each in rows)
 
 
 def is_blocked(error: Exception) -> bool:
@@ -109,11 +109,11 @@ class Rooms:
     def __init__(
         self,
         stores: Stores,
-        casting: Casting,
+        casting: Dispatcher,
         commands: Commands,
-        sub_sessions: OwedWork,
+        sub_sessions: PendingWork,
         speaker: Speaker,
-        trouble: Trouble,
+        trouble: ModelFailures,
         clock: Clock,
     ) -> None:
         self._stores = stores
@@ -132,12 +132,14 @@ class Rooms:
         """Wake the worker of a conversation: its inbox has something new."""
         self._to_wake.put_nowait(conversation_id)
 
-    async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
+    async def retract_events(
+        self, tx: Transaction, conversation_id: str, events: Sequence[str]
+    ) -> None:
         """End all casts and sub-sessions of retracted events, without a message (F-027)."""
         await self._end(tx, conversation_id, events, "redacted")
-        await self._sub_sessions.take_back(tx, conversation_id, events)
+        await self._sub_sessions.retract_events(tx, conversation_id, events)
 
-    def shows(self, row: Waiting) -> bool:
+    def shows(self, row: InboxRow) -> bool:
         """Return True if people see part of the growing answer to a message."""
         return bool(self._speaker.shown(row))
 
@@ -153,18 +155,18 @@ class Rooms:
         event_id, _ = self._running.get(conversation_id, (None, None))
         return self._trouble.waits_in(event_id, conversation_id)
 
-    async def open_rows(self, conversation_id: str) -> list[Waiting]:
+    async def open_rows(self, conversation_id: str) -> list[InboxRow]:
         """Return the rows that could be next in a conversation, in order."""
         aside = self._trouble.aside(conversation_id)
         return in_order(await self._stores.inbox.open_rows(conversation_id, aside), aside)
 
-    async def tell_now(self, row: Waiting) -> None:
+    async def tell_now(self, row: InboxRow) -> None:
         """Tell the person at once that a message waits for an unavailable model."""
         await self._trouble.tell_now(row)
 
     async def run(self) -> None:
         """Work until cancelled, beginning with the rows that an earlier run left open."""
-        await self._stores.inbox.hurry()
+        await self._stores.inbox.retry_now()
         for conversation_id, room_id in await self._stores.inbox.open_conversations():
             if self._speaker.serves(room_id):
                 self.wake(conversation_id)
@@ -197,19 +199,19 @@ class Rooms:
                 elif until is not None:
                     await self._tell_waiting_commands(rows)
                     seconds_left = until - self._clock.monotonic()
-                    await until_set(wakeup, self._clock, min(seconds_left, seconds))
+                    await wait_for_event(wakeup, self._clock, min(seconds_left, seconds))
                 elif not wakeup.is_set():
                     return
         finally:
             del self._wakeups[conversation_id]
 
-    async def _tell_waiting_commands(self, rows: Sequence[Waiting]) -> None:
+    async def _tell_waiting_commands(self, rows: Sequence[InboxRow]) -> None:
         """Tell the person that a command waits behind a message that waits."""
         for row in rows:
             if row.kind != "command" or not keeps_place(row):
                 continue
             async with self._stores.database.transaction() as tx:
-                notice = words.KEPT.format(word=row.word)
+                notice = replies.KEPT.format(word=row.first_word)
                 await self._casting.tell_once(tx, row, f"kept {row.event_id}", notice)
             self._speaker.speak(row.conversation_id)
 
@@ -221,17 +223,17 @@ class Rooms:
                 await self._casting.reply(tx, row, answer)
             self._speaker.speak(row.conversation_id)
 
-    async def _stop_one(self, tx: Transaction, row: Waiting) -> str | None:
+    async def _stop_one(self, tx: Transaction, row: InboxRow) -> str | None:
         """End one sub-session for `/stop ID`; after other words, `/stop` ends everything."""
         sub_id = " ".join(row.body.split()[1:]).strip("`")
         if not sub_id:
             return None
         if await self._sub_sessions.end(tx, row.conversation_id, only=sub_id):
-            return words.STOPPED
+            return replies.STOPPED
         missing = sub_id.startswith("sub_")
-        return words.NO_SUCH_SUB_SESSION.format(id=sub_id[:40]) if missing else None
+        return replies.NO_SUCH_SUB_SESSION.format(id=sub_id[:40]) if missing else None
 
-    async def _stop_all(self, tx: Transaction, row: Waiting) -> str:
+    async def _stop_all(self, tx: Transaction, row: InboxRow) -> str:
         conversation_id = row.conversation_id
         taken, _ = self._running.get(conversation_id, (None, None))
         given_up = await self._stores.inbox.give_up(
@@ -241,10 +243,10 @@ class Rooms:
         ended = await self._sub_sessions.end(tx, conversation_id)
         messages = [each for each in given_up if not each.startswith(SEED)]
         many = counted(len(messages) - bool(shown), "message")
-        rest = words.UNANSWERED.format(many) if messages[1:] else ""
+        rest = replies.UNANSWERED.format(many) if messages[1:] else ""
         if shown:
             return rest
-        return f"{words.STOPPED} {rest}".strip() if given_up or ended else words.NOTHING_RUNNING
+        return f"{replies.STOPPED} {rest}".strip() if given_up or ended else replies.NOTHING_RUNNING
 
     async def _stop_if_edited(self, conversation_id: str) -> None:
         """End the cast of a message when a newer version of it has arrived (L-054)."""
@@ -318,15 +320,15 @@ class Rooms:
     async def _stopped(self, tx: Transaction, event_id: str, cast: Cast | None) -> str:
         """End an answer that people see growing; return its last text, "" if none is visible."""
         row = await self._stores.inbox.find(tx, event_id)
-        seen = await self._casting.seen(tx, row, cast) if row else None
+        seen = await self._casting.visible_draft(tx, row, cast) if row else None
         if row is None or seen is None:
             return ""
         shown, scope = seen
-        text, cast_id = words.below(shown, words.STOPPED_HERE), cast.id if cast else None
+        text, cast_id = replies.below(shown, replies.STOPPED_HERE), cast.id if cast else None
         await self._casting.reply(tx, row, text, cast_id, meant_for=scope, in_place=bool(shown))
         return text
 
-    async def _take(self, row: Waiting) -> None:
+    async def _take(self, row: InboxRow) -> None:
         stop = Stop()
         self._running[row.conversation_id] = (row.event_id, stop)
         try:
@@ -334,7 +336,7 @@ class Rooms:
         finally:
             del self._running[row.conversation_id]
 
-    async def _catching_bugs(self, row: Waiting, work: Awaitable[None]) -> None:
+    async def _catching_bugs(self, row: InboxRow, work: Awaitable[None]) -> None:
         try:
             await work
         except Exception as error:  # bulkhead: a bug in one room must not end the others (L-031)
@@ -345,13 +347,13 @@ class Rooms:
             await self._answer_after_bug(row)
         self._speaker.speak(row.conversation_id)
 
-    async def _answer(self, row: Waiting, stop: Stop) -> None:
+    async def _answer(self, row: InboxRow, stop: Stop) -> None:
         await self._forget_first(row)
         await (self._command if row.kind == "command" else self._casting.cast)(row, stop)
-        if row.word == "/forget":
+        if row.first_word == "/forget":
             await self._forget_first(row)
 
-    async def _forget_first(self, row: Waiting) -> None:
+    async def _forget_first(self, row: InboxRow) -> None:
         """Run pending `/forget` jobs of a scope before anything is shown there (U-015)."""
         stores = self._stores
         if not await stores.jobs.is_forgetting(stores.database):
@@ -361,13 +363,13 @@ class Rooms:
             return
         await self._sub_sessions.finish(FORGET, self.wake)
         # Casts of other chats repeat their requests without it (F-027).
-        others = {**self._running} if row.word == "/forget" else {}
+        others = {**self._running} if row.first_word == "/forget" else {}
         for conversation_id, (event_id, stop) in others.items():
             conversation = await stores.conversations.get(conversation_id)
             if conversation.scope == scope and event_id != row.event_id:
                 stop.ask_anew()
 
-    async def _command(self, row: Waiting, stop: Stop) -> None:
+    async def _command(self, row: InboxRow, stop: Stop) -> None:
         before = await self._casting.scope(row)
         prepared = None if outdated(row, before) else await self._prepared(row, stop)
         async with self._stores.database.transaction() as tx:
@@ -382,7 +384,7 @@ class Rooms:
                 answer = await self._commands.answer(tx, row)
                 await self._casting.reply(tx, row, answer, meant_for=now)
 
-    async def _prepared(self, row: Waiting, stop: Stop) -> str | None:
+    async def _prepared(self, row: InboxRow, stop: Stop) -> str | None:
         """Run the part of a command outside a transaction; return the answer if that is all."""
         try:
             async with stop.within(self._casting.seconds) as limit:
@@ -390,17 +392,17 @@ class Rooms:
         except TimeoutError:
             if not limit.expired():
                 raise
-            return words.STOPPED
+            return replies.STOPPED
         except StorageBlocked:
             raise
         except WintermuteError as problem:
             return str(problem)
 
-    async def _answer_after_bug(self, row: Waiting) -> None:
+    async def _answer_after_bug(self, row: InboxRow) -> None:
         cast = await self._stores.casts.running(row.event_id)
         async with self._stores.database.transaction() as tx:
-            shown, scope = await self._casting.seen(tx, row, cast) or ("", ANYBODY)
-            text, cast_id = words.below(shown, words.INTERNAL), cast.id if cast else None
+            shown, scope = await self._casting.visible_draft(tx, row, cast) or ("", ANYBODY)
+            text, cast_id = replies.below(shown, replies.INTERNAL), cast.id if cast else None
             if cast is not None:
                 result = text if shown else ""
                 await self._stores.casts.end(tx, cast.id, "truncated", "internal_error", result)

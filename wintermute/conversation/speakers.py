@@ -3,7 +3,7 @@
 from wintermute.conversation.state import Speaker
 from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.messages import Quote
 
 
@@ -28,11 +28,11 @@ class Speakers:
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         return self._matrix.room_for(scope, encrypted=encrypted)
 
-    def attend(self, row: Waiting) -> None:
+    def attend(self, row: InboxRow) -> None:
         for door in self._of(row):
             door.attend(row)
 
-    def rest(self, row: Waiting) -> None:
+    def rest(self, row: InboxRow) -> None:
         for door in self._of(row):
             door.rest(row)
 
@@ -52,15 +52,15 @@ class Speakers:
         for door in self._both:
             door.gate(conversation_id, name, doing)
 
-    def shown(self, row: Waiting) -> str | None:
+    def shown(self, row: InboxRow) -> str | None:
         return (self._web if self._web.serves(row.room_id) else self._matrix).shown(row)
 
     def speak(self, conversation_id: str) -> None:
         for door in self._both:
             door.speak(conversation_id)
 
-    async def quote(self, row: Waiting) -> Quote | None:
+    async def quote(self, row: InboxRow) -> Quote | None:
         return None if self._web.serves(row.room_id) else await self._matrix.quote(row)
 
-    def _of(self, row: Waiting) -> tuple[Speaker, ...]:
+    def _of(self, row: InboxRow) -> tuple[Speaker, ...]:
         return (self._web,) if self._web.serves(row.room_id) else (self._web, self._matrix)

@@ -16,13 +16,13 @@ from wintermute.config.schema import LoopSettings
 from wintermute.conversation.toolbox import Caller, CallSite, Toolbox
 from wintermute.conversation.view import is_shown
 from wintermute.db import Transaction
-from wintermute.llm.backend import Listener, Unheard, Wait
+from wintermute.llm.backend import Listener, SilentListener, Wait
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.messages import Quote, Size
-from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import Recall
+from wintermute.prompt.context_block import ChangingParts, Layout
+from wintermute.prompt.context_builder import MemoryQuery
 
 USUAL = Wards.of(LoopSettings())
 """The limits of a chat unless the configuration sets others."""
@@ -87,7 +87,12 @@ class Prompt(Protocol):
         ...
 
     async def system(
-        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
+        self,
+        scope: str,
+        tools: Collection[str],
+        query: MemoryQuery | None,
+        summary: str,
+        size: Size,
     ) -> str | None:
         """Return the system prompt for this scope and these tools; None for no system prompt.
 
@@ -98,9 +103,9 @@ class Prompt(Protocol):
         """
         ...
 
-    async def changing(
-        self, scope: str, query: Recall | None, size: Size, *, anew: bool
-    ) -> Changing | None:
+    async def changing_parts(
+        self, scope: str, query: MemoryQuery | None, size: Size, *, anew: bool
+    ) -> ChangingParts | None:
         """Return the changing parts for a context block; None if there is no block.
 
         `size`: that of the first model. `anew`: no earlier block is in view.
@@ -108,10 +113,10 @@ class Prompt(Protocol):
         ...
 
 
-class UnaskedNews(Protocol):
+class BackgroundNews(Protocol):
     """News of changes that Wintermute made on its own."""
 
-    async def told_with(self, tx: Transaction, row: Waiting, scope: str) -> str:
+    async def events_before(self, tx: Transaction, row: InboxRow, scope: str) -> str:
         """Return the events to put before a message, each told once; "" if there are none."""
         ...
 
@@ -123,7 +128,7 @@ class CastSettings:
     `backend` names the one model to ask instead of those of the `role`. `depth`: levels of
     sub-sessions that may be below this cast (L-060). `patient`: the wait for a first token does not
     count against the time limit (F-017); False for sub-sessions, which must end in time (L-061).
-    `wards`: the limits of a new cast; a resumed one has those of its record. `unasked` gives news
+    `wards`: the limits of a new cast; a resumed one has those of its record. `background_news` gives news
     for the next message.
     """
 
@@ -134,7 +139,7 @@ class CastSettings:
     depth: int = 0
     patient: bool = True
     wards: Wards = USUAL
-    unasked: UnaskedNews | None = None
+    background_news: BackgroundNews | None = None
 
 
 class Watch(Listener, Protocol):
@@ -145,7 +150,7 @@ class Watch(Listener, Protocol):
         ...
 
 
-class Unwatched(Unheard):
+class Unwatched(SilentListener):
     """A watch that shows nothing. Implements `Watch`."""
 
     def gate(self, name: str, doing: str) -> None:
@@ -198,9 +203,9 @@ class CastState:
         """Start an attempt: an earlier one may have failed without a report."""
         self.so_far = ""
         self.watch.asked()
-        self.held()
+        self.suspend_time()
 
-    def held(self) -> None:
+    def suspend_time(self) -> None:
         """Suspend the time limit until the first token."""
         if self.settings.patient:
             self._asked_at = self._clock.monotonic()
@@ -212,10 +217,10 @@ class CastState:
 
     def begun(self) -> None:
         """Note the first token of the answer."""
-        self.went_on()
+        self.resume_time()
         self.watch.begun()
 
-    def went_on(self) -> None:
+    def resume_time(self) -> None:
         """Resume the time limit: the answer begins, or the attempt is over."""
         self.so_far = ""
         if self._asked_at is not None:
@@ -238,7 +243,7 @@ class CastState:
     def failed(self, problem: str, *, unreachable: bool) -> None:
         """Note that the attempt failed."""
         self.fell_silent = self.so_far
-        self.went_on()
+        self.resume_time()
         self.watch.failed(problem, unreachable=unreachable)
 
     def waited_ms(self) -> int:
@@ -254,7 +259,7 @@ class CastState:
         earlier = (cast for cast in self._past.casts if cast.id != self.cast.id)
         return replace(self._past, casts=(*earlier, replace(self.cast, turns=turns)))
 
-    def sees(self, past: BranchView) -> None:
+    def set_view(self, past: BranchView) -> None:
         """Take the stored view; retracted text is then missing, also from this cast."""
         self._past = past
         mine = next((cast for cast in past.casts if cast.id == self.cast.id), self.cast)
@@ -266,7 +271,7 @@ class CastState:
         )
         self.cast = replace(mine, turns=tuple(turns))
 
-    def told(self, block: str) -> None:
+    def set_block(self, block: str) -> None:
         """Set the block at the end: behind the newest turn in view, or behind the intent."""
         newest = self.newest
         if newest is None:
@@ -282,17 +287,17 @@ class CastState:
         """The newest turn in view; None if there is none yet."""
         return next(filter(is_shown, reversed(self.cast.turns)), None)
 
-    def folded(self, past: BranchView | None) -> None:
+    def set_folded_view(self, past: BranchView | None) -> None:
         """Take the view after folding; None: folding failed and is not tried again."""
         self._past = past or self._past
         self.folds_in_vain = past is None
 
-    def took(self, turn: Turn) -> None:
+    def add_model_turn(self, turn: Turn) -> None:
         """Append a turn of the model."""
         self.so_far = ""
         self.cast = replace(self.cast, turns=(*self.cast.turns, turn))
 
-    def observed(self, observation: Observation) -> None:
+    def add_observation(self, observation: Observation) -> None:
         """Store the result of a call of the newest turn."""
         *before, turn = self.cast.turns
         seen, n = turn.observations, observation.n
@@ -341,20 +346,20 @@ class CastState:
         return len(turns), self._seconds, sum(turn.tokens for turn in turns)
 
 
-class Summing(Unheard):
+class SummaryListener(SilentListener):
     """Listens to the summarising model of a cast; waiting for its first token does not count either."""
 
     def __init__(self, running: CastState) -> None:
         self._running = running
 
     def asked(self) -> None:
-        self._running.held()
+        self._running.suspend_time()
 
     def begun(self) -> None:
-        self._running.went_on()
+        self._running.resume_time()
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
-        self._running.went_on()
+        self._running.resume_time()
 
 
 class Speaker(Protocol):
@@ -375,11 +380,11 @@ class Speaker(Protocol):
         """
         ...
 
-    def attend(self, row: Waiting) -> None:
+    def attend(self, row: InboxRow) -> None:
         """Show that the message was read and an answer is being written."""
         ...
 
-    def rest(self, row: Waiting) -> None:
+    def rest(self, row: InboxRow) -> None:
         """Show that no answer is being written any more."""
         ...
 
@@ -399,7 +404,7 @@ class Speaker(Protocol):
         """Show that a tool is running, with its status text."""
         ...
 
-    def shown(self, row: Waiting) -> str | None:
+    def shown(self, row: InboxRow) -> str | None:
         """Return the text of an answer that people see growing; "" if none is visible.
 
         None: unknown, because nothing of it was sent since the start.
@@ -410,14 +415,14 @@ class Speaker(Protocol):
         """Send the outbox's messages for this conversation."""
         ...
 
-    async def quote(self, row: Waiting) -> Quote | None:
+    async def quote(self, row: InboxRow) -> Quote | None:
         """Return the message that a message replies to, within seconds; None if unreadable or untrusted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Shown(Unheard):
-    """Shows a cast in its conversation. `Trouble` reports failures instead."""
+class ConversationWatch(SilentListener):
+    """Shows a cast in its conversation. `ModelFailures` reports failures instead."""
 
     speaker: Speaker
     conversation_id: str

@@ -100,10 +100,10 @@ class StoreTool(DescribedTool, Protocol):
 
 
 @runtime_checkable
-class OutsideTool(Protocol):
+class UntrustedTool(Protocol):
     """A gate that may return untrusted text: from then on its cast is tainted (L-037)."""
 
-    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
+    def is_untrusted(self, caller: Caller, args: Json, result: object) -> bool:
         """Return True if the result of this call is untrusted text."""
         ...
 
@@ -118,7 +118,7 @@ class ScopedTool(Protocol):
 
 
 @runtime_checkable
-class WordedTool(Protocol):
+class ToolWithStatus(Protocol):
     """A gate with a status text for people who see an answer grow."""
 
     @property
@@ -175,7 +175,7 @@ class Toolbox:
     def doing(self, name: str) -> str:
         """Return the status text of a tool for people, or else its name."""
         tool = self._tools.get(name)
-        return tool.doing if isinstance(tool, WordedTool) else display_name(name)
+        return tool.doing if isinstance(tool, ToolWithStatus) else display_name(name)
 
     def offered(self, size: Size) -> tuple[str, ...]:
         """Return the names of the tools that models of a size are offered."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from wintermute.llm.kept import KEPT
+from wintermute.llm.provider_fields import PROVIDER_FIELDS
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
 from wintermute.memory.ranking import Query
 from wintermute.messages import BROKEN_OFF, CLOSED, OPENED, REFUSED, Call, Json, json_in, mapping
@@ -28,17 +28,17 @@ from wintermute.prompt.assemble import (
     inert,
     pieces,
 )
-from wintermute.prompt.block import (
+from wintermute.prompt.context_block import (
     LEFT_OUT_BEFORE,
     Layout,
     fewer_memories,
+    merged_block,
     of_result,
     parts_of,
-    retold,
     without_blocks,
 )
 from wintermute.text import plain, shortened, untagged
-from wintermute.wiki.recall import BEGINNINGS, RECALL, is_last_word, notice, shown
+from wintermute.wiki.recall import BEGINNINGS, RECALL, as_model_text, is_last_word, notice
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
 MOST_REPLY_CHARACTERS = 500  # of the last reply, in the memory query (P-012)
@@ -86,17 +86,19 @@ FEWEST_CUT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class ViewSettings:
     """Settings of the view. Results of the gates in `hidden` are never shown (L-055)."""
 
     layout: Layout = "append"
     hidden: frozenset[str] = frozenset()
 
 
-APPENDED = Looks()
+APPENDED = ViewSettings()
 
 
-def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> tuple[Json, ...]:
+def messages(
+    system: str | None, past: BranchView, looks: ViewSettings = APPENDED
+) -> tuple[Json, ...]:
     """Return the system prompt, then every cast's intent, utterances and observations, in order.
 
     The summary of folded turns opens the first message; in the layout `system` only if there is no
@@ -106,7 +108,7 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
     result: list[Json] = [] if system is None else [{"role": "system", "content": system}]
     summary = opening(past.fold)
     if looks.layout == "system" and summary:
-        heading = f"# {SUMMARY}\n{untagged(marked(past.fold))}\n\n"
+        heading = f"# {SUMMARY}\n{untagged(summary_text(past.fold))}\n\n"
         summary = heading if system is None else ""
     casts = shown_casts(past.casts)
     untold = _before_blocks(casts)
@@ -124,14 +126,14 @@ def messages(system: str | None, past: BranchView, looks: Looks = APPENDED) -> t
     return tuple(result)
 
 
-def marked(fold: Fold | None) -> str:
+def summary_text(fold: Fold | None) -> str:
     """Return the summary in the form that the model sees (L-039)."""
     return f"[Folded: turns 1-{fold.turns}]\n{fold.summary}" if fold else ""
 
 
 def opening(fold: Fold | None) -> str:
     """Return the summary under its heading, to put before the first message in view."""
-    return f"# {SUMMARY}\n{inert(marked(fold))}{DIVIDER}" if fold else ""
+    return f"# {SUMMARY}\n{inert(summary_text(fold))}{DIVIDER}" if fold else ""
 
 
 def unseen(casts: Sequence[Cast]) -> frozenset[str]:
@@ -149,17 +151,17 @@ def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
     gone, last = unseen(casts), {cast.key: n for n, cast in enumerate(casts)}
     return tuple(
         cast
-        for cast in sorted(answered(casts), key=lambda cast: last[cast.key])
+        for cast in sorted(without_refused_results(casts), key=lambda cast: last[cast.key])
         if cast.id not in gone
         and (casts[last[cast.key]].id == cast.id or any(map(is_shown, cast.turns)))
     )
 
 
-def answered(casts: Sequence[Cast]) -> Iterator[Cast]:
+def without_refused_results(casts: Sequence[Cast]) -> Iterator[Cast]:
     """Yield the casts in order; failing or refused ones without results of their newest turn."""
     ends = {cast.key: cast.reason for cast in casts}
     newest = {cast.key: turn.id for cast in casts for turn in filter(is_shown, cast.turns)}
-    for cast in map(bared, casts):
+    for cast in map(without_extras, casts):
         last = newest.get(cast.key) if ends[cast.key] in UNSEEN else None
         turns = tuple(_without_results(turn) if turn.id == last else turn for turn in cast.turns)
         yield replace(cast, turns=turns) if last else cast
@@ -170,14 +172,14 @@ def _without_results(turn: Turn) -> Turn:
     return replace(turn, observations=tuple(seen), context_block="")
 
 
-def bared(cast: Cast) -> Cast:
+def without_extras(cast: Cast) -> Cast:
     """Return a cast as it is shown: a bare one with its message alone."""
     return (
         replace(cast, intent=BETWEEN.sub("", cast.intent), context_block="") if cast.bare else cast
     )
 
 
-def named(messages: Sequence[Json]) -> str:
+def named_parts(messages: Sequence[Json]) -> str:
     """Name the parts of the prompt and the pages in a request for a person (F-038)."""
     texts = [str(message["content"] or "") for message in messages]
     parts = chain(pieces(prompt_of(tuple(messages)) or ""), *map(parts_of, texts[1:]))
@@ -204,7 +206,7 @@ def is_since(cast: Cast, made_at: int) -> bool:
     return not cast.turns or cast.turns[-1].seq > made_at or cast.state == "running"
 
 
-def all_told(past: BranchView, hidden: Collection[str]) -> Iterator[str]:
+def known_changes(past: BranchView, hidden: Collection[str]) -> Iterator[str]:
     """Yield the texts in view that tell of changes: context blocks and results of calls.
 
     Results of `hidden` gates are left out.
@@ -222,7 +224,7 @@ def _is_again(cast: Cast, before: Cast) -> bool:
     return cast.event_id is not None and cast.event_id == before.event_id
 
 
-def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
+def _intent(n: int, casts: Sequence[Cast], looks: ViewSettings) -> str:
     """Return a message's text: in the layout `append` its first version and block, else the last."""
     if looks.layout == "append":
         text, block = casts[n].intent or ERASED, casts[n].context_block
@@ -255,7 +257,7 @@ def _before_blocks(casts: Sequence[Cast]) -> frozenset[str]:
 
 
 def _cast_messages(
-    cast: Cast, fold: Fold | None, looks: Looks, untold: Collection[str], *, goes_on: bool
+    cast: Cast, fold: Fold | None, looks: ViewSettings, untold: Collection[str], *, goes_on: bool
 ) -> list[Json]:
     """Return the messages of a cast's turns; `goes_on`: another cast for the same event follows.
 
@@ -324,7 +326,11 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
         by = turn.sender if all(call.via == "call" for call in named.values()) else ""
         message = {"role": "assistant", "content": turn.utterance or None}
         called = [_called(call) for call in named.values()]
-        yield {**message, "tool_calls": called, KEPT: [by, turn.id, turn.provider_fields]}
+        yield {
+            **message,
+            "tool_calls": called,
+            PROVIDER_FIELDS: [by, turn.id, turn.provider_fields],
+        }
         texts = []
     for n, call in named.items():
         content = _result(seen.get(n), _unrun(turn, cast, n), hidden)
@@ -381,7 +387,7 @@ def _result(observation: Observation | None, unrun: str, ephemeral: Collection[s
         return INTERRUPTED
     if observation.gate in ephemeral and not observation.is_error:
         return f"[ephemeral:{observation.gate}]"
-    page = shown(observation.result) if observation.gate == RECALL else None
+    page = as_model_text(observation.result) if observation.gate == RECALL else None
     text = page or as_text(observation.result)
     if observation.is_error:
         text = f"error: {text}"
@@ -497,7 +503,9 @@ def _without_oldest(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] |
     first = ([*starts, current])[min(many, len(starts))]
     dropped = messages[starts[0] : first]
     head, count = _opened(str(dropped[0]["content"]))
-    whole = retold(str(each["content"] or "") for each in dropped if each["role"] != "assistant")
+    whole = merged_block(
+        str(each["content"] or "") for each in dropped if each["role"] != "assistant"
+    )
     mark = EARLIER.format(count=count + len(dropped))
     first_left = messages[first]
     opened = "".join((head, mark, "\n\n", whole and f"{whole}\n\n", str(first_left["content"])))
@@ -564,8 +572,8 @@ def _without_arguments(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
 def _without_fields(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
     """Drop the provider's own fields from the oldest calls."""
     for n, message in enumerate(messages):
-        if KEPT in message and message[KEPT][-1]:
-            bare = {**message, KEPT: [*message[KEPT][:-1], ""]}
+        if PROVIDER_FIELDS in message and message[PROVIDER_FIELDS][-1]:
+            bare = {**message, PROVIDER_FIELDS: [*message[PROVIDER_FIELDS][:-1], ""]}
             return (*messages[:n], bare, *messages[n + 1 :])
     return None
 

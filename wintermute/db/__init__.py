@@ -5,10 +5,10 @@ from wintermute.db.database import (
     Patience,
     Row,
     Transaction,
+    check_writable,
     is_broken,
-    is_unmade,
+    is_missing,
     open_database,
-    prove_free,
 )
 from wintermute.db.driver import (
     LONGEST_LOG,
@@ -33,12 +33,12 @@ __all__ = [
     "Transaction",
     "UpgradeCopy",
     "add_to",
+    "check_writable",
     "counters",
     "is_broken",
-    "is_unmade",
+    "is_missing",
     "loads_vectors",
     "open_database",
-    "prove_free",
     "put_single",
     "single",
 ]

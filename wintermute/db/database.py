@@ -20,16 +20,16 @@ from wintermute.db.full_text import drop_broken, erase_in_place, others_are_soun
 from wintermute.db.migrate import (
     Migration,
     UpgradeCopy,
+    check_ours,
     copies,
     expire_copies,
     is_foreign,
     migrate,
     migrations,
     not_ours,
-    prove_ours,
     unseen,
 )
-from wintermute.db.text_search import TextSearch, looking
+from wintermute.db.text_search import TextSearch, open_text_search
 from wintermute.errors import (
     DatabaseLocked,
     DatabaseOutdated,
@@ -106,7 +106,7 @@ class Transaction:
         if self._later:
             await self._run(*self._later.pop())
 
-    def later(self, sql: str, parameters: Parameters = ()) -> None:
+    def defer(self, sql: str, parameters: Parameters = ()) -> None:
         """Defer a statement to the next one, or to the commit; its result is not returned."""
         self._later.append((sql, parameters))
 
@@ -122,7 +122,9 @@ class Transaction:
         return cast("tuple[list[Row], int]", await self._unlocked(attempt, logged=True))
 
     @asynccontextmanager
-    async def kept_if(self, condition: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+    async def rollback_unless(
+        self, condition: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[None]:
         """Keep the changes of the block only if `condition` returns True at its end."""
         await self.execute("SAVEPOINT tried")
         yield
@@ -247,7 +249,7 @@ class Database:
             found = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         return bool(next(iter(found))[0] == 0)
 
-    async def holes(self) -> tuple[int, int]:
+    async def unused_bytes(self) -> tuple[int, int]:
         """Return the unused bytes of the file, and its size."""
         names = ("freelist_count", "page_count", "page_size")
         free, pages, size = [(await self.scalars(f"PRAGMA {name}"))[0] for name in names]
@@ -258,9 +260,9 @@ class Database:
         async with self._lock:
             await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def looking(self) -> AbstractAsyncContextManager[TextSearch]:
+    def text_search(self) -> AbstractAsyncContextManager[TextSearch]:
         """Open a search for texts in all tables; for a large file it runs in a process of its own."""
-        return looking(self._path)
+        return open_text_search(self._path)
 
     async def copies(self) -> list[UpgradeCopy]:
         """Return the copies from before upgrades that still exist, oldest first."""
@@ -320,7 +322,7 @@ async def open_database(
         yield Database(path, writer, reader, patience, knows_vectors=known)
 
 
-async def prove_free(path: Path) -> None:
+async def check_writable(path: Path) -> None:
     """Check that an existing file can be written now. Raises: DatabaseLocked, DatabaseUnusable."""
     try:
         await asyncio.to_thread(_begin, path)
@@ -346,13 +348,13 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bo
     Raises: DatabaseUnusable; driver.Error.
     """
     is_broken = False
-    if is_unmade(path):
+    if is_missing(path):
         if read_only:
             raise DatabaseUnusable(
                 f"{path} does not exist: start the daemon once with `wintermute run`"
             )
     else:
-        prove_ours(path, shipped_migrations())
+        check_ours(path, shipped_migrations())
         # A writer merges the WAL beside the file into it when it closes, even a foreign one. So a
         # reader checks the file first, unless a rollback journal has to be applied.
         half_done = path.with_name(f"{path.name}-journal").exists()
@@ -397,7 +399,7 @@ def _await_upgrade(path: Path, connection: Any) -> None:
     )
 
 
-def is_unmade(path: Path) -> bool:
+def is_missing(path: Path) -> bool:
     """Check whether there is no database yet.
 
     Raises: DatabaseUnusable if there was one: other files beside it belong to it (F-055).

@@ -1,16 +1,16 @@
-"""The eraser: empties rows that hold forgotten text, as their tables declare it (`Kept`, M-030)."""
+"""The eraser: empties rows that hold forgotten text, as their tables declare it (`SearchableText`, M-030)."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from wintermute.db.database import Row, Transaction
-from wintermute.db.text_search import NOWHERE, Kept, RowKeys, Traces
-from wintermute.db.traces import ERASED, Wanted
+from wintermute.db.text_match import ERASED, TextMatcher
+from wintermute.db.text_search import NO_MATCHES, RowKeys, SearchableText, TextMatches
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class DerivedFrom:
     """Messages, casts, and sources of recordings: rows derived from them go, whatever their text.
 
     So do the opaque provider fields of turns that these `scopes` made `since` then.
@@ -23,14 +23,14 @@ class Came:
     since: str = ""
 
     def asked(self) -> dict[str, str]:
-        """Return the SQL parameters for `Kept.came` and `Kept.hangs`."""
+        """Return the SQL parameters for `SearchableText.derived` and `SearchableText.dependents`."""
         return {
             name: part if isinstance(part, str) else json.dumps([*part])
             for name, part in asdict(self).items()
         }
 
 
-NOTHING_CAME = Came()
+NOTHING_DERIVED = DerivedFrom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ class Erased:
 
 
 async def erase(
-    tx: Transaction, places: Iterable[Kept], traces: Traces = NOWHERE, came: Came = NOTHING_CAME
+    tx: Transaction,
+    places: Iterable[SearchableText],
+    traces: TextMatches = NO_MATCHES,
+    came: DerivedFrom = NOTHING_DERIVED,
 ) -> Erased:
     """Empty the rows of these places that match or were derived from these messages, unless still needed."""
     done = Erased()
@@ -54,7 +57,7 @@ async def erase(
         found = await tx.rows(kept.meant(), asked)
         gone = [_key(row, kept) for row in found if row["waits"] is None]
         asked["gone"] = json.dumps(gone)
-        for change in kept.hangs:
+        for change in kept.dependents:
             await tx.execute(change, asked)
         if gone and kept.cuts:
             await _cut(tx, kept, gone, traces.texts)
@@ -65,9 +68,9 @@ async def erase(
     return done
 
 
-async def _cut(tx: Transaction, kept: Kept, gone: RowKeys, texts: Sequence[str]) -> None:
+async def _cut(tx: Transaction, kept: SearchableText, gone: RowKeys, texts: Sequence[str]) -> None:
     """Cut the words out of the texts, and keep the rest."""
-    wanted = Wanted(texts)
+    wanted = TextMatcher(texts)
     rows = await tx.rows(
         f"SELECT {kept.key}, {', '.join(kept.columns)} FROM {kept.table} WHERE {kept.among('gone')}",
         {"gone": json.dumps(gone)},
@@ -81,11 +84,11 @@ async def _cut(tx: Transaction, kept: Kept, gone: RowKeys, texts: Sequence[str])
     await tx.execute_many(f"UPDATE {kept.table} SET {new} WHERE {of}", left)
 
 
-def _key(row: Row, kept: Kept) -> list[object]:
+def _key(row: Row, kept: SearchableText) -> list[object]:
     return [row[n] for n in range(kept.width)]
 
 
-def _without(wanted: Wanted, text: str | None, kept: Kept) -> str | None:
+def _without(wanted: TextMatcher, text: str | None, kept: SearchableText) -> str | None:
     if text is None or kept.cuts == "text":
         return text and wanted.cut(text, ERASED)
     left = wanted.cut_all(json.loads(text), ERASED)

@@ -81,7 +81,7 @@ def schema_id(steps: list[Migration]) -> int:
     return crc32(re.sub(r"--.*|\s+", "", steps[0].sql).encode()) & 0x7FFFFFFF
 
 
-def prove_ours(path: Path, steps: list[Migration]) -> None:
+def check_ours(path: Path, steps: list[Migration]) -> None:
     """Check the header alone, as opening a foreign file would already change it.
 
     Raises: DatabaseUnusable for another schema or program, and for a newer Wintermute.

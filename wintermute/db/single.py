@@ -17,7 +17,7 @@ async def put_single(tx: Transaction, name: str, value: Any) -> None:
     if value is None:
         await tx.execute("DELETE FROM single_values WHERE name = ?", (name,))
     else:
-        tx.later(
+        tx.defer(
             "INSERT INTO single_values (name, value) VALUES (?, ?)"
             " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             (name, json.dumps(value)),

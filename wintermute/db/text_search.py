@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wintermute.db import driver
-from wintermute.db.traces import AllWords, Wanted, Words
+from wintermute.db.text_match import AllWordsMatcher, TextMatcher, WordMatcher
 from wintermute.messages import Json
 
 AT_ONCE = 1000
@@ -42,7 +42,7 @@ OF_EVENTS = "IN (SELECT value FROM json_each(:events))"
 OF_CASTS = "IN (SELECT value FROM json_each(:casts))"
 GONE = "IN (SELECT value ->> 0 FROM json_each(:gone))"
 """SQL: the key of a row that is emptied."""
-OF_TALKS = f"+conversation_id IN {CONVERSATIONS}"
+OF_CONVERSATIONS = f"+conversation_id IN {CONVERSATIONS}"
 OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {CONVERSATIONS})"
 ONLY_THEIRS = f"(SELECT id FROM branches WHERE scope IN {SCOPES})"
 """SQL: branches that only these scopes could read, as a chat may have become a room since."""
@@ -56,7 +56,7 @@ MatchedRows = tuple[RowKeys, Sequence[Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SearchableText:
     """Columns of a table that hold texts of people or models, and how to search and erase them.
 
     `key`: a number or text that orders its rows, or two separated by a comma. `where`: SQL for the rows that have
@@ -64,10 +64,10 @@ class Kept:
     that belong to some `:scopes`; rows of no scope are searched for everybody. `ours`: SQL for rows that the
     assistant wrote since `:since`.
 
-    The eraser uses the rest. `came`: SQL for rows derived from the `:events`, from `:casts`, or from `:sources`.
+    The eraser uses the rest. `derived`: SQL for rows derived from the `:events`, from `:casts`, or from `:sources`.
     `waits`: SQL for the name of work that still needs a row; NULL: it can go. `empties`: assignments that empty a
     row; none: all columns become ''. `cuts`: only the words are cut, out of texts or of JSON. `drops`: the whole row
-    is deleted. `hangs`: statements to run before, for the keys `:gone`.
+    is deleted. `dependents`: statements to run before, for the keys `:gone`.
     """
 
     table: str
@@ -77,12 +77,12 @@ class Kept:
     fixed: bool = False
     of: str = "TRUE"
     ours: str = "FALSE"
-    came: str = ""
+    derived: str = ""
     waits: str = ""
     empties: tuple[str, ...] = ()
     cuts: Literal["", "text", "json"] = ""
     drops: bool = False
-    hangs: tuple[str, ...] = ()
+    dependents: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -126,7 +126,7 @@ class Kept:
         """Return the query for rows to empty: their keys, and the work that each `waits` for."""
         changes = [each.replace(" = ", " IS NOT ", 1) for each in self._changes()]
         is_full = "TRUE" if self.cuts or self.drops else f"({' OR '.join(changes)})"
-        is_meant = f"({self.rows()} OR {self.came})" if self.came else self.rows()
+        is_meant = f"({self.rows()} OR {self.derived})" if self.derived else self.rows()
         is_open = f"({self.waits}) IS NOT NULL OR " if self.waits else ""
         return (
             f"SELECT {self.key}, {self.waits or 'NULL'} AS waits FROM {self.table}"
@@ -143,14 +143,14 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class TextQuery:
     """Texts to search for in some tables and scopes. `scopes` None: everywhere.
 
     `words`: one of them is enough in rows that the assistant wrote `since` then. `every`: words that must all be in
     a row that only these scopes could read.
     """
 
-    kept: Sequence[Kept]
+    kept: Sequence[SearchableText]
     texts: Sequence[str]
     scopes: Sequence[str] | None = None
     words: Sequence[str] = ()
@@ -159,33 +159,35 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class TextMatches:
     """The rows that match, and the last rows read, by `Kept.name`."""
 
     texts: tuple[str, ...] = ()
     rows: Mapping[str, RowKeys] = field(default_factory=dict)
     upto: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
-    def asked(self, *kept: Kept) -> dict[str, str]:
+    def asked(self, *kept: SearchableText) -> dict[str, str]:
         """Return the SQL parameters for `Kept.rows` of these tables; empty lists without a search."""
         return {each.name: json.dumps(self.rows.get(each.name, ())) for each in kept}
 
-    def also(self, kept: Kept, keys: RowKeys) -> "Traces":
+    def also(self, kept: SearchableText, keys: RowKeys) -> "TextMatches":
         """Return the matches with further rows of a table."""
         return replace(self, rows={**self.rows, kept.name: [*self.rows.get(kept.name, ()), *keys]})
 
 
-NOWHERE = Traces()
+NO_MATCHES = TextMatches()
 
 
 class TextSearch:
-    """A search over committed data of a database; see `looking`."""
+    """A search over committed data of a database; see `open_text_search`."""
 
     def __init__(self, path: Path, child: asyncio.subprocess.Process | None) -> None:
         self._path = path
         self._child = child
 
-    async def seek(self, queries: Sequence[Sought], since: Traces = NOWHERE) -> Traces:
+    async def seek(
+        self, queries: Sequence[TextQuery], since: TextMatches = NO_MATCHES
+    ) -> TextMatches:
         """Return the rows that contain these texts, in whatever form (F-034).
 
         With `since`: only rows that are new or changed since that search.
@@ -205,7 +207,7 @@ class TextSearch:
             if each.texts or each.every
         ]
         found = await self._found(asked)
-        return Traces(
+        return TextMatches(
             tuple(dict.fromkeys(text for each in queries for text in each.texts)),
             {name: rows for name, (rows, _) in found.items()},
             {name: upto for name, (_, upto) in found.items() if upto},
@@ -224,7 +226,7 @@ class TextSearch:
 
 
 @asynccontextmanager
-async def looking(path: Path) -> AsyncIterator[TextSearch]:
+async def open_text_search(path: Path) -> AsyncIterator[TextSearch]:
     """Open a search over the file of a database."""
     size = (await asyncio.to_thread(path.stat)).st_size
     child = await _start_process(path) if size >= LARGE else None
@@ -252,7 +254,7 @@ async def _start_process(path: Path) -> asyncio.subprocess.Process | None:
         return None
 
 
-def _place(kept: Kept, since: Traces, scoped: bool, words: bool) -> list[Any]:
+def _place(kept: SearchableText, since: TextMatches, scoped: bool, words: bool) -> list[Any]:
     upto = since.upto.get(kept.name) if kept.fixed else None
     belonging = kept.belonging(scoped=scoped, words=words)
     queries = kept.page(after=False), kept.page(after=True), belonging
@@ -264,8 +266,8 @@ def _search(path: Path, asked: Sequence[Json]) -> dict[str, MatchedRows]:
     found: dict[str, MatchedRows] = {}
     with closing(driver.connect(path, read_only=True, extensions=False)) as connection:
         for each in asked:
-            wanted = Wanted(each["texts"])
-            words = AllWords(each["every"]) if each["every"] else Words(each["words"])
+            wanted = TextMatcher(each["texts"])
+            words = AllWordsMatcher(each["every"]) if each["every"] else WordMatcher(each["words"])
             for name, *place in each["places"]:
                 rows, upto = _rows(connection, wanted, words, each["given"], *place)
                 before, _ = found.get(name, ((), None))
@@ -275,8 +277,8 @@ def _search(path: Path, asked: Sequence[Json]) -> dict[str, MatchedRows]:
 
 def _rows(
     connection: Any,
-    wanted: Wanted,
-    words: Words | AllWords,
+    wanted: TextMatcher,
+    words: WordMatcher | AllWordsMatcher,
     given: Json,
     width: int,
     first: str,

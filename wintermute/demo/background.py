@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from wintermute.memory.sense import main_words
+from wintermute.memory.lexical_overlap import main_words
 from wintermute.messages import Json
 from wintermute.secret_shapes import secret_kind
 from wintermute.wiki.pages import without_matter

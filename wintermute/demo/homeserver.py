@@ -152,7 +152,7 @@ class Child:
     process: asyncio.subprocess.Process
     log: Path
 
-    async def said(self, text: str) -> bool:
+    async def logged(self, text: str) -> bool:
         """Return True if its log has this text."""
         return text in await asyncio.to_thread(self.log.read_text, "utf-8", "replace")
 
@@ -161,18 +161,18 @@ class Child:
         lines = self.log.read_text("utf-8", errors="replace").splitlines()
         return "\n".join(lines[-TAIL_LINES:])
 
-    async def lost(self) -> None:
+    async def wait_for_end(self) -> None:
         """Wait for its unwanted end. Raises: WintermuteError."""
         code = await self.process.wait()
         raise WintermuteError(f"{self.name} ended ({code}); its last lines:\n{self.tail()}")
 
-    async def until(self, true: Callable[[], Awaitable[bool]], within: float) -> None:
+    async def wait_until(self, true: Callable[[], Awaitable[bool]], within: float) -> None:
         """Poll until a condition holds. Raises: WintermuteError."""
         try:
             async with asyncio.timeout(within):
                 while not await true():
                     try:
-                        await asyncio.wait_for(self.lost(), POLL_SECONDS)
+                        await asyncio.wait_for(self.wait_for_end(), POLL_SECONDS)
                     except TimeoutError:
                         continue
         except TimeoutError:
@@ -189,7 +189,7 @@ async def watched_child(
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             # -P: no module of that folder may hide one of the program's
-            *(sys.executable, "-P", "-m", "wintermute.demo.leash", *words),
+            *(sys.executable, "-P", "-m", "wintermute.demo.parent_watchdog", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -243,7 +243,7 @@ class Homeserver:
 
     async def until_it_answers(self, child: Child) -> None:
         """Wait until it answers. Raises: WintermuteError if it ends, or takes too long."""
-        await child.until(self._answers, BOOT_SECONDS)
+        await child.wait_until(self._answers, BOOT_SECONDS)
 
     async def _answers(self) -> bool:
         try:

@@ -17,16 +17,16 @@ from importlib import resources
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from wintermute.conversation.words import EDITED
+from wintermute.conversation.replies import EDITED
 from wintermute.demo.background import USER, background_answer, ended, statements
 from wintermute.errors import ToolFailed
-from wintermute.memory.sense import beginnings
+from wintermute.memory.lexical_overlap import beginnings
 from wintermute.messages import OPENED, Json, mapping
 from wintermute.prompt.assemble import DIVIDER, SKILLS, SUMMARY, TASKS, TIME, WIKI
-from wintermute.prompt.block import of_result, time_told, told, without_blocks
+from wintermute.prompt.context_block import last_time, lines_in, of_result, without_blocks
 from wintermute.secret_shapes import secret_kind
 from wintermute.tasks.due import relative_time
-from wintermute.tasks.parse import spoken, timed
+from wintermute.tasks.parse import find_time, spoken
 from wintermute.text import one_line, shortened
 from wintermute.wiki.links import links_in
 from wintermute.wiki.pages import without_matter
@@ -113,7 +113,7 @@ class PracticeView:
         return datetime.fromisoformat(f"{found[2]} {found[3]}Z" if found else "1970-01-01 00:00Z")
 
 
-def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
+def view_of(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
     """Read the messages; any JSON object is accepted as one."""
     system = "".join(_text(each) for each in messages if each.get("role") == "system")
     newest = max((n for n, each in enumerate(messages) if each.get("role") == "user"), default=-1)
@@ -125,19 +125,19 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
     said = [_message_text(each) for each in messages if each.get("role") != "system"]
     own = max((n for n, each in enumerate(said, 1) if each.startswith(OPENED)), default=0)
     headed = (part.removeprefix("# ").partition("\n") for part in system.split(DIVIDER))
-    parts = {name: "\n".join(lines) for name, lines in told(said).items()}
+    parts = {name: "\n".join(lines) for name, lines in lines_in(said).items()}
     parts |= {name: lines for name, _, lines in headed}
     return PracticeView(
         text=text,
         former=re.split(r"; (?=\w+ \{)", edited[1]) if edited else (),
-        changed=told(said).get(TASKS) != told(said[:own]).get(TASKS),
+        changed=lines_in(said).get(TASKS) != lines_in(said[:own]).get(TASKS),
         event=event[1] if event else "",
         results=results_in(messages[newest + 1 :]) if newest >= 0 else (),
         earlier=results_in(messages[: max(newest, 0)]),
         tasks=dict(TASK.findall(parts.get(TASKS, ""))),
         skills=dict(SKILL.findall(parts.get(SKILLS, ""))),
         pages=links_in(parts.get(WIKI, "")),
-        now=time_told(said) or parts.get(TIME, "").strip(),
+        now=last_time(said) or parts.get(TIME, "").strip(),
         tools=tools,
         answers=tuple(_text(each) for each in messages if each.get("role") == "assistant"),
     )
@@ -264,7 +264,7 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
     """Choose the next answer or calls, for these messages and the tools of these names."""
     if not tools and messages and (known := background_answer(messages[0])) is not None:
         return known
-    now = seen(messages, tools)
+    now = view_of(messages, tools)
     if isinstance(reply := _reply(now), tuple):
         return _former_undone(now) + reply
     back = [each for each in now.results if each.arguments.get("action") in BACK.values()]
@@ -342,7 +342,7 @@ def _list_tasks(now: PracticeView, status: str) -> Utterance:
 def _remind(now: PracticeView, what: str, *, about: str = "") -> Utterance:
     """Make a reminder for the time at the beginning or end of a sentence, with the rest as its text."""
     try:
-        found = timed(SPAN.sub("in ", ABOUT.sub("", what)), now.moment, WALL)
+        found = find_time(SPAN.sub("in ", ABOUT.sub("", what)), now.moment, WALL)
     except ToolFailed as problem:
         return str(problem)
     content = ABOUT.sub("", found.rest if found else what).strip(QUOTES)

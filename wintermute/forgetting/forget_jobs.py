@@ -18,7 +18,7 @@ from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
 from wintermute.forgetting.forgetting import (
     Forgotten,
-    copy_told,
+    copy_notice,
     forget,
     forget_answers,
     forget_messages,
@@ -41,14 +41,16 @@ QUIET = timedelta(minutes=1)
 SILENCE = "somebody wrote a moment ago"
 
 
-async def owe_unsaying(stores: Stores, tx: Transaction, scope: str, texts: Sequence[str]) -> None:
+async def enqueue_forgetting_answers(
+    stores: Stores, tx: Transaction, scope: str, texts: Sequence[str]
+) -> None:
     """Enqueue forgetting whatever repeats these retracted answers to a scope."""
     args = {"scope": scope, "answers": list(texts)}
     named = "\n".join([scope, "", *texts])
     await _enqueue(stores, tx, named, args)
 
 
-async def owe_forgetting(
+async def enqueue_forgetting(
     stores: Stores,
     tx: Transaction,
     events: Collection[str],
@@ -91,14 +93,14 @@ async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) ->
         return await forget(stores, facts)
     ids, until = [fact.id for fact in facts], clock.now() + QUIET
     async with stores.database.transaction() as tx:
-        job = await owe_forgetting(stores, tx, (), (), ids, not_before=until)
+        job = await enqueue_forgetting(stores, tx, (), (), ids, not_before=until)
     worked = await _run(stores, None, clock, job)
     done = worked[0] if worked else await forget(stores, (), scrub=False)  # gone meanwhile
     # The daemon finishes an unfinished job, and rewrites the file as well.
     if done.unfinished:
         return done
     async with stores.database.transaction() as tx:
-        await stores.jobs.emptied(tx, job.id)
+        await stores.jobs.clear_texts(tx, job.id)
     if await stores.database.scrub():
         async with stores.database.transaction() as tx:
             await stores.jobs.done(tx, job.id)
@@ -114,7 +116,7 @@ async def refuse_meanwhile(stores: Stores) -> None:
 
 async def forget_lines(stores: Stores, tx: Transaction, item: Decision, _why: Reason) -> bool:
     """Enqueue erasing people's lines of pages for good, after they said yes; there is no undo (M-082)."""
-    await owe_forgetting(stores, tx, (), lines=item.plan["lines"])
+    await enqueue_forgetting(stores, tx, (), lines=item.plan["lines"])
     return True
 
 
@@ -124,7 +126,7 @@ async def _enqueue(
     key = hashlib.sha256(named.encode()).hexdigest()
     if not await stores.jobs.enqueue(tx, FORGET, key, "", args, not_before):
         await stores.jobs.renew(tx, FORGET, key, args, not_before)
-    return await stores.jobs.known_by(tx, FORGET, key)
+    return await stores.jobs.by_key(tx, FORGET, key)
 
 
 async def _run(
@@ -138,7 +140,7 @@ async def _run(
     async def note(searched: Sequence[str]) -> None:
         known.update(searched)
         async with stores.database.transaction() as tx:
-            await stores.jobs.went_on(tx, job.id, job.progress | {"known": sorted(known)})
+            await stores.jobs.save_progress(tx, job.id, job.progress | {"known": sorted(known)})
 
     async with stores.placing.settled():  # a half-placed change may contain the forgotten text
         if facts:
@@ -155,7 +157,7 @@ async def _run(
     return done
 
 
-async def forget_owed(
+async def run_forgetting(
     stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
 ) -> JobDone | JobPutOff:
     """Run a job; it is put off while something of it is still being answered or sent."""
@@ -170,8 +172,8 @@ async def forget_owed(
 
     async def over(tx: Transaction) -> None:
         await _report(stores, tx, job.args.get("tell"), done)
-        await stores.jobs.emptied(tx, job.id)
-        await stores.jobs.owe(tx, SCRUB)
+        await stores.jobs.clear_texts(tx, job.id)
+        await stores.jobs.enqueue_due(tx, SCRUB)
 
     return JobDone(over)
 
@@ -191,7 +193,7 @@ async def _report(
         await stores.outbox.enqueue(tx, held.id, body, kind="notice", meant_for=held.scope)
         return
     for copy in {copy.path: copy for each in left for copy in each.copies}.values():
-        name, body = f"copy:{copy.path.name}", copy_told(copy, zone)
+        name, body = f"copy:{copy.path.name}", copy_notice(copy, zone)
         await stores.notices.notice_once(tx, name, KEPT, held.id, body, meant_for=held.scope)
 
 

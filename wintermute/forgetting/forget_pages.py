@@ -18,22 +18,22 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from wintermute.changes.decisions import text_wish
-from wintermute.db.traces import ERASED, AllWords, Wanted
+from wintermute.changes.decisions import text_proposal
+from wintermute.db.text_match import ERASED, AllWordsMatcher, TextMatcher
 from wintermute.errors import FileUnusable, StoreUnusable
-from wintermute.files import mend
-from wintermute.memory.core import goes_with
-from wintermute.memory.sense import beginnings, says_something
+from wintermute.files import restore_saves
+from wintermute.memory.core import is_forgotten_with
+from wintermute.memory.lexical_overlap import beginnings, says_something
 from wintermute.pages.agents import REPORT, sweep_copies
-from wintermute.pages.page_lines import NOTHING_LOST, LostLines, left_of, pages_of
+from wintermute.pages.page_lines import NOTHING_LOST, LostLines, pages_of, remaining_links
 from wintermute.stores import Stores
-from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import listed
 from wintermute.wiki.folder import StoreFolder
 from wintermute.wiki.links import CONVERSATIONS, JOBS, LINK, RAW, is_page, name_of
 from wintermute.wiki.page_jobs import written_lines
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
+from wintermute.wiki.withheld_lines import digest, update_withheld
 
 CONSOLIDATE_AGAIN = "page again"
 """Jobs of a night: a page is made anew from the conversations that it still cites."""
@@ -55,7 +55,7 @@ Contents = Iterator[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaid:
+class ErasedTexts:
     """The texts to erase, the facts among them, and files that are copies of the messages."""
 
     texts: Sequence[str]
@@ -82,13 +82,13 @@ async def lines_in_pages(stores: Stores, facts: Sequence[str] = (), words: str =
 
     Lines of links alone do not count.
     """
-    wanted = AllWords(words)
+    wanted = AllWordsMatcher(words)
     if not facts and not wanted.words:
         return []
     return await asyncio.to_thread(_lines_that_say, stores.wiki, facts, wanted)
 
 
-async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPages:
+async def forget_in_pages(stores: Stores, unsaid: ErasedTexts, *, at: str) -> CutPages:
     """Erase it from the owner's wiki; pages that lost their source wait for the next night.
 
     `at`: an id of this forgetting. Raises: StoreUnusable.
@@ -101,7 +101,7 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
     # First: after the cut these pages could not be found again.
     async with stores.database.transaction() as tx:
         for path in found.unsourced:
-            await stores.decisions.propose(tx, scope, text_wish("page", path, None, UNSOURCED))
+            await stores.decisions.propose(tx, scope, text_proposal("page", path, None, UNSOURCED))
         for path in found.again:
             key = f"{path} {at}"
             await stores.jobs.enqueue(tx, CONSOLIDATE_AGAIN, key, scope, {"page": path})
@@ -110,7 +110,7 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
     return found
 
 
-def _lines_that_say(wiki: WikiStore, facts: Sequence[str], wanted: AllWords) -> list[str]:
+def _lines_that_say(wiki: WikiStore, facts: Sequence[str], wanted: AllWordsMatcher) -> list[str]:
     if not wiki.exists:
         return []
     stems, found = _stems(facts), list[str]()
@@ -125,20 +125,20 @@ def _lines_that_say(wiki: WikiStore, facts: Sequence[str], wanted: AllWords) -> 
                         n in worded and wanted.are_in(line) and says_something(LINK.sub("", line))
                     )
                     if is_worded or (
-                        _is_ours(line, ours) and goes_with(_said(line), facts, ours=True)
+                        _is_ours(line, ours) and is_forgotten_with(_said(line), facts, ours=True)
                     ):
                         found.append(_said(line))
     return found
 
 
-def _plan(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
+def _plan(wiki: WikiStore, unsaid: ErasedTexts) -> CutPages:
     """Find the files that contain it, and plan the edits."""
     if not wiki.exists:
         return CutPages()
-    files, wanted, lost = wiki.files, Wanted(unsaid.texts), unsaid.lost
+    files, wanted, lost = wiki.files, TextMatcher(unsaid.texts), unsaid.lost
     with files.reading():
         for at, _, _ in os.walk(wiki.root):
-            mend(Path(at), SETTLED_AFTER)
+            restore_saves(Path(at), SETTLED_AFTER)
         edits = _of_records(wiki, unsaid) | _of_jobs(wiki, lost.jobs)
         raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
         pages = _of_pages(wiki, wanted, unsaid.facts, lost)
@@ -155,7 +155,7 @@ def _plan(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
     return CutPages(edits, unsourced, again, (*(str(wiki.root / path) for path in named), *git))
 
 
-def _elsewhere(wiki: WikiStore, wanted: Wanted) -> Iterator[str]:
+def _elsewhere(wiki: WikiStore, wanted: TextMatcher) -> Iterator[str]:
     """Yield listed conversations outside the store that contain it: they belong to a person."""
     with suppress(StoreUnusable):
         for path in filter(os.path.isabs, listed(wiki.files)):
@@ -195,7 +195,7 @@ def _losing(
 
 def _cut(files: StoreFolder, found: CutPages, lost: LostLines) -> None:
     with files.writing():
-        ask_about(files, lost.asked, lost.anywhere)
+        update_withheld(files, lost.asked, lost.anywhere)
         for path, edit in found.edits.items():
             with suppress(FileUnusable):
                 while not _is_cut(files, path, edit):  # somebody saved it meanwhile
@@ -209,7 +209,7 @@ def _is_cut(files: StoreFolder, path: str, edit: Edit) -> bool:
         return True
     text, encoding = _decoded(content)
     left = edit(text)
-    return left == text or files.exchange(path, content, left.encode(encoding))
+    return left == text or files.replace_if_unchanged(path, content, left.encode(encoding))
 
 
 def _decoded(content: bytes) -> tuple[str, str]:
@@ -221,10 +221,10 @@ def _decoded(content: bytes) -> tuple[str, str]:
         raise FileUnusable("is no text that can be written again") from error
 
 
-def _of_records(wiki: WikiStore, unsaid: Unsaid) -> dict[str, Edit]:
+def _of_records(wiki: WikiStore, unsaid: ErasedTexts) -> dict[str, Edit]:
     edits: dict[str, Edit] = {}
     for top in RECORDS:
-        wanted = Wanted([*unsaid.texts, *(unsaid.lost.texts if top == JOBS else ())])
+        wanted = TextMatcher([*unsaid.texts, *(unsaid.lost.texts if top == JOBS else ())])
         paths = (
             each.relative_to(wiki.root).as_posix() for each in sorted((wiki.root / top).rglob("*"))
         )
@@ -238,7 +238,7 @@ def _erased(_text: str) -> str:
     return f"{GONE}\n"
 
 
-def _record_without(text: str, wanted: Wanted, lost: LostLines, path: str) -> str:
+def _record_without(text: str, wanted: TextMatcher, lost: LostLines, path: str) -> str:
     if path.endswith(".json"):
         with suppress(ValueError, RecursionError, KeyError, TypeError, AttributeError):
             value = json.loads(text)
@@ -261,7 +261,7 @@ def _of_jobs(wiki: WikiStore, jobs: Collection[str]) -> dict[str, Edit]:
 
 
 def _of_pages(
-    wiki: WikiStore, wanted: Wanted, facts: Sequence[str], lost: LostLines
+    wiki: WikiStore, wanted: TextMatcher, facts: Sequence[str], lost: LostLines
 ) -> dict[str, Edit]:
     stems, cut = _stems(facts), {path for path, _ in lost.known}
     edits: dict[str, Edit] = {}
@@ -269,11 +269,11 @@ def _of_pages(
         said = {*wanted.among([content for _, content in batch])}
         for n, (path, content) in enumerate(batch):
             text = _legible(content) if lost.anywhere or path in cut else ""
-            gone = any(lost.goes(path, line) for line in text.splitlines())
+            gone = any(lost.is_lost(path, line) for line in text.splitlines())
             if n in said or gone or _has_one(content, stems):
                 ours = written_lines(wiki.files, path)
                 edit = partial(without_lines, wanted=wanted, facts=facts, written=ours)
-                edit = partial(edit, goes=partial(lost.goes, path), asked=lost.asked)
+                edit = partial(edit, goes=partial(lost.is_lost, path), asked=lost.asked)
                 text = _legible(content)
                 if edit(text) != text:
                     edits[path] = edit
@@ -290,7 +290,7 @@ def _contents(files: StoreFolder, paths: Collection[str] | Iterator[str]) -> Con
                 yield path, content
 
 
-def _saying(contents: Contents, wanted: Wanted | AllWords) -> Contents:
+def _saying(contents: Contents, wanted: TextMatcher | AllWordsMatcher) -> Contents:
     for batch in _batches(contents):
         for n in wanted.among([content for _, content in batch]):
             yield batch[n]
@@ -318,7 +318,7 @@ def _has_one(content: bytes, stems: Sequence[bytes]) -> bool:
 
 def without_lines(
     text: str,
-    wanted: Wanted,
+    wanted: TextMatcher,
     facts: Sequence[str],
     written: Collection[str],
     goes: Callable[[str], bool] = lambda _: False,
@@ -340,15 +340,16 @@ def without_lines(
         said, ours = _said(line), _is_ours(line, written)
         texts = (said, LEADING_LINK.sub("", said))  # a line of the index repeats a page
         if goes(line) or (
-            said and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in texts))
+            said
+            and (wanted.is_in(said) or any(is_forgotten_with(t, facts, ours=ours) for t in texts))
         ):
-            kept += [left_of(line)]
+            kept += [remaining_links(line)]
         else:
             kept.append(line)
     return "".join([head, *whole, _cut_within(kept, wanted)])
 
 
-def _cut_within(lines: Sequence[str], wanted: Wanted) -> str:
+def _cut_within(lines: Sequence[str], wanted: TextMatcher) -> str:
     """Return lines without matches that span several of them."""
     left = "".join(lines)
     return wanted.cut(left, ERASED) if wanted.is_in(left) else left

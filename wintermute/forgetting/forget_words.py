@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wintermute.db import Row
-from wintermute.db.text_search import Sought
-from wintermute.db.traces import AllWords
+from wintermute.db.text_match import AllWordsMatcher
+from wintermute.db.text_search import TextQuery
 from wintermute.forgetting.forget_pages import lines_in_pages
 from wintermute.forgetting.forgetting import tasks_and_skills
 from wintermute.loom import casts
 from wintermute.loom.conversations import EDITS
-from wintermute.mailbox.inbox import WRITTEN, Waiting
+from wintermute.mailbox.inbox import WRITTEN, InboxRow
 from wintermute.memory.core import bullets
 from wintermute.memory.fact import Fact
 from wintermute.memory.facts import FACTS
@@ -24,7 +24,7 @@ QUESTIONS = ("/forget", "/memory")
 
 
 @dataclass(frozen=True, slots=True)
-class Worded:
+class FoundByWords:
     """Everything that has the words. `facts` are remembered, `older` ones not; `messages` are the asker's."""
 
     facts: tuple[Fact, ...]
@@ -47,7 +47,7 @@ class Worded:
         kinds = self.facts, self.messages, self.core, self.lines
         return sum(map(len, kinds)) + self.summaries + self.answers
 
-    def has_all_of(self, listed: "Worded") -> bool:
+    def has_all_of(self, listed: "FoundByWords") -> bool:
         """Check whether everything listed before is still there; new facts do not matter."""
         known = {fact.id: fact.text for fact in self.facts}
         return (
@@ -59,13 +59,15 @@ class Worded:
         )
 
 
-async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: int) -> Worded:
+async def find_words(
+    stores: Stores, row: InboxRow, scope: str, said: str, before: int
+) -> FoundByWords:
     """Find everything with all of these words for the sender of `row`; messages up to row `before`."""
-    words = AllWords(said)
+    words = AllWordsMatcher(said)
     scopes = await stores.conversations.scopes_of(stores.database, (), [scope])
-    async with stores.database.looking() as search:
-        found = await search.seek([Sought(PLACES, (), scopes, every=said)])
-    rows = [*await stores.inbox.saying((), found), *await stores.edits.saying(found)]
+    async with stores.database.text_search() as search:
+        found = await search.seek([TextQuery(PLACES, (), scopes, every=said)])
+    rows = [*await stores.inbox.find_containing((), found), *await stores.edits.matching(found)]
     rows = [each for each in rows if each["seq"] <= before and _is_here(each, scope)]
     asked = {each["event_id"] for each in rows if each["body"].lower().startswith(QUESTIONS)}
     mine = [each for each in rows if each["sender"] == row.sender]
@@ -74,13 +76,13 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
     others = {each["message"] for each in rows if each["event_id"] not in asked} - messages.keys()
     events = [str(each["event_id"]) for each in mine]
     facts = await stores.facts.saying(found)
-    return Worded(
+    return FoundByWords(
         *_in_use(facts, forgetting=await stores.jobs.is_forgetting(stores.database)),
         messages,
         tuple(events),
         tuple(str(each["body"]) for each in listed),
         len(found.rows.get(casts.FOLDS.name, ())),
-        await stores.casts.saying(found, events),
+        await stores.casts.count_matching(found, events),
         tuple(filter(words.are_in, bullets(await stores.core.text(scope)))),
         tuple(await lines_in_pages(stores, words=said if stores.owner.owns(scope) else "")),
         len(others),

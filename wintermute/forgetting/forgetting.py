@@ -13,23 +13,23 @@ from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import CHANGES, SUMMARIES
 from wintermute.changes.decisions import DECISIONS
-from wintermute.changes.nights import NOTES, TOLD_AGAIN
+from wintermute.changes.nights import NOTES, REPORTED_AGAIN
 from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
-from wintermute.db.eraser import Came, Erased, erase
-from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
-from wintermute.db.traces import AllWords, Wanted
+from wintermute.db.eraser import DerivedFrom, Erased, erase
+from wintermute.db.text_match import AllWordsMatcher, TextMatcher
+from wintermute.db.text_search import SearchableText, TextMatches, TextQuery, TextSearch
 from wintermute.errors import MemoryFileUnusable
 from wintermute.files import TextFile
 from wintermute.forgetting.forget_pages import (
     GIT,
     CutPages,
-    Unsaid,
+    ErasedTexts,
     forget_in_pages,
     lines_in_pages,
 )
 from wintermute.health.health import EDITED
-from wintermute.jobs import ERASED_JOBS, OWED
+from wintermute.jobs import ERASED_JOBS, JOB_TEXTS
 from wintermute.learning.core_update import NAME as CORE_UPDATE
 from wintermute.learning.harvest import Harvests
 from wintermute.llm.calls import RECORDED
@@ -37,21 +37,21 @@ from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import RECEIVED, SAID
 from wintermute.mailbox.outbox import ANSWERS, MEANT_FOR_THEM
-from wintermute.memory.core import MEMORIES, SCOPES, bullets, goes_with
+from wintermute.memory.core import MEMORIES, SCOPES, bullets, is_forgotten_with
 from wintermute.memory.fact import Fact, cleaned, key
 from wintermute.memory.facts import FACTS
+from wintermute.memory.lexical_overlap import beginnings, main_words
 from wintermute.memory.origins import (
-    KeptWording,
+    CurrentVersion,
     Origins,
     OriginText,
     gist,
-    taken_back,
-    tellings,
-    unlearnt,
+    plan_retraction,
+    retracted_facts,
+    source_messages,
 )
-from wintermute.memory.sense import beginnings, main_words
 from wintermute.pages.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
-from wintermute.pages.raw_material import raw_files
+from wintermute.pages.sources import raw_files
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
 from wintermute.tasks.tasks import TASKS
@@ -75,12 +75,12 @@ MOST_NAMED = 10
 EDITS = 3
 """Times a core memory is read again because somebody saved it meanwhile."""
 
-SPOKEN: Sequence[Kept] = (
+SPOKEN: Sequence[SearchableText] = (
     *(*casts.LOOM, conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
-    *(OWED, OCCURRENCES, CHANGES, SUMMARIES, TASKS, DECISIONS, NOTES),
+    *(JOB_TEXTS, OCCURRENCES, CHANGES, SUMMARIES, TASKS, DECISIONS, NOTES),
 )
 
-REPEATED: Sequence[Kept] = [
+REPEATED: Sequence[SearchableText] = [
     kept
     for kept in SPOKEN
     if kept not in (casts.INTENTS, casts.RESULTS, casts.TURNS, conversations.EDITS)
@@ -90,20 +90,20 @@ REPEATED: Sequence[Kept] = [
 
 DRAFTS = (DECISIONS,)
 """Tables with drafts of pages, in which short lines are searched too."""
-STEPS: Sequence[Sequence[Kept]] = (
+STEPS: Sequence[Sequence[SearchableText]] = (
     (RECORDED,),
     casts.LOOM,
     casts.PROMPTS,
     (conversations.EDITS, SESSIONS, RECEIVED),
     (
         *(*ERASED_JOBS, OCCURRENCES, CHANGES, SUMMARIES, TASKS, DECISIONS, NOTES),
-        replace(ANSWERS, hangs=(*ANSWERS.hangs, *TOLD_AGAIN)),
+        replace(ANSWERS, dependents=(*ANSWERS.dependents, *REPORTED_AGAIN)),
     ),
 )
 """Tables in the order in which they are emptied, in steps, so that answers need not wait for all."""
 VIEWED = (casts.OBSERVATIONS, casts.FOLDS, *casts.PROMPTS)
 """Tables with pages that a model was shown and will be shown again."""
-BY_WORDS: Sequence[Kept] = (
+BY_WORDS: Sequence[SearchableText] = (
     *(casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS, *casts.BLOCKS, SESSIONS),
     *(MEANT_FOR_THEM, DECISIONS),
 )
@@ -183,7 +183,7 @@ async def forget(
 
     Raises: MemoryFileUnusable when a memories file cannot be rewritten.
     """
-    async with stores.database.looking() as search:
+    async with stores.database.text_search() as search:
         facts = await _related_versions(stores, search, wanted)
         texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
         async with stores.database.transaction() as tx:
@@ -217,7 +217,7 @@ async def forget_messages(
     scopes to search for what is `known`. Text that others said as well, in their own words, is not searched for.
     With `harvests`, other messages of lost memories are read again. `words`: our texts with all of them go too (M-084).
     """
-    async with stores.database.looking() as search:
+    async with stores.database.text_search() as search:
         async with stores.database.transaction() as tx:
             events = await with_reports(stores, tx, set(events))
         facts = await _delete_derived(stores, harvests, set(events))
@@ -243,7 +243,7 @@ async def forget_answers(
 
     The answers themselves are gone already; the same words in another answer stay.
     """
-    async with stores.database.looking() as search:
+    async with stores.database.text_search() as search:
         whose = await stores.conversations.scopes_of(stores.database, (), [scope])
         only = await _only_there(stores, search, (), whose, set(texts))
         gone = _Gone((), frozenset(only), (), tuple(whose))
@@ -254,15 +254,15 @@ async def _related_versions(
     stores: Stores, search: TextSearch, wanted: Sequence[Fact]
 ) -> list[Fact]:
     """Return these facts, their versions and duplicates, and retired facts of the scope that contain them."""
-    facts, known = await stores.facts.lineage(fact.id for fact in wanted), 0
+    facts, known = await stores.facts.related_versions(fact.id for fact in wanted), 0
     while len(facts) > known:
         known, ids = len(facts), [fact.id for fact in facts]
         for scope in sorted({fact.scope for fact in facts}):
             texts = [fact.text for fact in facts if fact.scope == scope]
             named = sorted(filter(_is_recognisable, texts))
-            said = await search.seek([Sought([FACTS], named, [scope])])
+            said = await search.seek([TextQuery([FACTS], named, [scope])])
             ids += [fact.id for fact in await stores.facts.saying(said) if fact.retired_at]
-        facts = await stores.facts.lineage(ids)
+        facts = await stores.facts.related_versions(ids)
     return facts
 
 
@@ -271,7 +271,7 @@ async def _messages_of(
 ) -> set[str]:
     """Return the messages that go with these facts; `by`: of one person. Other messages keep their text."""
     events, origins = set[str](), {origin for fact in facts for origin in fact.origins}
-    texts = await stores.inbox.wordings(tx, origins)
+    texts = await stores.inbox.current_texts(tx, origins)
     edits = await stores.edits.wordings(tx, origins)
     for fact in facts:
         bodies = dict[str, OriginText]()
@@ -283,7 +283,7 @@ async def _messages_of(
                 bodies[origin] = OriginText(body, row.sender_name)
             else:
                 events.add(origin)  # it is blank by now, or was no message
-        events |= tellings(fact.text, bodies)
+        events |= source_messages(fact.text, bodies)
     return events
 
 
@@ -299,11 +299,13 @@ async def _delete_derived(
         found = await origins.of_events(tx, events)
         before = await origins.replaced_by(tx, [fact.id for fact in found])
         others = {name for fact in found for name in fact.origins} - events
-        rows = await stores.edits.wordings(tx, others) | await stores.inbox.wordings(tx, others)
-        kept = {name: KeptWording(*row) for name, row in rows.items()}
-        done = await asyncio.to_thread(unlearnt, found, before, events, kept)
-        but = {gist(fact) for fact in await taken_back(tx, events)}
-        await origins.unlearn(tx, done, events)
+        rows = await stores.edits.wordings(tx, others) | await stores.inbox.current_texts(
+            tx, others
+        )
+        kept = {name: CurrentVersion(*row) for name, row in rows.items()}
+        done = await asyncio.to_thread(plan_retraction, found, before, events, kept)
+        but = {gist(fact) for fact in await retracted_facts(tx, events)}
+        await origins.apply_retraction(tx, done, events)
         if harvests is not None:
             await harvests.read_again(tx, done.again, but)
     return done.gone
@@ -319,12 +321,12 @@ async def _only_there(
 ) -> set[str]:
     """Return those texts that nobody said there in another message, quotes aside."""
     named = sorted(filter(_is_recognisable, texts))
-    said = await search.seek([Sought([SAID], named, scopes)])
-    others = await stores.inbox.saying(events, said, but)
+    said = await search.seek([TextQuery([SAID], named, scopes)])
+    others = await stores.inbox.find_containing(events, said, but)
     bodies = [row["body"].splitlines() for row in others]
     own = ["\n".join(line for line in lines if not line.startswith(">")) for lines in bodies]
     return await asyncio.to_thread(
-        lambda: {text for text in named if not any(map(Wanted([text]).is_in, own))}
+        lambda: {text for text in named if not any(map(TextMatcher([text]).is_in, own))}
     )
 
 
@@ -334,7 +336,7 @@ async def _erase(
     gone: _Gone,
     known: Sequence[str] = (),
     note: Note = _nothing,
-    places: Sequence[Kept] = SPOKEN,
+    places: Sequence[SearchableText] = SPOKEN,
 ) -> Forgotten:
     """Erase every record of it in steps, so that answers need not wait for all of them."""
     is_owners = stores.owner.scope in gone.scopes
@@ -356,10 +358,10 @@ async def _erase(
     wanted = dict.fromkeys(places, searched) | dict.fromkeys(casts.PROMPTS, prompts)
     wanted[RECORDED] = [*searched, *gone.said, *said]
     queries = [
-        Sought([kept], sorted({*texts, *_also(kept, lost)}), gone.scopes, *by_us)
+        TextQuery([kept], sorted({*texts, *_also(kept, lost)}), gone.scopes, *by_us)
         for kept, texts in wanted.items()
     ]
-    queries.append(Sought(BY_WORDS, (), gone.scopes, every=gone.words))
+    queries.append(TextQuery(BY_WORDS, (), gone.scopes, every=gone.words))
     found = await search.seek(queries)
     # First: pages may repeat messages, whose text is unknown once they are erased.
     pages = await _cut_pages(stores, gone, [*searched, *worded, *said], lost)
@@ -373,7 +375,7 @@ async def _erase(
         erased, waiting = erased | late, late.waiting
     quoted = (*await _quoted(stores, search, gone, searched), *pages.named)
     # Last: reading a file stores its text again.
-    edited = await search.seek([Sought([EDITED], sorted({*gone.texts, *searched}))])
+    edited = await search.seek([TextQuery([EDITED], sorted({*gone.texts, *searched}))])
     async with stores.database.transaction() as tx:
         await erase(tx, [EDITED], edited)
         await drop_lines(tx, lost.known)
@@ -400,7 +402,7 @@ async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[
     origins, ids = Origins(stores.facts), [fact.id for fact in gone.facts]
     held = await origins.words_in(stores.database, longest, gone.scopes, ids)
     rest = [word for word in longest if word not in held]
-    held = await stores.inbox.words_elsewhere(rest, gone.events, gone.scopes)
+    held = await stores.inbox.words_in_other_messages(rest, gone.events, gone.scopes)
     return [word for word in rest if word not in held][:MOST_WORDS]
 
 
@@ -414,7 +416,7 @@ async def _since(stores: Stores, gone: _Gone) -> str:
     return at or min((stamp(fact.created_at) for fact in gone.facts), default="")
 
 
-async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> Erased:
+async def _erase_found(stores: Stores, gone: _Gone, found: TextMatches) -> Erased:
     """Erase the matches, and everything derived from the messages."""
     short = [text for text in gone.texts if text and not _is_recognisable(text)]
     found = found.also(ANSWERS, await stores.retractions.lists(short, gone.scopes))
@@ -423,7 +425,7 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> Erased:
     for step in STEPS:
         async with stores.database.transaction() as tx:
             asked = await stores.casts.of_events(tx, gone.events)
-            came = Came(gone.events, asked, known, gone.scopes, since)
+            came = DerivedFrom(gone.events, asked, known, gone.scopes, since)
             done |= await erase(tx, step, found, came)
     return done
 
@@ -438,7 +440,7 @@ async def _lost_lines(stores: Stores, gone: _Gone) -> LostLines:
     return await lost_lines(stores, gone.events, raws, said, gone.lines, asks=gone.asks)
 
 
-def _also(kept: Kept, lost: LostLines) -> list[str]:
+def _also(kept: SearchableText, lost: LostLines) -> list[str]:
     """Return the page lines to search in this table: none that people may have said as well."""
     texts = lost.texts if kept in (*REPEATED, *casts.PROMPTS, RECORDED) else ()
     more = lost.asked.values() if kept in VIEWED else ()
@@ -459,7 +461,7 @@ async def _cut_pages(
     at = hashlib.sha256("\n".join([*gone.events, *searched]).encode()).hexdigest()[:16]
     facts = [fact.text for fact in gone.facts]
     files = await raw_files(stores.database, gone.events)
-    return await forget_in_pages(stores, Unsaid(searched, facts, files, lost), at=at)
+    return await forget_in_pages(stores, ErasedTexts(searched, facts, files, lost), at=at)
 
 
 async def _cut_cores(stores: Stores, gone: _Gone, lines: Sequence[str]) -> None:
@@ -482,7 +484,7 @@ async def _cores(
 
     Cut are bullets that contain it, that a model wrote from it or that one of the facts covers, and these `lines`.
     """
-    wanted, words, found = Wanted(gone.traces()), AllWords(gone.words), []
+    wanted, words, found = TextMatcher(gone.traces()), AllWordsMatcher(gone.words), []
     named = {key(cleaned(line)) for line in lines}
     for scope in gone.scopes:
         file = stores.places.core_file(scope)
@@ -492,7 +494,7 @@ async def _cores(
         with suppress(MemoryFileUnusable):  # reported as a file that a person must change
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
-            ours = await stores.core_pages.free(scope, text) if text else set()
+            ours = await stores.core_pages.unowned(scope, text) if text else set()
             own = await _own_stems(stores, gone, scope) if ours else set()
             made = named | {
                 name
@@ -554,22 +556,22 @@ async def _enqueue_core_update(stores: Stores, gone: _Gone, scope: str, cut: Seq
 def leftover(done: Sequence[Forgotten], zone: ZoneInfo) -> str:
     """Return what still contains it and how to change each, without a word of it; "" if nothing does."""
     named = list(dict.fromkeys(name for each in done for name in each.quoted))
-    parts = [told_of(name) for name in named[:MOST_NAMED]]
+    parts = [how_to_change(name) for name in named[:MOST_NAMED]]
     if len(named) > MOST_NAMED:
         parts.append(f"and {len(named) - MOST_NAMED} more")
     sentences = [STILL_CONTAINED.format(", ".join(parts))] if parts else []
     sentences += [SHORT] if any(each.short for each in done) else []
     copies = {copy.path: copy for each in done for copy in each.copies}.values()
-    return " ".join([*sentences, *(copy_told(copy, zone) for copy in copies)])
+    return " ".join([*sentences, *(copy_notice(copy, zone) for copy in copies)])
 
 
-def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
+def copy_notice(copy: UpgradeCopy, zone: ZoneInfo) -> str:
     """Return the notice that a copy from before an upgrade may contain it."""
     until = copy.until.astimezone(zone)
     return f"`{copy.path.name}`, from before an upgrade, may hold it until {until:%Y-%m-%d}, or until you delete it."
 
 
-def told_of(name: str) -> str:
+def how_to_change(name: str) -> str:
     """Return the name of such a thing with the way to change it."""
     if name.startswith("task_"):
         return "the task {0} (`/tasks cancel {0}`)".format(name.split()[-1][:-1])
@@ -584,7 +586,7 @@ def told_of(name: str) -> str:
 
 def without_bullets(
     text: str,
-    wanted: Wanted,
+    wanted: TextMatcher,
     facts: Sequence[str],
     ours: Collection[str],
     made: Collection[str] = (),
@@ -600,7 +602,7 @@ def without_bullets(
         body = bullet[2:].strip()
         name = key(cleaned(body))
         if is_bullet and (
-            name in made or wanted.is_in(body) or goes_with(body, facts, ours=name in ours)
+            name in made or wanted.is_in(body) or is_forgotten_with(body, facts, ours=name in ours)
         ):
             gone.append(body)
         else:
@@ -613,7 +615,7 @@ async def with_reports(stores: Stores, tx: Transaction, events: set[str]) -> lis
     newest = events
     while newest:
         turns = await stores.casts.turns_of(tx, sorted(newest))
-        newest = set(await stores.inbox.reports(turns)) - events
+        newest = set(await stores.inbox.result_events(turns)) - events
         events = events | newest
     return sorted(events)
 
@@ -643,12 +645,12 @@ async def _quoted(
     """Return tasks, skills, files and other facts of these scopes that contain it, or replaced it."""
     ids = {fact.id for fact in gone.facts}
     successors = {fact.replaced_by for fact in gone.facts if fact.replaced_by}
-    wanted, words = Wanted(searched), AllWords(gone.words)
+    wanted, words = TextMatcher(searched), AllWordsMatcher(gone.words)
 
     def contains(text: str) -> bool:
         return wanted.is_in(text) or words.are_in(text)
 
-    said = await search.seek([Sought([FACTS], searched, gone.scopes)])
+    said = await search.seek([TextQuery([FACTS], searched, gone.scopes)])
     alike = [fact.id for fact in await stores.facts.saying(said)]
     alike = [*dict.fromkeys([*alike, *sorted(successors)])]
     return (
@@ -661,7 +663,7 @@ async def _quoted(
 async def tasks_and_skills(
     stores: Stores, scopes: Sequence[str], contains: Callable[[str], bool]
 ) -> list[str]:
-    """Return the tasks of these scopes, and the skills, that contain it, as `told_of` names them."""
+    """Return the tasks of these scopes, and the skills, that contain it, as `how_to_change` names them."""
     seen = [await stores.tasks.listed(scope, "all") for scope in scopes]
     tasks = {task.id: task for each in seen for task in each}.values()
     names = [skill.name for skill in await stores.skills.listed()]
@@ -673,7 +675,7 @@ async def tasks_and_skills(
     ]
 
 
-def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
+def _files(stores: Stores, scopes: Sequence[str], wanted: TextMatcher) -> list[str]:
     """Return files of the data folder that contain it, except stores' files and those of other scopes."""
     folder, found = stores.data_dir, []
     own = {stores.places.core(scope).parent for scope in scopes}

@@ -17,15 +17,15 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, ClockReading, boot_id, moment, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.db import Database, Row, Transaction, add_to, counters, put_single, single
-from wintermute.db.text_search import Kept
+from wintermute.db.text_search import SearchableText
 from wintermute.db.values import reader
 from wintermute.ids import new_id
-from wintermute.llm.calls import REFUSED, Amount, Budget, ModelCalls, Spent
+from wintermute.llm.calls import REFUSED, Amount, Budget, ModelCalls, RoleUsage
 from wintermute.messages import PERSON
 from wintermute.text import counted
 
 HealthState = Literal["ok", "warn", "fail"]
-EDITED = Kept("edited_files", ("text",), "name", empties=("text = NULL",))
+EDITED = SearchableText("edited_files", ("text",), "name", empties=("text = NULL",))
 AGAIN = "begin again with your client or /verify"
 UNFIT = (
     f"what the client sent does not fit -> {AGAIN}; if that fails as well, use another client, or"
@@ -230,7 +230,7 @@ def verification_step(row: Row) -> tuple[HealthState, str]:
     return "ok", f"under way{device}: {row['phase']}"
 
 
-async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[HealthState, str]:
+async def task_health(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[HealthState, str]:
     """Return the state of all tasks, in words."""
     now = clock.now()
     overdue = stamp(now - GRACE)
@@ -309,7 +309,7 @@ async def unfollowed_rooms(database: Database) -> str:
     return "; ".join(_shortened_list(lines, MOST_ROOMS))
 
 
-class ClockMarks:
+class TrustedReadings:
     """The store of the last trusted reading of the clock."""
 
     def __init__(self, database: Database) -> None:
@@ -325,7 +325,11 @@ class ClockMarks:
     async def keep(self, reading: ClockReading) -> None:
         """Store the reading."""
         async with self._database.transaction() as tx:
-            values = {"wall": stamp(reading.wall), "monotonic": reading.steady, "boot": boot_id()}
+            values = {
+                "wall": stamp(reading.wall),
+                "monotonic": reading.monotonic,
+                "boot": boot_id(),
+            }
             await put_single(tx, CLOCK, values)
 
 
@@ -358,11 +362,11 @@ class EditedFiles:
                 list(texts),
             )
 
-    async def told(self) -> set[str]:
+    async def notified(self) -> set[str]:
         """Return the unusable files that the owner was notified of."""
         return set(await self._database.scalars("SELECT name FROM edited_files WHERE notified"))
 
-    async def tell(self, tx: Transaction, names: Collection[str]) -> None:
+    async def note_notified(self, tx: Transaction, names: Collection[str]) -> None:
         """Note that the owner was notified of exactly these files."""
         listed = json.dumps(list(names))
         await tx.execute(
@@ -378,7 +382,7 @@ class EditedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StatusLine:
     """One line of a status."""
 
     name: str
@@ -388,14 +392,14 @@ class Finding:
     """The figures of the text, for programs."""
 
 
-def not_well(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def only_problems(findings: Iterable[StatusLine]) -> tuple[StatusLine, ...]:
     """Return the lines of a status that are not ok; each says what to do (U-012)."""
     return tuple(each for each in findings if each.state != "ok")
 
 
-async def gather(
+async def status_lines(
     database: Database, clock: Clock, timezone: str, ceilings: Ceilings = UNLIMITED
-) -> tuple[Finding, ...]:
+) -> tuple[StatusLine, ...]:
     """Return all lines of a status from the database."""
     zone = ZoneInfo(timezone)
     now = clock.now().astimezone(zone)
@@ -408,57 +412,57 @@ async def gather(
         since = f"(since {part.since.astimezone(zone):%Y-%m-%d %H:%M})"
         state = "ok" if part.part in PAST_EVENTS.intersection(old) else part.state
         advice = ADVICE.get(part.part, "") if state != "ok" and "->" not in part.detail else ""
-        lines.append(Finding(part.part, state, f"{part.detail} {since}{advice}".strip()))
+        lines.append(StatusLine(part.part, state, f"{part.detail} {since}{advice}".strip()))
     (waiting,) = await database.scalars(
         "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting') AND kind <> 'command'"
     )
-    lines.append(Finding("inbox", "ok", f"{waiting} waiting for an answer"))
+    lines.append(StatusLine("inbox", "ok", f"{waiting} waiting for an answer"))
     lines.append(await _outbox(database))
     if waits := await unfollowed_rooms(database):
-        lines.append(Finding("rooms", "warn", waits))
+        lines.append(StatusLine("rooms", "warn", waits))
     lines += await _sub_sessions(database)
     lines += await _jobs(database)
     lines += await _learning(database, now, zone)
     lines += await _old_copies(database, zone)
-    lines.append(Finding("tasks", *await promises(database, clock, zone)))
+    lines.append(StatusLine("tasks", *await task_health(database, clock, zone)))
     lines += await _decryption(database, midnight)
-    lines.append(Finding("people", *await people(database)))
-    lines.append(Finding("unverified sessions", *await untrusted(database)))
+    lines.append(StatusLine("people", *await people(database)))
+    lines.append(StatusLine("unverified sessions", *await untrusted(database)))
     if malformed := await single(database, "malformed"):
-        lines.append(Finding("malformed events", "ok", f"{malformed} skipped"))
+        lines.append(StatusLine("malformed events", "ok", f"{malformed} skipped"))
     if failed := await single(database, "memory search failed"):
-        lines.append(Finding("memory search", "ok", f"failed {failed} times so far"))
+        lines.append(StatusLine("memory search", "ok", f"failed {failed} times so far"))
     lines += await _usage(database, clock, midnight, timezone, ceilings)
     return tuple(lines)
 
 
-async def _outbox(database: Database) -> Finding:
+async def _outbox(database: Database) -> StatusLine:
     (waiting,) = await database.scalars("SELECT count(*) FROM outbox WHERE state = 'waiting'")
     stuck = await database.rows(
         "SELECT room_id, problem, count(*) AS n FROM outbox WHERE state = 'stuck'"
         " GROUP BY room_id, problem"
     )
     if not stuck:
-        return Finding("outbox", "ok", f"{waiting} to be sent")
+        return StatusLine("outbox", "ok", f"{waiting} to be sent")
     named = "; ".join(f"{row['n']} in {row['room_id']}: {row['problem']}" for row in stuck)
-    return Finding(
+    return StatusLine(
         "outbox",
         "warn",
         f"{waiting} to be sent, held: {named} -> they are sent as soon as that is allowed",
     )
 
 
-async def _old_copies(database: Database, zone: ZoneInfo) -> list[Finding]:
+async def _old_copies(database: Database, zone: ZoneInfo) -> list[StatusLine]:
     """Name database copies from before an upgrade: they still hold forgotten texts (M-030)."""
     named = [
         f"{copy.path.name} from before an upgrade may contain texts forgotten since; it is deleted on"
         f" {copy.until.astimezone(zone):%Y-%m-%d}, or earlier by you"
         for copy in await database.copies()
     ]
-    return [Finding("old copies", "ok", "; ".join(named))] if named else []
+    return [StatusLine("old copies", "ok", "; ".join(named))] if named else []
 
 
-async def _jobs(database: Database) -> list[Finding]:
+async def _jobs(database: Database) -> list[StatusLine]:
     """Report pending and stopped jobs; no line if there are none."""
     rows = await database.rows("SELECT * FROM jobs WHERE state <> 'done'")
     states = Counter(row["state"] for row in rows)
@@ -471,16 +475,16 @@ async def _jobs(database: Database) -> list[Finding]:
     details = "".join(f", {len(n)} {what}: {'; '.join(n)}" for what, n in wrong.items() if n)
     text = f"{states['running']} running, {states['waiting']} waiting{details}"
     state: HealthState = "fail" if wrong["stopped"] else "warn" if details else "ok"
-    lines = [Finding("jobs", state, text)] if rows else []
+    lines = [StatusLine("jobs", state, text)] if rows else []
     left = [
         text.format(n=n)
         for name, text in TO_FORGET.items()
         if (n := sum(row["name"] == name for row in rows))
     ]
-    return [*lines, Finding("forgetting", "ok", "; ".join(left))] if left else lines
+    return [*lines, StatusLine("forgetting", "ok", "; ".join(left))] if left else lines
 
 
-async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[Finding]:
+async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[StatusLine]:
     """Report the learning from conversations; no line if there never was any. No text of a conversation."""
     (queued,) = await database.scalars(
         "SELECT count(*) FROM facts WHERE queued AND retired_at IS NULL AND NOT ended"
@@ -520,7 +524,7 @@ async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[F
             f"{counted(refused['times'], 'answer')} of models refused, the last"
             f" {_at(refused['at'], zone)} ({refused['role']}): {refused['reason']}"
         )
-    return [Finding("learning", "ok", "; ".join(details), numbers)] if details else []
+    return [StatusLine("learning", "ok", "; ".join(details), numbers)] if details else []
 
 
 def _waiting(row: Row, zone: ZoneInfo) -> str:
@@ -536,7 +540,7 @@ def _at(when: str, zone: ZoneInfo) -> str:
     return f"{moment(when).astimezone(zone):%Y-%m-%d %H:%M}"
 
 
-async def _sub_sessions(database: Database) -> list[Finding]:
+async def _sub_sessions(database: Database) -> list[StatusLine]:
     """Name the running, then the waiting sub-sessions (L-068); no line if there are none."""
     rows = await database.rows(
         "SELECT id, iif(state = 'waiting', 'waiting', 'running') AS doing FROM sub_sessions"
@@ -547,30 +551,30 @@ async def _sub_sessions(database: Database) -> list[Finding]:
     # Ids, because names tell the subject and a status is also shown in groups.
     named = _shortened_list([f"{row['id']} {row['doing']}" for row in rows], MOST_NAMED)
     text = f"{running} running, {len(rows) - running} waiting: {', '.join(named)}"
-    return [Finding("sub-sessions", "ok", text)] if rows else []
+    return [StatusLine("sub-sessions", "ok", text)] if rows else []
 
 
-async def _decryption(database: Database, midnight: datetime) -> list[Finding]:
+async def _decryption(database: Database, midnight: datetime) -> list[StatusLine]:
     """Count decrypted messages, and name the people who have to send one of today again."""
     locked = await database.rows("SELECT sender, received_at FROM inbox WHERE state = 'locked'")
     new = Counter(row["sender"] for row in locked if row["received_at"] >= stamp(midnight))
     good = await single(database, "decrypted") or 0
     bad = await single(database, "undecryptable") or 0
     text = f"{good} messages decrypted, {bad} only later, {len(locked)} still locked"
-    lines = [Finding("decryption", "ok", text)]
+    lines = [StatusLine("decryption", "ok", text)]
     named = [f"{counted(n, 'message')} of {sender}" for sender, n in sorted(new.items())]
     senders = ", ".join(_shortened_list(named, MOST_NAMED))
     unreadable = f"I cannot read {senders} -> ask to have them sent again"
-    return [Finding("locked messages", "warn", unreadable), *lines] if new else lines
+    return [StatusLine("locked messages", "warn", unreadable), *lines] if new else lines
 
 
 async def _usage(
     database: Database, clock: Clock, midnight: datetime, timezone: str, ceilings: Ceilings
-) -> list[Finding]:
+) -> list[StatusLine]:
     calls = ModelCalls(database, clock, new_id)
     spent = await calls.usage_since(midnight)
     before = await calls.usage_since(midnight - timedelta(days=1), midnight)
-    lines = _bill("today", spent) or [Finding("today", "ok", "no model calls")]
+    lines = _bill("today", spent) or [StatusLine("today", "ok", "no model calls")]
     lines += _bill("yesterday", before)
     if ceilings == UNLIMITED:
         return lines
@@ -578,27 +582,27 @@ async def _usage(
     return [_budget(ceilings, amount, sum(used.refused for used in spent.values())), *lines]
 
 
-def _bill(day: str, spent: Mapping[str, Spent]) -> list[Finding]:
+def _bill(day: str, spent: Mapping[str, RoleUsage]) -> list[StatusLine]:
     """Report the usage of each role on a day, after the sum if there are several."""
     lines = [
-        Finding(f"{day}, {role}", "ok", _used(used) + _advice(role, used), asdict(used))
+        StatusLine(f"{day}, {role}", "ok", _used(used) + _advice(role, used), asdict(used))
         for role, used in spent.items()
     ]
     if len(lines) > 1:
         first, *rest = spent.values()
         whole = sum(rest, start=first)
-        lines.insert(0, Finding(day, "ok", _used(whole), asdict(whole)))
+        lines.insert(0, StatusLine(day, "ok", _used(whole), asdict(whole)))
     return lines
 
 
-def _used(used: Spent) -> str:
+def _used(used: RoleUsage) -> str:
     """Return calls, tokens read (and cached), tokens written, and USD if prices are known."""
     read = f"{used.tokens_in:,} tokens read, {used.tokens_cached:,} of them from the cache"
     usd = f"; {used.usd:.4f} USD" if used.usd else ""
     return f"{counted(used.calls, 'call')}; {read}; {used.tokens_out:,} written{usd}"
 
 
-def _advice(role: str, used: Spent) -> str:
+def _advice(role: str, used: RoleUsage) -> str:
     """Return advice if many requests with the same beginning were never cached."""
     is_long = used.tokens_in >= used.calls * LEAST_CACHED
     if role == "base" and used.calls >= MANY_CALLS and is_long and not used.tokens_cached:
@@ -606,7 +610,7 @@ def _advice(role: str, used: Spent) -> str:
     return ""
 
 
-def _budget(ceilings: Ceilings, used: Amount, refused: int) -> Finding:
+def _budget(ceilings: Ceilings, used: Amount, refused: int) -> StatusLine:
     """Report the use of each budget (L-086); running calls count with their worst case."""
     parts = []
     if ceilings.tokens_per_day is not None:
@@ -615,6 +619,8 @@ def _budget(ceilings: Ceilings, used: Amount, refused: int) -> Finding:
         parts.append(f"{used.usd:.4f} of {ceilings.usd_per_day:g} USD")
     text = f"{' and '.join(parts)} used today"
     if not refused:
-        return Finding("budget", "ok", text)
+        return StatusLine("budget", "ok", text)
     advice = "wait for midnight or raise llm.budget in config.yaml"
-    return Finding("budget", "warn", f"{text}, no room for {counted(refused, 'call')} -> {advice}")
+    return StatusLine(
+        "budget", "warn", f"{text}, no room for {counted(refused, 'call')} -> {advice}"
+    )

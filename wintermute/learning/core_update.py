@@ -15,14 +15,14 @@ from datetime import timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import text_wish
+from wintermute.changes.decisions import text_proposal
 from wintermute.db import Transaction
 from wintermute.errors import MemoryFileUnusable, QuestionWithdrawn
 from wintermute.jobs import Job
+from wintermute.llm.background import BackgroundModels
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, only
-from wintermute.llm.unasked import UnaskedModels
-from wintermute.memory.core import EMPTY_CORE, freed, lost, page_problem
+from wintermute.llm.json_answer import InvalidAnswer, require_keys
+from wintermute.memory.core import EMPTY_CORE, lost_bullets, page_problem, unowned_bullets
 from wintermute.memory.core_pages import CorePage
 from wintermute.memory.fact import Fact
 from wintermute.messages import Json
@@ -44,18 +44,18 @@ WOULD_REMOVE = "it would remove what a person wrote or said: {bullets}"
 log = logging.getLogger(__name__)
 
 
-def wished(found: Json) -> str | None:
+def proposed_page(found: Json) -> str | None:
     """Return the page that an answer proposes; None: no change. Raises: Unfit (M-052, M-072)."""
-    only(found, "should_update", "core_markdown")
+    require_keys(found, "should_update", "core_markdown")
     wants, page = found["should_update"], found["core_markdown"]
     if not isinstance(wants, bool):
-        raise Unfit('"should_update" must be true or false')
+        raise InvalidAnswer('"should_update" must be true or false')
     if not wants:
         return None
     if not isinstance(page, str):
-        raise Unfit('"core_markdown" must be the text of the whole page')
+        raise InvalidAnswer('"core_markdown" must be the text of the whole page')
     if problem := page_problem(page):
-        raise Unfit(f'"core_markdown": {problem}', '"core_markdown" is no whole page')
+        raise InvalidAnswer(f'"core_markdown": {problem}', '"core_markdown" is no whole page')
     return f"{page.rstrip()}\n"
 
 
@@ -64,7 +64,7 @@ class CoreUpdate:
     """The core update after a batch: its new facts are the ids in the job's `args` (M-040, M-046)."""
 
     stores: Stores
-    models: UnaskedModels
+    models: BackgroundModels
     template: Template
 
     async def update(self, job: Job) -> JobDone | JobPutOff:
@@ -75,7 +75,7 @@ class CoreUpdate:
         facts = await self._new(job)
         if not facts:
             return JobDone()
-        await self.models.require_quiet(ROLE)
+        await self.models.require_idle(ROLE)
         try:
             page = await pages.found(job.scope)
         except MemoryFileUnusable as problem:
@@ -114,7 +114,7 @@ class CoreUpdate:
         return (
             same
             and await self._is_page(job.scope, page)
-            and await self.stores.jobs.is_there(tx, job.id)
+            and await self.stores.jobs.exists(tx, job.id)
         )
 
     async def _is_page(self, scope: str, page: CorePage) -> bool:
@@ -131,7 +131,7 @@ class CoreUpdate:
             "candidate_new_memories": "\n".join(f"- {fact.text}" for fact in facts),
         }
         return await self.models.answer_in_json(
-            *(ROLE, self.template.text(), values, wished), sources=sources
+            *(ROLE, self.template.text(), values, proposed_page), sources=sources
         )
 
     async def _changed(
@@ -142,9 +142,9 @@ class CoreUpdate:
         Raises: MemoryFileUnusable; QuestionWithdrawn, and nothing is changed.
         """
         pages, before = self.stores.core_pages, page.text or ""
-        unowned = await pages.free(job.scope, before)
+        unowned = await pages.unowned(job.scope, before)
         only_adds = "small" in self.models.sizes(ROLE)
-        if gone := lost(before, text, () if only_adds else unowned):
+        if gone := lost_bullets(before, text, () if only_adds else unowned):
             log.warning(
                 "core not updated scope=%s reason=%d bullets would go", job.scope, len(gone)
             )
@@ -154,13 +154,13 @@ class CoreUpdate:
             "reconstruction", job.scope, evidence=tuple(fact.id for fact in facts), summary=SUMMARY
         )
         explicit = [fact.text for fact in facts if fact.protected]
-        may_go = freed(before, text, unowned, explicit)
+        may_go = unowned_bullets(before, text, unowned, explicit)
 
         async def noted(tx: Transaction, set_id: str) -> None:
             if not await sources.stand(tx):
                 raise QuestionWithdrawn("a fact was retracted while the page was made")
             await self.stores.decisions.outdate_text(tx, job.scope, "core", job.scope)
-            await self.stores.jobs.went_on(tx, job.id, {"set": set_id})
+            await self.stores.jobs.save_progress(tx, job.id, {"set": set_id})
 
         if await pages.replace(why, text, page, may_go, noted) is None:
             log.info("core not updated scope=%s reason=it was edited meanwhile", job.scope)
@@ -180,4 +180,4 @@ class CoreUpdate:
         quoted = "; ".join(f'"{shortened(bullet, SHOWN)}"' for bullet in gone)
         reason = WOULD_REMOVE.format(bullets=quoted)
         await self.stores.decisions.outdate_text(tx, scope, "core", scope, but=text)
-        await self.stores.decisions.propose(tx, scope, text_wish("core", scope, text, reason))
+        await self.stores.decisions.propose(tx, scope, text_proposal("core", scope, text, reason))

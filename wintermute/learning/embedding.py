@@ -3,10 +3,10 @@
 import logging
 
 from wintermute.clock import Clock
-from wintermute.conversation.casting import AGAIN
+from wintermute.conversation.dispatcher import AGAIN
 from wintermute.errors import MemoryUnavailable
 from wintermute.jobs import Job
-from wintermute.memory.meaning import PART
+from wintermute.memory.embedding_search import PART
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobPutOff
 

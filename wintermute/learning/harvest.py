@@ -33,15 +33,15 @@ from wintermute.db.values import reader
 from wintermute.errors import MemoryUnavailable, QuestionWithdrawn, ToolFailed
 from wintermute.health.health import DROPPED
 from wintermute.jobs import AGAIN, Job
-from wintermute.learning.rewording import retire_unsaid, rewordings
+from wintermute.learning.edited_messages import edited_messages, retire_retracted
+from wintermute.llm.background import BackgroundModels
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import only, texts
+from wintermute.llm.json_answer import require_keys, text_list
 from wintermute.llm.tokens import estimate
-from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.fact import NewFact, entry
-from wintermute.memory.grounding import Grounding, Judged, Line, confirmed
-from wintermute.memory.origins import gist, taken_back
-from wintermute.memory.sense import main_words
+from wintermute.memory.grounding import Grounding, GroundingResult, Line, confirmed
+from wintermute.memory.lexical_overlap import main_words
+from wintermute.memory.origins import gist, retracted_facts
 from wintermute.messages import PERSON, REFUSED, ROOM, Json
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -180,7 +180,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class MessageVersion:
     """One message of a person, in its stored version. `scope`: that of its cast; None: it has none.
 
     `edits`: the message whose text it replaces. `taint`: its cast saw text from outside. `late`: the number of its
@@ -257,7 +257,7 @@ class Chunk:
 
     upto: int
     scope: str | None
-    messages: tuple[Wording, ...]
+    messages: tuple[MessageVersion, ...]
     place: tuple[int, int]
     again: tuple[str, ...] = ()
 
@@ -273,9 +273,9 @@ class Chunk:
         return tuple(dict.fromkeys(named))
 
 
-def chunk(rows: Sequence[Wording], room: int) -> Chunk:
+def chunk(rows: Sequence[MessageVersion], room: int) -> Chunk:
     """Return the first rows that belong to one scope and fit into `room` tokens; at least one."""
-    scope, taken = rows[0].whose, list[Wording]()
+    scope, taken = rows[0].whose, list[MessageVersion]()
     for row in rows:
         cost = estimate(_line(row, row.body)) + estimate(row.answer or "")
         differs = row.whose != scope or row.place[0] != rows[0].place[0]
@@ -289,7 +289,7 @@ def chunk(rows: Sequence[Wording], room: int) -> Chunk:
     return Chunk(upto, scope if with_text else None, with_text, taken[-1].place, again)
 
 
-def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
+def transcript(messages: Sequence[MessageVersion], zone: ZoneInfo) -> str:
     """Return the messages with their days, and the answers to them.
 
     An answer is left out if it may repeat untrusted or deleted text.
@@ -335,7 +335,7 @@ def _without_page(text: str) -> str:
     return f"{text[: begins.start()]}{LEFT_OUT}{text[ends[-1].end() :]}"
 
 
-def _line(row: Wording, text: str) -> str:
+def _line(row: MessageVersion, text: str) -> str:
     name = display_name(row.sender_name.translate(NO_ADDRESS)) or row.sender
     return f"{name} ({row.sender}): {_indented(text)}"
 
@@ -347,11 +347,11 @@ def _indented(text: str) -> str:
 
 def picked(found: Json) -> tuple[str, ...]:
     """Return the texts that an answer picked (M-072). Raises: Unfit."""
-    only(found, "contents")
-    return texts(found, "contents")[:MOST_PICKED]
+    require_keys(found, "contents")
+    return text_list(found, "contents")[:MOST_PICKED]
 
 
-def lines_of(messages: Sequence[Wording], zone: ZoneInfo) -> list[Line]:
+def lines_of(messages: Sequence[MessageVersion], zone: ZoneInfo) -> list[Line]:
     """Return each message as a line about its person, in their own words (M-085).
 
     A yes stands in for the assistant's question right before, if that was a single question.
@@ -366,13 +366,13 @@ def lines_of(messages: Sequence[Wording], zone: ZoneInfo) -> list[Line]:
     return found
 
 
-def _shown_answer(row: Wording) -> str:
+def _shown_answer(row: MessageVersion) -> str:
     """Return the answer, or "" where it may repeat untrusted or deleted text."""
     shown = row.answer and not (row.taint or row.again) and own_words(row.body) == row.body
     return row.answer or "" if shown else ""
 
 
-def learnt(chunk: Chunk, contents: Sequence[Judged]) -> list[NewFact]:
+def learnt_facts(chunk: Chunk, contents: Sequence[GroundingResult]) -> list[NewFact]:
     """Return the facts of an answer, without unusable ones.
 
     The origins of a fact are the messages that ground it, and all that share a main word with it, apart from
@@ -411,7 +411,7 @@ def learnt(chunk: Chunk, contents: Sequence[Judged]) -> list[NewFact]:
 
 
 _backlog = reader(Backlog)
-_wording = reader(Wording)
+_wording = reader(MessageVersion)
 _cursor = reader(Cursor)
 
 
@@ -439,7 +439,7 @@ class Harvests:
 
     async def said(
         self, source: Transaction | Database, conversation_id: str, cursor: Cursor
-    ) -> list[Wording]:
+    ) -> list[MessageVersion]:
         """Return the messages after the cursor, up to the first that is still to be answered.
 
         Messages to be read again come first, and alone.
@@ -519,7 +519,7 @@ class Harvests:
             (json.dumps(part.again),),
         )
         events = {*part.again, *(row.event_id for row in part.messages), *events}
-        return {*kept, *(gist(fact) for fact in await taken_back(tx, events))}
+        return {*kept, *(gist(fact) for fact in await retracted_facts(tx, events))}
 
 
 class Harvest:
@@ -528,7 +528,7 @@ class Harvest:
     def __init__(
         self,
         stores: Stores,
-        models: UnaskedModels,
+        models: BackgroundModels,
         template: Template,
         settings: MemoryHarvest,
         clock: Clock,
@@ -541,7 +541,7 @@ class Harvest:
         self._since = clock.now()
         self._harvests = Harvests(stores.database, clock)
 
-    async def owe(self, tx: Transaction) -> datetime | None:
+    async def enqueue_due(self, tx: Transaction) -> datetime | None:
         """Enqueue due conversations; return when the next one will be due without further messages."""
         await self._harvests.turned_on(tx, self._since)
         now, later = self._clock.now(), list[datetime]()
@@ -570,7 +570,7 @@ class Harvest:
         Raises: ModelError.
         """
         while True:
-            await self._models.require_quiet(NAME)
+            await self._models.require_idle(NAME)
             cursor = await self._harvests.cursor(self._stores.database, conversation)
             rows = await self._harvests.said(self._stores.database, conversation, cursor)
             if not rows or (only_again and not cursor.again):
@@ -583,7 +583,7 @@ class Harvest:
 
     async def _read(self, job_id: str, conversation: str, cursor: Cursor, part: Chunk) -> None:
         """Ask about a chunk and store the facts, unless the chunk changed meanwhile."""
-        judged: Sequence[Judged] = ()
+        judged: Sequence[GroundingResult] = ()
         if part.scope is not None:
             shown = {"transcript": transcript(part.messages, self._stores.tasks.zone)}
             sources = QuestionSources(
@@ -596,7 +596,9 @@ class Harvest:
         async with self._stores.database.transaction() as tx:
             if not await self._is_unchanged(conversation, cursor, part, tx):
                 return  # the present messages are read
-            picked_up = await self._keep(tx, part, learnt(part, [j for j in judged if j.told]))
+            picked_up = await self._keep(
+                tx, part, learnt_facts(part, [j for j in judged if j.is_grounded])
+            )
             month = self._clock.now().astimezone(self._stores.tasks.zone)
             for reason, times in Counter(j.reason for j in judged if j.reason).items():
                 await self._stores.health.count_in(tx, f"{DROPPED} {month:%Y-%m} {reason}", times)
@@ -604,11 +606,11 @@ class Harvest:
             await self._stores.jobs.add_to(tx, job_id, PICKED, picked_up)
 
     async def _judged(
-        self, messages: Sequence[Wording], contents: Sequence[str]
-    ) -> Sequence[Judged]:
+        self, messages: Sequence[MessageVersion], contents: Sequence[str]
+    ) -> Sequence[GroundingResult]:
         """Check each text against the people's own lines, with the reason if it fails (M-086)."""
         lines = lines_of(messages, self._stores.tasks.zone)
-        judged = await asyncio.to_thread(lambda: list(map(Grounding(lines).judged, contents)))
+        judged = await asyncio.to_thread(lambda: list(map(Grounding(lines).ground, contents)))
         worded = [text for each in judged if each.is_undecided for text in (each.fact, *each.said)]
         like = None
         if worded and self._stores.meaning:
@@ -617,7 +619,7 @@ class Harvest:
             except MemoryUnavailable as problem:
                 log.warning("compared by words alone reason=%s", problem)
         places = {text: n for n, text in enumerate(worded)}
-        return [each.decided(places, like) for each in judged]
+        return [each.with_similarity(places, like) for each in judged]
 
     async def _is_unchanged(
         self, conversation: str, cursor: Cursor, part: Chunk, tx: Transaction
@@ -632,7 +634,7 @@ class Harvest:
     async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
         """Store facts and count them; facts of earlier versions are retired in the same change set."""
         edited = {row.message for row in part.messages if row.reworded or row.edits}
-        found = await rewordings(tx, edited, self._stores.tasks.zone)
+        found = await edited_messages(tx, edited, self._stores.tasks.zone)
         events = {event for each in found for event in each.events}
         if (part.again or found) and facts:
             but = await self._harvests.left_out(tx, part, events)
@@ -643,7 +645,7 @@ class Harvest:
         # Messages read again retire nothing: two messages of one memory would requeue each other for ever.
         if found and part.scope and not part.again:
             known = {done.fact.id for done in taken}
-            gone, over = await retire_unsaid(self._stores, tx, part.scope, found, known)
+            gone, over = await retire_retracted(self._stores, tx, part.scope, found, known)
             others = {name for fact in gone for name in fact.origins} - events
             await self._harvests.read_again(tx, others, ())
             changes += over

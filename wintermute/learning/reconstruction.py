@@ -20,12 +20,12 @@ from wintermute.config.schema import Memory
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
 from wintermute.jobs import Job
+from wintermute.llm.background import ATTEMPTS, BackgroundModels
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, only, texts
-from wintermute.llm.unasked import ATTEMPTS, UnaskedModels
+from wintermute.llm.json_answer import InvalidAnswer, require_keys, text_list
 from wintermute.memory.fact import EXPLICIT, Fact, NewFact, entry, key, last_said
+from wintermute.memory.lexical_overlap import DENIED, Successors, are_grounded
 from wintermute.memory.related import RelatedFacts
-from wintermute.memory.sense import DENIED, Heirs, are_grounded
 from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class ReconstructionAnswer:
     """The model's answer for a batch."""
 
     memories: tuple[str, ...]
@@ -69,7 +69,7 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchTally:
+class BatchCounts:
     """Counts of the facts of some batches."""
 
     batches: int = 0
@@ -77,8 +77,8 @@ class BatchTally:
     replaced: int = 0
     failed: int = 0
 
-    def __add__(self, other: "BatchTally") -> "BatchTally":
-        return BatchTally(
+    def __add__(self, other: "BatchCounts") -> "BatchCounts":
+        return BatchCounts(
             self.batches + other.batches,
             self.kept + other.kept,
             self.replaced + other.replaced,
@@ -87,7 +87,7 @@ class BatchTally:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewriting:
+class ReconstructionPlan:
     """The facts to store for a batch, and the facts they replace: old id → index of the new one."""
 
     fresh: tuple[NewFact, ...] = ()
@@ -115,23 +115,23 @@ def listed(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines) or NONE
 
 
-def rewritten(found: Json, inputs: Sequence[str]) -> Rewritten:
+def rewritten(found: Json, inputs: Sequence[str]) -> ReconstructionAnswer:
     """Return an answer, if all of it is in the inputs (M-047). Raises: Unfit."""
-    only(found, "memories", "coverage")
+    require_keys(found, "memories", "coverage")
     coverage = found["coverage"]
     if coverage not in ("complete", "incomplete"):
-        raise Unfit('"coverage" must be "complete" or "incomplete"')
+        raise InvalidAnswer('"coverage" must be "complete" or "incomplete"')
     try:
         # Some models repeat the placeholder line for no related memory.
-        named = [text for text in texts(found, "memories") if text.strip("- ") != NONE[2:]]
+        named = [text for text in text_list(found, "memories") if text.strip("- ") != NONE[2:]]
         lines = tuple(normalised([entry(text) for text in named]))
     except ToolFailed as problem:
-        raise Unfit(str(problem)) from problem
+        raise InvalidAnswer(str(problem)) from problem
     if sum(map(len, lines)) > LONGER * sum(map(len, inputs)) + ROOM:
-        raise Unfit("it is much longer than what it is made from")
+        raise InvalidAnswer("it is much longer than what it is made from")
     if not are_grounded(lines, inputs):
-        raise Unfit("a memory says what stands in none of the data, or in another language")
-    return Rewritten(lines, coverage)
+        raise InvalidAnswer("a memory says what stands in none of the data, or in another language")
+    return ReconstructionAnswer(lines, coverage)
 
 
 def planned(
@@ -139,36 +139,36 @@ def planned(
     related: Sequence[Fact],
     memories: Sequence[str],
     near: Sequence[Sequence[bool]],
-) -> Rewriting:
+) -> ReconstructionPlan:
     """Step 9: plan the facts to store, and retire the old facts that they cover (M-039).
 
     `near`: for each memory, which of the old facts, batch first, lie near it.
     """
-    old, accepted = [*batch, *related], Heirs(memories)
+    old, accepted = [*batch, *related], Successors(memories)
     same = {key(text) for text in memories}
     retired: dict[str, int | None] = {}
     ended: dict[str, int] = {}
     parents: list[list[int]] = [[] for _ in memories]
     for n, fact in enumerate(old):
         close = [m for m in range(len(memories)) if near[m][n]]
-        parents[accepted.likest(fact.text, close)].append(n)
+        parents[accepted.most_similar(fact.text, close)].append(n)
         if key(fact.text) in same:
             continue
-        outdating = [m for m in close if accepted.overtakes(fact.text, m)]
-        covering = [m for m in close if accepted.keeps(fact.text, m)]
+        outdating = [m for m in close if accepted.outdates(fact.text, m)]
+        covering = [m for m in close if accepted.cover(fact.text, m)]
         if outdating:
             ended[fact.id] = outdating[0]
         elif covering:
-            retired[fact.id] = accepted.likest(fact.text, covering)
+            retired[fact.id] = accepted.most_similar(fact.text, covering)
     gone = retired.keys() | ended.keys()
-    words, fresh = Heirs([fact.text for fact in old]), []
+    words, fresh = Successors([fact.text for fact in old]), []
     for text, numbers in zip(memories, parents, strict=True):
         parents_of_text = [old[n] for n in numbers]
         wide = [old[n] for n in _sources(words.shared(text), numbers)]
         if any(key(fact.text) == key(text) for fact in parents_of_text):
             wide = []  # it was known already, from these facts
         fresh.append(_new_fact(text, parents_of_text or batch, wide, gone))
-    return Rewriting(tuple(fresh), retired, ended)
+    return ReconstructionPlan(tuple(fresh), retired, ended)
 
 
 def _sources(shared: Sequence[set[str]], parents: Sequence[int]) -> list[int]:
@@ -207,7 +207,7 @@ class Reconstruction:
     """Processes the queue of a scope, a batch at a time."""
 
     def __init__(
-        self, stores: Stores, models: UnaskedModels, template: Template, memory: Memory
+        self, stores: Stores, models: BackgroundModels, template: Template, memory: Memory
     ) -> None:
         self._stores = stores
         self._models = models
@@ -220,7 +220,7 @@ class Reconstruction:
         """True if no model is asked: a list is read whole anyway, or the model is too small to rewrite it."""
         return self._listed or "small" in self._models.sizes(ROLE)
 
-    async def owe(self, tx: Transaction) -> datetime | None:
+    async def enqueue_due(self, tx: Transaction) -> datetime | None:
         """Enqueue due batches; return when the next one will be due."""
         now, later = self._stores.facts.now(), []
         queues = await self._stores.facts.queues(tx)
@@ -229,7 +229,7 @@ class Reconstruction:
             due = max(queue.newest, said or queue.newest) + SILENCE
             if queue.facts < ENOUGH and due > now:
                 later.append(due)
-            elif not await self._stores.jobs.is_owed(tx, KIND, queue.scope):
+            elif not await self._stores.jobs.is_pending(tx, KIND, queue.scope):
                 name = f"{queue.scope} {int(queue.taint)} {queue.newest.isoformat()}"
                 args = {"taint": queue.taint}
                 await self._stores.jobs.enqueue(tx, KIND, name, queue.scope, args)
@@ -237,18 +237,18 @@ class Reconstruction:
 
     async def reconstruct(self, job: Job) -> JobDone:
         """Process the queue of a scope until it is empty. Raises: ModelError."""
-        await self.work(job.scope, taint=bool(job.args.get("taint")))
+        await self.empty_queue(job.scope, taint=bool(job.args.get("taint")))
         return JobDone()
 
-    async def work(self, scope: str, *, taint: bool) -> BatchTally:
+    async def empty_queue(self, scope: str, *, taint: bool) -> BatchCounts:
         """Process all batches of a queue. Raises: ModelError; unfinished batches stay queued.
 
         A batch that exceeds the window is halved; a single fact that does is kept as it is.
         """
         if not self.only_adds:
-            await self._models.require_quiet(ROLE)
-        done, most = BatchTally(), MOST
-        while batch := await self._stores.facts.queued(scope, most, taint=taint):
+            await self._models.require_idle(ROLE)
+        done, most = BatchCounts(), MOST
+        while batch := await self._stores.facts.queued_facts(scope, most, taint=taint):
             try:
                 done += await self._batch(batch)
             except ContextTooLarge:
@@ -259,7 +259,7 @@ class Reconstruction:
             most = MOST
         return done
 
-    async def _batch(self, batch: Sequence[Fact]) -> BatchTally:
+    async def _batch(self, batch: Sequence[Fact]) -> BatchCounts:
         if self.only_adds:
             return await self._keep(batch)
         contents = normalised([fact.text for fact in batch])
@@ -274,7 +274,7 @@ class Reconstruction:
         try:
             answer = await self._asked(contents, [fact.text for fact in related], sources)
         except QuestionWithdrawn:
-            return BatchTally()
+            return BatchCounts()
         if answer is None:
             return await self._keep(batch, failed=1)
         old = [fact.text for fact in (*batch, *related)]
@@ -284,7 +284,7 @@ class Reconstruction:
 
     async def _asked(
         self, contents: Sequence[str], related: Sequence[str], sources: QuestionSources
-    ) -> Rewritten | None:
+    ) -> ReconstructionAnswer | None:
         """Steps 5 and 6: ask with a retry, then refine at most once; None: nothing changes.
 
         Raises: ModelError; QuestionWithdrawn.
@@ -308,25 +308,25 @@ class Reconstruction:
                 return answer
         return None
 
-    async def _keep(self, batch: Sequence[Fact], failed: int = 0) -> BatchTally:
+    async def _keep(self, batch: Sequence[Fact], failed: int = 0) -> BatchCounts:
         """Step 7: keep the contents and everything else as it is (M-037)."""
         async with self._stores.database.transaction() as tx:
             if not await self._is_unchanged(tx, batch, ()):
-                return BatchTally()
+                return BatchCounts()
             await self._stores.facts.unqueue(tx, [fact.id for fact in batch])
             await self._follow(tx, batch, "", [fact.id for fact in batch])
-        return BatchTally(batches=1, kept=len(batch), failed=failed)
+        return BatchCounts(batches=1, kept=len(batch), failed=failed)
 
     async def _store(
-        self, batch: Sequence[Fact], related: Sequence[Fact], plan: Rewriting
-    ) -> BatchTally:
+        self, batch: Sequence[Fact], related: Sequence[Fact], plan: ReconstructionPlan
+    ) -> BatchCounts:
         """Steps 8 to 10: store the plan, unless one of these facts changed meanwhile: then ask again."""
         ids = [fact.id for fact in batch]
         origins = dict.fromkeys(name for fact in batch for name in fact.origins)
         why = Reason("reconstruction", batch[0].scope, evidence=tuple(origins))
         async with self._stores.database.transaction() as tx:
             if not await self._is_unchanged(tx, batch, related):
-                return BatchTally()
+                return BatchCounts()
             done = await self._stores.facts.supersede(tx, why, plan.fresh, plan.retired, plan.ended)
             await self._stores.facts.unqueue(tx, ids)
             gone = {*done.ended, *(fact.id for fact in done.retired)}
@@ -334,14 +334,14 @@ class Reconstruction:
             new = dict.fromkeys(fact.id for fact in done.facts if fact.id not in before)
             stayed = [each for each in ids if each not in gone]
             await self._follow(tx, batch, done.set_id or "", [*dict.fromkeys([*new, *stayed])])
-        return BatchTally(batches=1, kept=len(stayed), replaced=len(gone))
+        return BatchCounts(batches=1, kept=len(stayed), replaced=len(gone))
 
     async def _is_unchanged(
         self, tx: Transaction, batch: Sequence[Fact], related: Sequence[Fact]
     ) -> bool:
         """Check whether no fact changed since it was read, and nobody else processed the batch."""
         scope, facts = batch[0].scope, self._stores.facts
-        waiting = await facts.queued(scope, len(batch), taint=batch[0].taint, tx=tx)
+        waiting = await facts.queued_facts(scope, len(batch), taint=batch[0].taint, tx=tx)
         if [_id_and_text(fact) for fact in waiting] != [_id_and_text(fact) for fact in batch]:
             return False
         there = await facts.living(tx, scope, [fact.id for fact in related])

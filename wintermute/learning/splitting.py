@@ -13,11 +13,19 @@ from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ModelError, ToolFailed
 from wintermute.jobs import Job
 from wintermute.learning.reconstruction import normalised
+from wintermute.llm.background import BackgroundModels
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, only, texts
-from wintermute.llm.unasked import UnaskedModels
-from wintermute.memory.fact import LONGEST, Fact, NewFact, entries, entry, pieces_of, retirements
-from wintermute.memory.sense import Heirs, are_grounded
+from wintermute.llm.json_answer import InvalidAnswer, require_keys, text_list
+from wintermute.memory.fact import (
+    LONGEST,
+    Fact,
+    NewFact,
+    entries,
+    entry,
+    retirements,
+    storable_parts,
+)
+from wintermute.memory.lexical_overlap import Successors, are_grounded
 from wintermute.messages import Json
 from wintermute.secret_shapes import secret_kind
 from wintermute.stores import Stores
@@ -41,32 +49,32 @@ log = logging.getLogger(__name__)
 
 def contents_of(found: Json, raw: str) -> tuple[str, ...]:
     """Return the facts of an answer, if they are in the text (M-044). Raises: Unfit."""
-    only(found, "contents")
+    require_keys(found, "contents")
     try:
-        lines = normalised([entry(text) for text in texts(found, "contents")])
+        lines = normalised([entry(text) for text in text_list(found, "contents")])
     except ToolFailed as problem:
-        raise Unfit(str(problem)) from problem
+        raise InvalidAnswer(str(problem)) from problem
     if not are_grounded(lines, [raw]):
-        raise Unfit("a fact says what the text does not, or in another language")
+        raise InvalidAnswer("a fact says what the text does not, or in another language")
     return tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
-class TakenApart:
+class SplitText:
     """A part of a text after splitting: its facts, and the sentences that these do not cover."""
 
     contents: tuple[str, ...]
     rest: tuple[str, ...] = ()
 
 
-def as_it_is(part: str) -> TakenApart:
+def unsplit(part: str) -> SplitText:
     """Return a part of a text unsplit."""
-    return TakenApart((), tuple(pieces_of(part)))
+    return SplitText((), tuple(storable_parts(part)))
 
 
-def left_out(part: str, contents: Sequence[str]) -> list[str]:
+def uncovered(part: str, contents: Sequence[str]) -> list[str]:
     """Return the sentences that the facts do not cover, each with the one before, by paragraph (M-039)."""
-    said, found = Heirs(contents), list[str]()
+    said, found = Successors(contents), list[str]()
     paragraphs = [each.strip() for each in PARAGRAPH_END.split(part)]
     if SALUTATION.fullmatch(paragraphs[0]):
         del paragraphs[0]
@@ -74,21 +82,21 @@ def left_out(part: str, contents: Sequence[str]) -> list[str]:
         del paragraphs[-1]
     for paragraph in paragraphs:
         sentences = [each for each in SENTENCE_END.split(paragraph) if entries(each)]
-        kept = [not said.keeps(each) for each in sentences] + [False]
+        kept = [not said.cover(each) for each in sentences] + [False]
         # "she" and "there" refer to the sentence before.
         wanted = [text for n, text in enumerate(sentences) if kept[n] or kept[n + 1]]
-        found += pieces_of(" ".join(dict.fromkeys(wanted)))
+        found += storable_parts(" ".join(dict.fromkeys(wanted)))
     return found
 
 
 class Splitting:
     """Asks a model for the facts of a text."""
 
-    def __init__(self, models: UnaskedModels, template: Template) -> None:
+    def __init__(self, models: BackgroundModels, template: Template) -> None:
         self._models = models
         self._template = template
 
-    async def split(self, part: str, sources: QuestionSources | None = None) -> TakenApart:
+    async def split(self, part: str, sources: QuestionSources | None = None) -> SplitText:
         """Return the facts of one of the `chunks` of a text; the unsplit part if there are none.
 
         The part also stays unsplit if an answer is unusable (M-045). Raises: ModelError; QuestionWithdrawn.
@@ -101,14 +109,14 @@ class Splitting:
             )
         except AnswerUnusable as problem:
             log.warning("text stays whole reason=%s", problem)
-            return as_it_is(part)
-        return TakenApart(found, tuple(left_out(part, found))) if found else as_it_is(part)
+            return unsplit(part)
+        return SplitText(found, tuple(uncovered(part, found))) if found else unsplit(part)
 
-    async def split_or_whole(self, text: str) -> AsyncIterator[TakenApart]:
+    async def split_or_whole(self, text: str) -> AsyncIterator[SplitText]:
         """Yield each part when it is done; after a model error all further parts are unsplit."""
         answers = True
         for part in chunks(text):
-            done = as_it_is(part)
+            done = unsplit(part)
             if answers:
                 try:
                     done = await self.split(part)
@@ -118,20 +126,20 @@ class Splitting:
             yield done
 
 
-class SplitLater:
+class DeferredSplitting:
     """Splits, in the background, texts that were too long for one fact and were stored unsplit."""
 
-    def __init__(self, stores: Stores, models: UnaskedModels, template: Template) -> None:
+    def __init__(self, stores: Stores, models: BackgroundModels, template: Template) -> None:
         self._stores = stores
         self._models = models
         self._work = Splitting(models, template)
 
-    async def take_apart(self, job: Job) -> JobDone:
+    async def split(self, job: Job) -> JobDone:
         """Replace the text by its facts and uncovered sentences; it stays if there are no facts.
 
         Raises: ModelError; QuestionWithdrawn.
         """
-        await self._models.require_quiet(ROLE)
+        await self._models.require_idle(ROLE)
         async with self._stores.database.transaction() as tx:
             whole = await self._stores.facts.living(tx, job.scope, job.args["facts"])
         if not whole:
@@ -148,7 +156,7 @@ class SplitLater:
     async def _is_unchanged(self, job: Job, names: Sequence[str], tx: Transaction) -> bool:
         """Check whether nothing of the text was retracted or forgotten since."""
         there = await self._stores.facts.living(tx, job.scope, names)
-        return len(there) == len(names) and await self._stores.jobs.is_there(tx, job.id)
+        return len(there) == len(names) and await self._stores.jobs.exists(tx, job.id)
 
     async def _store(self, tx: Transaction, *, job: Job, found: Sequence[str]) -> None:
         """Store the facts in the change set of the text, so that one undo reverts both (M-076).

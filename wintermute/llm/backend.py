@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from wintermute.config.schema import Backend
 from wintermute.config.secrets import UNHIDDEN, Redaction, StreamRedactor
 from wintermute.ids import NewId
-from wintermute.llm.dialect import Dialect
+from wintermute.llm.context_windows import cut_warning, is_private
 from wintermute.llm.failures import Failed, Outage, Refused
-from wintermute.llm.kept import given, sender
+from wintermute.llm.provider_fields import fields_for, sender_id
+from wintermute.llm.provider_quirks import ProviderQuirks
+from wintermute.llm.template_tool_calls import context_of
 from wintermute.llm.tokens import Measure
-from wintermute.llm.windows import cut_words, is_private
-from wintermute.llm.wire import Answer, Gathering
-from wintermute.llm.written import context_of
+from wintermute.llm.wire import Answer, AnswerParser
 from wintermute.messages import Json, Request
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Listener(Protocol):
         ...
 
 
-class Unheard:
+class SilentListener:
     """A listener that ignores everything."""
 
     def asked(self) -> None:
@@ -104,10 +104,10 @@ class Unheard:
         """Do nothing."""
 
 
-UNHEARD = Unheard()
+SILENT_LISTENER = SilentListener()
 
 
-class BackendHabit(Protocol):
+class QuirkRecord(Protocol):
     """The record of a quirk of a model. See `llm.spelled.Habit`."""
 
     async def known(self) -> bool:
@@ -119,8 +119,8 @@ class BackendHabit(Protocol):
         ...
 
 
-class Unrecorded:
-    """A record that stays empty. Implements `BackendHabit`."""
+class NoQuirkRecord:
+    """A record that stays empty. Implements `QuirkRecord`."""
 
     async def known(self) -> bool:
         return False
@@ -129,7 +129,7 @@ class Unrecorded:
         pass
 
 
-UNRECORDED = Unrecorded()
+NO_QUIRK_RECORD = NoQuirkRecord()
 
 
 class Endpoint:
@@ -141,31 +141,31 @@ class Endpoint:
         settings: Backend,
         new_id: NewId,
         redact: Redaction = UNHIDDEN,
-        spells: BackendHabit = UNRECORDED,
-        aloud: BackendHabit = UNRECORDED,
+        spells: QuirkRecord = NO_QUIRK_RECORD,
+        aloud: QuirkRecord = NO_QUIRK_RECORD,
     ) -> None:
         """Take the settings.
 
-        `spells`: the model writes its calls as text. `aloud`: see `Markup`.
+        `spells`: the model writes its calls as text. `aloud`: see `SpecialTokens`.
         """
         self.name = name
         self.settings = settings
         self.measure = Measure()
-        self.sender = sender(name, settings)
+        self.sender = sender_id(name, settings)
         self._redact = redact
         self._new_id = new_id
         self._calls_habit, self._aloud_habit = spells, aloud
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
-        self._dialect = Dialect(calls_in_turn=settings.size == "small")
+        self._dialect = ProviderQuirks(calls_in_turn=settings.size == "small")
         self.thinks_aloud = False
         """True if the model thought aloud in this process."""
         self._plain_answers = 0
         self._names_ends = False  # has marked an answer as complete in this process
 
     async def ask(
-        self, request: Request, most_tokens: int | None = None, listener: Listener = UNHEARD
+        self, request: Request, most_tokens: int | None = None, listener: Listener = SILENT_LISTENER
     ) -> Answer:
         """Make one attempt, with the deadlines of F-017.
 
@@ -175,12 +175,14 @@ class Endpoint:
             client = await self._opened()
             return await self._ask_adapting(client, request, most_tokens, listener)
         except Failed as failure:
-            raise failure.told_by(self.name, self._key, self._redact) from None
+            raise failure.naming_backend(self.name, self._key, self._redact) from None
 
-    def given(self, request: Request) -> Request:
+    def with_own_fields(self, request: Request) -> Request:
         """Return the request with the fields and call ids that this backend wants back (F-040, F-041)."""
         fields = self._dialect.placeholders
-        return replace(request, messages=given(request.messages, self.sender, self._redact, fields))
+        return replace(
+            request, messages=fields_for(request.messages, self.sender, self._redact, fields)
+        )
 
     async def fetch(
         self, path: str, body: Json, seconds: float, read: Callable[[bytes], Parsed]
@@ -197,9 +199,9 @@ class Endpoint:
             failure: Failed = Outage("timeout", f"gave no answer in {seconds:g} s")
         except Failed as failed:
             failure = failed
-        raise failure.told_by(self.name, self._key, self._redact) from None
+        raise failure.naming_backend(self.name, self._key, self._redact) from None
 
-    async def listens(self) -> bool:
+    async def accepts_connections(self) -> bool:
         """Return True if its address accepts connections."""
         address = urlsplit(self.settings.proxy or self.settings.base_url)
         try:
@@ -234,13 +236,13 @@ class Endpoint:
         first, longest = self._dialect, most_tokens or self.settings.longest_answer
         while True:
             dialect = self._dialect  # a copy: another request may change it meanwhile
-            body = dialect.body(self.given(request), self.settings, longest)
+            body = dialect.body(self.with_own_fields(request), self.settings, longest)
             try:
                 return await self._answer(client, body, request, listener, longest)
             except UnicodeEncodeError:  # lone surrogates, such as in file names
                 request = _encodable(request)
             except Failed as failure:
-                other = dialect.without(failure.complaint, body, self.settings)
+                other = dialect.after_complaint(failure.complaint, body, self.settings)
                 if other is None and isinstance(failure, Refused):
                     self._dialect = first  # none of the changes helped
                 if other is None:
@@ -248,17 +250,17 @@ class Endpoint:
                 self._dialect = other
 
     @property
-    def learnt(self) -> str:
+    def request_changes(self) -> str:
         """The changes to requests since the start, for a person (F-042, F-064)."""
         cut = self.measure.cut
-        changes = [self._dialect.learnt, cut_words(self.name, cut) if cut else ""]
+        changes = [self._dialect.request_changes, cut_warning(self.name, cut) if cut else ""]
         return "; ".join(filter(None, changes))
 
     async def _answer(
         self, client: "Client", body: Json, request: Request, listener: Listener, longest: int
     ) -> Answer:
         known = self.thinks_aloud or await self._aloud_habit.known()
-        gathering = Gathering(
+        gathering = AnswerParser(
             self._redact,
             offered(request),
             aloud=known,
@@ -312,7 +314,7 @@ class Endpoint:
         configured = self.settings.calls_as_text
         return await self._calls_habit.known() if configured is None else configured
 
-    def _show(self, gathering: Gathering, shown: StreamRedactor, listener: Listener) -> None:
+    def _show(self, gathering: AnswerParser, shown: StreamRedactor, listener: Listener) -> None:
         piece = gathering.fresh()
         if piece is None:  # the text so far was reasoning
             shown.end()
@@ -322,7 +324,7 @@ class Endpoint:
             shown.feed(piece)
 
 
-def patience(gathering: Gathering, settings: Backend, now: float, heard_at: float) -> float:
+def patience(gathering: AnswerParser, settings: Backend, now: float, heard_at: float) -> float:
     """Return the time at which to stop waiting for more (F-017, F-062, F-063).
 
     `heard_at`: the time of its last output, or of the request.

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from wintermute.errors import EmbeddingsUnavailable
 from wintermute.llm.embedded import MODEL
-from wintermute.llm.vector import Embedder, likeness
+from wintermute.llm.vector import Embedder, cosine_similarity
 
 Relation = Literal["same", "related", "unrelated"]
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
@@ -45,7 +45,7 @@ question, in five languages and across them, and .008 of the others.
 """
 
 
-def on_our_scale(likeness: float, same: float, related: float) -> float:
+def to_embedded_scale(likeness: float, same: float, related: float) -> float:
     """Convert a cosine of another model, with its two thresholds, to the embedded model's scale.
 
     So a threshold in the configuration means the same for all models.
@@ -97,7 +97,7 @@ async def calibrated(embedder: Embedder) -> Thresholds | None:
     for pair, one, other in zip(pairs, vectors[::2], vectors[1::2], strict=True):
         if one is None or other is None:
             raise EmbeddingsUnavailable("a pair of the calibration has no vector")
-        likenesses[pair.relation].append(likeness(one, other))
+        likenesses[pair.relation].append(cosine_similarity(one, other))
     return thresholds(likenesses)
 
 

@@ -13,12 +13,12 @@ from wintermute.clock import Clock, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import Price
 from wintermute.db import Database, Row, Transaction, put_single, single
-from wintermute.db.text_search import OF_BRANCHES, OF_CASTS, OURS_SINCE, Kept
+from wintermute.db.text_search import OF_BRANCHES, OF_CASTS, OURS_SINCE, SearchableText
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent, QuestionWithdrawn
 from wintermute.ids import NewId
 from wintermute.llm.failures import NOTHING
-from wintermute.llm.kept import plain
+from wintermute.llm.provider_fields import without_fields
 from wintermute.messages import Json, Reply, Request, Usage
 
 SUM = "SELECT coalesce(sum(tokens), 0) AS tokens, coalesce(sum(usd), 0) AS usd FROM reservations WHERE day = ?"
@@ -49,12 +49,12 @@ MADE_OF = (
     "(SELECT m.rowid FROM model_calls m, json_each(m.sources) s WHERE m.sources IS NOT NULL"
     " AND s.value IN (SELECT value FROM json_each(:sources)))"
 )
-RECORDED = Kept(
+RECORDED = SearchableText(
     *("model_calls", ("request", "answer", "detail"), "rowid", OF_RECORD),
     of="cast_id IS NULL OR"
     f" (SELECT c.branch_id FROM casts c WHERE c.id = model_calls.cast_id) IN {OF_BRANCHES}",
     ours=OURS_SINCE,
-    came=f"cast_id {OF_CASTS} OR rowid IN {MADE_OF}",
+    derived=f"cast_id {OF_CASTS} OR rowid IN {MADE_OF}",
     empties=("request = NULL", "answer = NULL", "detail = ''", "sources = NULL"),
 )
 
@@ -124,7 +124,7 @@ class Budget:
             "ON CONFLICT (id) DO UPDATE SET call_id = excluded.call_id, tokens = excluded.tokens,"
             " usd = excluded.usd, settled = excluded.settled",
         )
-        tx.later(*statement)
+        tx.defer(*statement)
 
     async def spent_today(self) -> Amount:
         """Return the sum that counts against today's limits."""
@@ -210,7 +210,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class RoleUsage:
     """The usage of one role in a span of time."""
 
     calls: int
@@ -222,9 +222,9 @@ class Spent:
     """Tokens of the prompts that came from the server's cache."""
     usd: float
 
-    def __add__(self, other: "Spent") -> "Spent":
+    def __add__(self, other: "RoleUsage") -> "RoleUsage":
         pairs = zip(astuple(self), astuple(other), strict=True)
-        return Spent(*(mine + theirs for mine, theirs in pairs))
+        return RoleUsage(*(mine + theirs for mine, theirs in pairs))
 
 
 def amount(usage: Usage, price: Price | None) -> Amount:
@@ -238,7 +238,7 @@ def amount(usage: Usage, price: Price | None) -> Amount:
     return Amount(tokens, total / MILLION)
 
 
-_spent = reader(Spent)
+_spent = reader(RoleUsage)
 
 
 class ModelCalls:
@@ -271,7 +271,7 @@ class ModelCalls:
             is_kept = self._record and attempt.reply is not None
             if is_kept and sources is not None:
                 is_kept = await sources.stand(tx)
-            request = replace(attempt.request, messages=plain(attempt.request.messages))
+            request = replace(attempt.request, messages=without_fields(attempt.request.messages))
             values |= {
                 "id": call_id,
                 "attempt": attempt.number,
@@ -279,7 +279,7 @@ class ModelCalls:
                 "answer": replace(attempt.reply, kept="") if attempt.reply and is_kept else None,
                 "sources": sources.ids if is_kept and sources else None,
             }
-            tx.later(*insert("model_calls", values | {"created_at": now}))
+            tx.defer(*insert("model_calls", values | {"created_at": now}))
             await settle(tx, call_id)
 
     async def refused(self, role: str, reason: str) -> None:
@@ -298,7 +298,7 @@ class ModelCalls:
 
     async def usage_since(
         self, moment: datetime, until: datetime | None = None
-    ) -> Mapping[str, Spent]:
+    ) -> Mapping[str, RoleUsage]:
         """Return each role's usage since then, with failed attempts; `until` is excluded."""
         rows = await self._database.rows(
             f"SELECT m.role, {SUMS} FROM model_calls m WHERE m.created_at >= :moment"
@@ -307,7 +307,7 @@ class ModelCalls:
         )
         return {row["role"]: _spent(row) for row in rows}
 
-    async def by_backend(self, tx: Transaction, since: datetime) -> Mapping[str, Spent]:
+    async def by_backend(self, tx: Transaction, since: datetime) -> Mapping[str, RoleUsage]:
         """Sum up each backend's usage since then, of all roles."""
         rows = await tx.rows(
             f"SELECT m.backend, {SUMS} FROM model_calls m WHERE m.created_at >= ?"
@@ -316,7 +316,9 @@ class ModelCalls:
         )
         return {row["backend"]: _spent(row) for row in rows}
 
-    async def of_conversation(self, tx: Transaction, conversation_id: str) -> Mapping[str, Spent]:
+    async def of_conversation(
+        self, tx: Transaction, conversation_id: str
+    ) -> Mapping[str, RoleUsage]:
         """Sum up each backend's usage by the casts of a conversation and of its sub-sessions."""
         rows = await tx.rows(
             f"{BELOW} SELECT m.backend, {SUMS} FROM below JOIN branches b"

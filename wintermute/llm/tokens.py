@@ -7,7 +7,7 @@ from typing import Any
 
 from wintermute.db import Database, Transaction
 from wintermute.db.values import columns, insert
-from wintermute.llm.windows import SURE
+from wintermute.llm.context_windows import SURE
 from wintermute.llm.wire import Answer
 from wintermute.messages import Request, Usage
 
@@ -34,12 +34,12 @@ def size(request: Request) -> int:
     return estimate([request.messages, request.tools])
 
 
-def said(answer: Answer) -> int:
+def answer_size(answer: Answer) -> int:
     """Estimate the tokens of a model's answer."""
     return estimate(answer.text + "".join(call.name + call.arguments for call in answer.calls))
 
 
-def believed(reported: Usage | None, estimated: Usage, window: int) -> Usage:
+def plausible_usage(reported: Usage | None, estimated: Usage, window: int) -> Usage:
     """Return the reported usage, with our estimate for each number that is missing or impossible.
 
     A number larger than the window is impossible, unless the window is larger than configured.
@@ -148,4 +148,4 @@ class TokenCounts:
             "ON CONFLICT (model, base_url) DO UPDATE SET estimated = excluded.estimated,"
             " reported = excluded.reported",
         )
-        tx.later(*statement)
+        tx.defer(*statement)

@@ -28,7 +28,7 @@ def reported(document: Json) -> Usage | None:
     tokens_out = count(usage.get("completion_tokens"))
     if not (tokens_in or tokens_out):
         tokens_in, tokens_out = (count(usage.get(f"{part}_tokens")) for part in ("input", "output"))
-    cached = max(count(at(usage, *path)) for path in CACHED)
+    cached = max(count(value_at(usage, *path)) for path in CACHED)
     read, written = count(usage.get(READ)), count(usage.get(WRITTEN))
     if read + written > tokens_in or ("prompt_tokens" not in usage and not cached):
         tokens_in += read + written  # the prompt's count is without them
@@ -56,10 +56,10 @@ def _checked(usage: Usage) -> Usage | None:
 def _of_choice(choices: Any) -> Json:
     """Return the usage in the last choice of a stream, where Moonshot has it."""
     first = choices[0] if isinstance(choices, list) and choices else None
-    return mapping(at(first, "usage"))
+    return mapping(value_at(first, "usage"))
 
 
-def at(document: Any, *names: str) -> Any:
+def value_at(document: Any, *names: str) -> Any:
     """Return the value at a path of names in a document; None if there is none."""
     for name in names:
         document = document.get(name) if isinstance(document, dict) else None

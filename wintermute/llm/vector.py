@@ -101,7 +101,7 @@ def vector(values: bytes | Iterable[object], dimension: int | None = None) -> Ve
     return Vector(floats.tobytes())
 
 
-def likeness(one: Vector, other: Vector) -> float:
+def cosine_similarity(one: Vector, other: Vector) -> float:
     """Return the cosine: 1 for the same direction, 0 for nothing in common.
 
     Raises: EmbeddingsUnavailable for vectors of two dimensions.

@@ -8,12 +8,12 @@ from typing import Any
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId
 from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
-from wintermute.llm.kept import OF_CALL, OF_MESSAGE, as_kept, gather
-from wintermute.llm.markup import Markup, restored
-from wintermute.llm.spelled import may_be_calls, spelled_calls
+from wintermute.llm.json_repair import parsed, repaired, unaliased
+from wintermute.llm.provider_fields import OF_CALL, OF_MESSAGE, fields_as_json, merge_fields
+from wintermute.llm.special_tokens import SpecialTokens, text_of_calls
+from wintermute.llm.template_tool_calls import CallContext, known_name, split_calls, typed
+from wintermute.llm.text_tool_calls import json_calls, may_be_calls
 from wintermute.llm.usage import count, reported
-from wintermute.llm.wording import parsed, repaired, unaliased
-from wintermute.llm.written import CallContext, known_name, settled, typed
 from wintermute.messages import BROKEN_OFF, CUT, ENDLESS, Call, Json, Usage, mapping
 from wintermute.text import clean, is_blank
 
@@ -36,7 +36,7 @@ FINISH = {
 """Other words for finish reasons, and the API's word for each."""
 
 
-def ending(finish: str, *, told: bool, named: bool, used: int, allowed: int) -> str:
+def finish_reason_of(finish: str, *, told: bool, named: bool, used: int, allowed: int) -> str:
     """Return the reason why an answer ended; one of `BROKEN_OFF` while its end is in doubt (F-071).
 
     `finish`: the server's reason, "" for none. `told`: it gave one or said [DONE]. `named`: it did
@@ -76,7 +76,7 @@ class _Call:
     def extend(self, delta: Json) -> bool:
         """Take one more part; return True if it had any content."""
         known = len(self.id), len(self.name), len(self.arguments)
-        gather(self.fields, delta, OF_CALL)
+        merge_fields(self.fields, delta, OF_CALL)
         self.id = self.id or _string(delta.get("id"))
         function = mapping(delta.get("function"))
         name = _string(function.get("name"))
@@ -103,11 +103,11 @@ class _Call:
         return bool(text.strip()) and parsed(repaired(text)) is not None
 
 
-class Gathering:
+class AnswerParser:
     """Collects the bytes of one answer; recognises streams and whole bodies by their content.
 
     `offered`: the parameters of the tools that may be called, by name; without tools no tag is
-    interpreted. `aloud`: see `Markup`. `spells`: this model writes calls as text, see `spelled`;
+    interpreted. `aloud`: see `SpecialTokens`. `spells`: this model writes calls as text, see `spelled`;
     such a text is held back until it cannot be one. `view`: texts that a call may have been copied
     from.
 
@@ -127,7 +127,7 @@ class Gathering:
         self._holds_back = spells
         self._offered = offered or {}
         self._view = view
-        self._markup = Markup(
+        self._markup = SpecialTokens(
             aloud=aloud,
             recalls=bool(offered),
             spells=spells and bool(offered),
@@ -160,7 +160,7 @@ class Gathering:
         return self._markup.aloud
 
     def fresh(self) -> str | None:
-        """Return the new text; None: drop the text so far, see `Markup`."""
+        """Return the new text; None: drop the text so far, see `SpecialTokens`."""
         if self._holds_back and may_be_calls(self._markup.text):
             return ""
         self._holds_back = False
@@ -184,7 +184,7 @@ class Gathering:
                 self._take_line(bytes(line))
 
     def answer(self, new_id: NewId, allowed: int = 0, *, named: bool = False) -> Answer:
-        """Return the answer, once all bytes are in. `allowed`, `named`: see `ending`."""
+        """Return the answer, once all bytes are in. `allowed`, `named`: see `finish_reason_of`."""
         self._take_line(bytes(self._line))
         self._line.clear()
         if not self._streamed:
@@ -214,7 +214,7 @@ class Gathering:
     def _provider_fields(self) -> str:
         """Return the provider fields of the calls; calls written as text have none (F-040)."""
         fields = [call.fields for call in self._calls if call.name.strip()]
-        return as_kept(self._fields, fields, self._redact) if fields else ""
+        return fields_as_json(self._fields, fields, self._redact) if fields else ""
 
     def _all_calls(self, new_id: NewId, *, is_whole: bool) -> tuple[Call, ...]:
         """Return the model's calls; if there are none, those at the end of its text (F-020, F-044)."""
@@ -229,12 +229,12 @@ class Gathering:
     def _calls_in_text(self, *, is_whole: bool) -> Sequence[tuple[str, str]]:
         markup, view = self._markup, self._view
         if self._holds_back:
-            text = markup.text + restored(markup.tail, whole=True)
-            bare_calls = spelled_calls(text, self._offered)
+            text = markup.text + text_of_calls(markup.tail, whole=True)
+            bare_calls = json_calls(text, self._offered)
             if bare_calls and not view.holds(bare_calls):
                 markup.withdraw()
                 return bare_calls
-        stays, calls = settled(markup.tail, markup.text, self._offered, view, is_whole=is_whole)
+        stays, calls = split_calls(markup.tail, markup.text, self._offered, view, is_whole=is_whole)
         markup.settle(stays)
         return calls
 
@@ -255,7 +255,7 @@ class Gathering:
     def _finish_reason(self, allowed: int, *, named: bool) -> str:
         told = self.complete or not self._streamed
         used = self._usage.tokens_out if self._usage else 0
-        return ending(self._reason, told=told, named=named, used=used, allowed=allowed)
+        return finish_reason_of(self._reason, told=told, named=named, used=used, allowed=allowed)
 
     def _may_be_all(self, text: str, calls: Sequence[Call]) -> bool:
         """Return True if a stream without a finish reason may be a whole answer (F-018)."""
@@ -307,7 +307,7 @@ class Gathering:
         for text in texts:
             self._markup.feed(text)
         self._refusal.extend(refusal)
-        gather(self._fields, message, OF_MESSAGE)  # including reasoning, which is never shown
+        merge_fields(self._fields, message, OF_MESSAGE)  # including reasoning, which is never shown
         if texts or refusal or any(message[key] for key in message.keys() - OF_MESSAGE):
             self.begun, self.heard = True, self.heard + 1
         self._take_calls(message.get("tool_calls"))

@@ -15,19 +15,19 @@ from typing import Any
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.eraser import Came, erase
+from wintermute.db.eraser import DerivedFrom, erase
 from wintermute.db.text_search import (
     GONE,
     OF_BRANCHES,
     OF_CASTS,
     OURS_SINCE,
-    Kept,
-    Traces,
+    SearchableText,
+    TextMatches,
 )
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.records import BranchView, Cast, CastStatus, Fold, Observation, Turn
-from wintermute.loom.sub_sessions import sweep
+from wintermute.loom.sub_sessions import end_orphans
 from wintermute.messages import Call, Json, Origin, Reply
 
 LAST = 9223372036854775807
@@ -61,67 +61,67 @@ _SUMMED = (  # erased casts with their last turn, in their conversation and room
     " JOIN branches b ON b.id = c.branch_id JOIN conversations v ON v.id = b.conversation_id"
     f" JOIN conversations o ON o.id = v.id OR o.room_id = v.room_id WHERE c.id {OF_CASTS})"
 )
-INTENTS = Kept(
+INTENTS = SearchableText(
     *("casts", ("intent",)),
     where="intent <> ''",
     fixed=True,
     of=_CASTS,
     ours=_BY_US,
-    came=f"id {OF_CASTS}",
+    derived=f"id {OF_CASTS}",
     waits="iif(state = 'running', coalesce(event_id, id), NULL)",
-    hangs=(
+    dependents=(
         "UPDATE prompt_parts SET text = '' WHERE hash IN (SELECT part.value ->> 1 FROM turns t"
         " JOIN prompts p ON p.hash = t.prompt_hash JOIN json_each(p.parts) part"
         f" WHERE t.cast_id {OF_CASTS} AND part.value ->> 0 IN ('Task Context', 'Objective'))",
     ),
 )
-RESULTS = Kept(
+RESULTS = SearchableText(
     *("casts", ("result",)),
     where="result <> ''",
     of=_CASTS,
     ours=_BEGUN,
-    came=f"id {OF_CASTS}",
+    derived=f"id {OF_CASTS}",
     waits=INTENTS.waits,
 )
-TURNS = Kept(
+TURNS = SearchableText(
     *("turns", ("utterance", "calls", "error")),
     fixed=True,
     of=_TURNS,
     ours=OURS_SINCE,
-    came=f"cast_id {OF_CASTS}",
+    derived=f"cast_id {OF_CASTS}",
     waits=f"({_RUNS} = cast_id)",
     empties=(
         *("utterance = ''", "calls = '[]'", "context_block = ''", "provider_fields = ''"),
         "error = iif(error IS NULL, NULL, '')",
     ),
-    hangs=(
+    dependents=(
         "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN"
         f" (SELECT id FROM turns WHERE seq {GONE})",
         "UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND"  # made with the text in view (F-040)
         f" {OURS_SINCE} AND cast_id IN (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
     ),
 )
-OBSERVATIONS = Kept(
+OBSERVATIONS = SearchableText(
     *("observations", ("args", "result")),
     of=_OBSERVED,
     ours=_BEGUN,
-    came=f"turn_id IN (SELECT id FROM turns WHERE cast_id {OF_CASTS})",
+    derived=f"turn_id IN (SELECT id FROM turns WHERE cast_id {OF_CASTS})",
     waits=f"({_RUNS} = (SELECT cast_id FROM turns WHERE id = turn_id))",
     empties=("args = NULL", "result = ''"),
 )
 # A summary repeats erased text in other words. So do prompts of its conversation, provider fields
 # made since (F-040), and the other conversations of its room, which continue from it.
-FOLDS = Kept(
+FOLDS = SearchableText(
     *("folds", ("summary",)),
     fixed=True,
     of=_CASTS,
     ours=OURS_SINCE,
-    came=f"EXISTS (SELECT 1 FROM {_SUMMED} e JOIN branches b ON b.id = folds.branch_id"
+    derived=f"EXISTS (SELECT 1 FROM {_SUMMED} e JOIN branches b ON b.id = folds.branch_id"
     "  WHERE e.conversation_id = b.conversation_id AND (e.last_turn IS NULL"
     "   OR e.last_turn >= (SELECT seq FROM turns WHERE id = from_turn))"
     "   AND e.seq <= (SELECT c.seq FROM turns t JOIN casts c ON c.id = t.cast_id"
     "    WHERE t.id = to_turn))",
-    hangs=(
+    dependents=(
         "UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND cast_id IN"
         f" (SELECT c.id FROM {_SUMMED} e JOIN branches b ON b.conversation_id = e.conversation_id"
         "  JOIN casts c ON c.branch_id = b.id AND c.seq >= e.seq)",
@@ -136,11 +136,15 @@ FOLDS = Kept(
 )
 LOOM = (INTENTS, RESULTS, TURNS, OBSERVATIONS, FOLDS)
 BLOCKS = (
-    Kept("casts", ("context_block",), where="context_block <> ''", of=_CASTS, ours=_BEGUN),
-    Kept("turns", ("context_block",), where="context_block <> ''", of=_TURNS, ours=OURS_SINCE),
+    SearchableText(
+        "casts", ("context_block",), where="context_block <> ''", of=_CASTS, ours=_BEGUN
+    ),
+    SearchableText(
+        "turns", ("context_block",), where="context_block <> ''", of=_TURNS, ours=OURS_SINCE
+    ),
 )
 PROMPTS = (  # a prompt part may belong to several scopes
-    Kept("prompt_parts", ("text",), "hash", ours="TRUE"),
+    SearchableText("prompt_parts", ("text",), "hash", ours="TRUE"),
     *BLOCKS,
 )
 _observation = reader(Observation)
@@ -191,7 +195,7 @@ class Casts:
             bare=bare,
             taint=taint,
         )
-        tx.later(*insert("casts", columns(cast, "turns")))
+        tx.defer(*insert("casts", columns(cast, "turns")))
         return cast
 
     async def end(
@@ -208,7 +212,7 @@ class Casts:
         )
         if ended == 0:
             return False
-        tx.later(
+        tx.defer(
             "WITH RECURSIVE below (id) AS (SELECT :cast UNION SELECT k.id FROM below"
             " JOIN conversations c ON c.parent_cast = below.id AND NOT c.outlives"
             " JOIN branches b ON b.conversation_id = c.id JOIN casts k ON k.branch_id = b.id)"
@@ -216,10 +220,10 @@ class Casts:
             " ended_at = :now WHERE state = 'running' AND id IN (SELECT id FROM below)",
             {"cast": cast_id, "now": stamp(self._clock.now())},
         )
-        await sweep(tx, self._clock.now())
+        await end_orphans(tx, self._clock.now())
         return True
 
-    async def prompted(
+    async def record_prompt(
         self, tx: Transaction, cast_id: str, pieces: Sequence[tuple[str, str]]
     ) -> str:
         """Record the system prompt of the newest request; return its hash.
@@ -237,13 +241,15 @@ class Casts:
                 "INSERT INTO prompt_parts (hash, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
                 [(digest, text) for _, digest, text in hashed],
             )
-        tx.later(
+        tx.defer(
             "UPDATE casts SET prompt_hash = :hash WHERE id = :cast AND prompt_hash IS NOT :hash",
             {"hash": whole, "cast": cast_id},
         )
         return whole
 
-    async def tell(self, tx: Transaction, cast_id: str, turn_id: str | None, block: str) -> str:
+    async def set_block(
+        self, tx: Transaction, cast_id: str, turn_id: str | None, block: str
+    ) -> str:
         """Store the context block behind the intent of a running cast, or behind one of its turns.
 
         Returns the stored text. If the cast was ended meanwhile, nothing is stored.
@@ -259,7 +265,7 @@ class Casts:
                 "UPDATE turns SET context_block = :block WHERE id = :turn AND context_block <> :block"
                 " AND EXISTS (SELECT 1 FROM casts WHERE id = :cast AND state = 'running')"
             )
-        tx.later(change, values)
+        tx.defer(change, values)
         return kept
 
     async def strip(self, tx: Transaction, cast_id: str) -> None:
@@ -383,13 +389,13 @@ class Casts:
         """Return True if a cast has seen untrusted text."""
         return await tx.exists("SELECT 1 FROM casts WHERE id = ? AND taint", (cast_id,))
 
-    async def came_of(self, tx: Transaction, events: Collection[str]) -> Came:
+    async def came_of(self, tx: Transaction, events: Collection[str]) -> DerivedFrom:
         """Return these events with their casts, for the eraser."""
-        return Came(events, await self.of_events(tx, events))
+        return DerivedFrom(events, await self.of_events(tx, events))
 
-    async def unsay(self, tx: Transaction, cast_id: str) -> None:
+    async def retract_answer(self, tx: Transaction, cast_id: str) -> None:
         """Blank the texts of an ended cast, and summaries of it: its answer was retracted."""
-        await erase(tx, [RESULTS, TURNS, OBSERVATIONS], came=Came(casts=[cast_id]))
+        await erase(tx, [RESULTS, TURNS, OBSERVATIONS], came=DerivedFrom(casts=[cast_id]))
         events = await tx.scalars("SELECT event_id FROM casts WHERE id = ?", (cast_id,))
         await erase(tx, [FOLDS], came=await self.came_of(tx, events))
 
@@ -420,7 +426,7 @@ class Casts:
         )
         return [(row["conversation_id"], row["id"], row["intent"]) for row in rows]
 
-    async def cut(self, tx: Transaction, cast_id: str, intent: str) -> None:
+    async def cut_context(self, tx: Transaction, cast_id: str, intent: str) -> None:
         """Replace a cast's intent by one with less context, and blank the summaries that include it."""
         events = await tx.scalars(  # a trigger allows only to cut its context
             "UPDATE casts SET intent = ? WHERE id = ? RETURNING event_id", (intent, cast_id)
@@ -452,7 +458,7 @@ class Casts:
         parameters = {"events": json.dumps(list(events))}
         return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", parameters)
 
-    async def saying(self, traces: Traces, events: Sequence[str]) -> int:
+    async def count_matching(self, traces: TextMatches, events: Sequence[str]) -> int:
         """Count other casts whose turns or calls contain one of the `traces`."""
         parameters = {"events": json.dumps(list(events))} | traces.asked(TURNS, OBSERVATIONS)
         (count,) = await self._database.scalars(
@@ -516,7 +522,7 @@ class Casts:
                 casts.append(cast if len(turns) == len(cast.turns) else replace(cast, turns=turns))
         return BranchView(fold, tuple(casts))
 
-    async def told_before(self, cast_id: str) -> list[str]:
+    async def casts_with_blocks(self, cast_id: str) -> list[str]:
         """Return the casts whose context blocks were in view when a cast began, newest first.
 
         None in the layout `system`, where the system message has everything.
@@ -560,7 +566,7 @@ class Casts:
         )
         return await self._with_turns(rows)
 
-    async def goes_on(self, cast_id: str) -> tuple[bool, bool]:
+    async def running_and_in_scope(self, cast_id: str) -> tuple[bool, bool]:
         """Return whether a cast is still running, and `in_scope` of its branch."""
         row = await self._database.row(
             "SELECT c.state = 'running' AS runs, EXISTS (SELECT 1 FROM branches b JOIN branches n"

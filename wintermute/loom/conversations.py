@@ -14,7 +14,7 @@ from typing import Any, Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import OF_EVENTS, OF_TALKS, Kept, Traces
+from wintermute.db.text_search import OF_CONVERSATIONS, OF_EVENTS, SearchableText, TextMatches
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.casts import PATH
@@ -28,15 +28,15 @@ IN_BETWEEN = ""
 OVER = "over "
 """Prefix of the root of a thread whose room has moved; event ids begin with `$`."""
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
-EDITS = Kept(
+EDITS = SearchableText(
     *("edits", ("text",)),
     fixed=True,
-    of=OF_TALKS,
-    came=f"event_id {OF_EVENTS} OR edited {OF_EVENTS}",
+    of=OF_CONVERSATIONS,
+    derived=f"event_id {OF_EVENTS} OR edited {OF_EVENTS}",
 )
 _fold = reader(Fold)
 Reward = Literal[-1, 1]
-BEGUN: dict[str, Any] = {
+RUNNING_COLUMNS: dict[str, Any] = {
     "state": "running",
     "reason": None,
     "result": None,
@@ -83,7 +83,7 @@ class Conversations:
             if row["scope"] != scope:
                 await self._rescope(tx, row["id"], scope)
         known_id = next((row["id"] for row in rows if row["thread_id"] == ""), None)
-        return known_id or (await self.begin_talk(tx, kind, scope, room_id=room_id))[0]
+        return known_id or (await self.add_conversation(tx, kind, scope, room_id=room_id))[0]
 
     async def _rescope(self, tx: Transaction, conversation_id: str, scope: str) -> None:
         query = "UPDATE conversations SET scope = ? WHERE id = ?"
@@ -104,7 +104,7 @@ class Conversations:
 
     async def rescope(self, tx: Transaction, room_id: str, scope: str) -> list[str]:
         """Set a room's scope after its members changed; return the conversations with a new scope, threads too."""
-        conversations = await self.held_in(tx, room_id)
+        conversations = await self.conversations_in(tx, room_id)
         changed = [each.id for each in conversations if each.scope != scope]
         for conversation_id in changed:
             await self._rescope(tx, conversation_id, scope)
@@ -173,7 +173,7 @@ class Conversations:
         )
         return [row["scope"] for row in rows]
 
-    async def begin_talk(
+    async def add_conversation(
         self,
         tx: Transaction,
         kind: str,
@@ -220,7 +220,7 @@ class Conversations:
         `outlives`: it goes on when the cast of that turn ends (L-062).
         """
         links: dict[str, Any] = {"parent_cast": cast_id, "parent_turn": turn_id}
-        return await self.begin_talk(
+        return await self.add_conversation(
             tx, "sub_session", scope, depth=depth, outlives=outlives, **links
         )
 
@@ -230,9 +230,9 @@ class Conversations:
 
     async def open_run(self, tx: Transaction, scope: str, depth: int) -> str:
         """Create a conversation for work without a person; return its branch."""
-        return (await self.begin_talk(tx, "job", scope, depth=depth))[1]
+        return (await self.add_conversation(tx, "job", scope, depth=depth))[1]
 
-    async def homes(
+    async def target_conversations(
         self, tx: Transaction, scope: str, made_in: str | None = None
     ) -> list[Conversation]:
         """Return the conversations for messages of a scope: that of origin first, then the last active.
@@ -258,9 +258,9 @@ class Conversations:
 
     async def of_room(self, tx: Transaction, room_id: str) -> Conversation | None:
         """Return the conversation of a room itself, in any scope."""
-        return next(iter(await self.held_in(tx, room_id)), None)
+        return next(iter(await self.conversations_in(tx, room_id)), None)
 
-    async def held_in(self, tx: Transaction, room_id: str) -> list[Conversation]:
+    async def conversations_in(self, tx: Transaction, room_id: str) -> list[Conversation]:
         """List the conversations of a room: its own first, then its threads."""
         rows = await tx.rows(
             "SELECT id, room_id, scope FROM conversations WHERE room_id = ? ORDER BY thread_id",
@@ -414,8 +414,8 @@ class Edits:
         )
         return {row["event_id"]: (row["edited"], row["text"]) for row in rows}
 
-    async def saying(self, traces: Traces) -> list[Row]:
-        """Return the recorded edits that contain one of the `traces`, in the form of `Inbox.saying`."""
+    async def matching(self, traces: TextMatches) -> list[Row]:
+        """Return the recorded edits that contain one of the `traces`, in the form of `Inbox.find_containing`."""
         return await self._database.rows(
             "SELECT i.seq, e.event_id, e.edited AS message, e.sender, i.direct, e.text AS body"
             " FROM edits e JOIN inbox i ON i.event_id = e.edited"
@@ -423,7 +423,7 @@ class Edits:
             traces.asked(EDITS),
         )
 
-    async def take_back(
+    async def retract_events(
         self, tx: Transaction, room_id: str, events: Collection[str]
     ) -> dict[str, str]:
         """Blank these edits, and those of these messages, in a room (F-027); return their texts."""

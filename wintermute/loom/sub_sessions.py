@@ -11,7 +11,7 @@ from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import OF_EVENTS, OURS_SINCE, SCOPES, Kept
+from wintermute.db.text_search import OF_EVENTS, OURS_SINCE, SCOPES, SearchableText
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
@@ -40,18 +40,18 @@ Spawns = Mapping[int, tuple[str, list[str]]]
 OPEN = "state IN ('waiting', 'running', 'collecting')"
 ID_LENGTH = len("sub_") + 8
 _LISTED = "(SELECT value FROM json_each(:ids))"
-SESSIONS = Kept(
+SESSIONS = SearchableText(
     *("sub_sessions", ("name", "objective", "context", "result")),
     of=f"scope IN {SCOPES}",
     ours=OURS_SINCE,
-    came=f"root_event {OF_EVENTS}",
+    derived=f"root_event {OF_EVENTS}",
     waits=f"iif({OPEN}, coalesce(cast_id, id), NULL)",
     empties=("objective = ''", "context = ''", "result = ''", "name = NULL"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class SubSessionOrder:
     """A parent's order for a sub-session; `timeout_s`, `max_depth` None: as configured."""
 
     objective: str
@@ -170,7 +170,7 @@ def spawns_of(calls: Sequence[Json]) -> Spawns:
     return {n: _name_and_needs(call) for n, call in enumerate(calls) if call["name"] == SPAWN}
 
 
-def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
+def names_still_needed(spawns: Spawns, seen: Set[int]) -> set[str]:
     """Return the names on which unfinished spawns of a turn depend, directly or not.
 
     Sub-sessions with these names are held back: one that ends at once would otherwise be reported
@@ -220,7 +220,7 @@ class SubSessions:
         tx: Transaction,
         sub_id: str,
         spawner: Spawner,
-        order: Order,
+        order: SubSessionOrder,
         settings: WorkSettings,
         *,
         blocking: bool,
@@ -345,7 +345,7 @@ class SubSessions:
             if self._parsed_spawns[0] != turn["id"]:
                 self._parsed_spawns = (turn["id"], spawns_of(json.loads(turn["calls"])))
             spawns = self._parsed_spawns[1] if turn["state"] == "running" else {}
-            names = sorted(to_be_named(spawns, set(json.loads(turn["seen"]))))
+            names = sorted(names_still_needed(spawns, set(json.loads(turn["seen"]))))
             await tx.execute(
                 "UPDATE sub_sessions SET held = 0 WHERE held = 1 AND parent_turn = :turn"
                 f" AND name NOT IN {_LISTED}",
@@ -404,7 +404,7 @@ class SubSessions:
         )
         return [(_sub_session(row), row["interruptions"]) for row in rows]
 
-    async def parked(self, tx: Transaction, ids: Sequence[str]) -> None:
+    async def suspended(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Undo the next interruption count of these: they are suspended in an orderly stop."""
         await tx.execute(
             "UPDATE sub_sessions SET interruptions = interruptions - 1 WHERE state = 'running'"
@@ -419,7 +419,7 @@ class SubSessions:
             (reason, result, sub_id),
         )
 
-    async def gathered(self, tx: Transaction, rooms: Collection[str]) -> tuple[SubSession, ...]:
+    async def collected(self, tx: Transaction, rooms: Collection[str]) -> tuple[SubSession, ...]:
         """Return those whose spawns have all ended after they were lifted, newest first."""
         rows = await tx.rows(
             f"SELECT * FROM sub_sessions s WHERE s.{OPEN} AND state = 'collecting' AND NOT blocking"
@@ -474,7 +474,7 @@ class SubSessions:
             },
         )
 
-    async def part(self, tx: Transaction, room: str, after: int) -> None:
+    async def split_workflows(self, tx: Transaction, room: str, after: int) -> None:
         """Give the sub-sessions of a room's turns after this place a workflow of their own."""
         await tx.execute(
             "UPDATE sub_sessions SET workflow = id WHERE room = ?"
@@ -532,7 +532,7 @@ class SubSessions:
         return tuple(map(_sub_session, rows))
 
 
-async def sweep(tx: Transaction, now: datetime) -> None:
+async def end_orphans(tx: Transaction, now: datetime) -> None:
     """End the blocking sub-sessions of casts that have ended; lift the ones they spawned."""
     rows = await tx.rows(
         "UPDATE sub_sessions SET state = 'ended', reason = :reason, ended_at = :now"
@@ -541,10 +541,10 @@ async def sweep(tx: Transaction, now: datetime) -> None:
         {"reason": ABANDONED, "now": stamp(now)},
     )
     if rows:
-        await lift(tx, [row["id"] for row in rows])
+        await reparent(tx, [row["id"] for row in rows])
 
 
-async def lift(tx: Transaction, lost: Sequence[str] = ()) -> None:
+async def reparent(tx: Transaction, lost: Sequence[str] = ()) -> None:
     """Move the spawns of ended blocking sub-sessions up to the parents of these.
 
     Those of the `lost` ones that were collected before are collected again there.

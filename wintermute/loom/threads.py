@@ -61,7 +61,7 @@ class Threads:
         query = f"UPDATE conversations SET thread_id = '{OVER}' || thread_id"
         await tx.execute(f"{query} WHERE room_id = ? AND thread_id = ?", (room_id, root))
 
-    async def beside(self, tx: Transaction, conversation_id: str) -> set[str]:
+    async def room_conversations(self, tx: Transaction, conversation_id: str) -> set[str]:
         """Return a conversation and all others of its room: they may have each other's turns in view."""
         return {conversation_id, *await tx.scalars(BESIDE, (conversation_id,))}
 
@@ -81,7 +81,7 @@ class Threads:
         )
         return roots[0] if roots else None
 
-    async def beginner(
+    async def partner(
         self, tx: Transaction, room_id: str, root: str, sender: str, *, ours: bool
     ) -> str | None:
         """Return the partner of a thread: the author of its root, or its first writer below our message (F-025).
@@ -102,7 +102,7 @@ class Threads:
         query = "SELECT 1 FROM conversations WHERE id = ? AND starter = ?"
         return await tx.exists(query, (conversation_id, sender))
 
-    async def spoke(self, tx: Transaction, room_id: str, root: str, sender: str) -> None:
+    async def note_writer(self, tx: Transaction, room_id: str, root: str, sender: str) -> None:
         """Note a writer in a thread: if it is not its partner, messages must mention us from now on."""
         thread = await self.of_root(tx, room_id, root)
         query = "UPDATE conversations SET starter = NULL WHERE id = ? AND starter <> ?"
@@ -140,7 +140,7 @@ class Threads:
             " ORDER BY k.seq DESC LIMIT 1",
             {"room": room["room_id"], "scope": room["scope"], "cast": answer_of, "root": root},
         )
-        thread, _ = await self._conversations.begin_talk(
+        thread, _ = await self._conversations.add_conversation(
             *(tx, "room", room["scope"]),
             forked_from=next(iter(turns), None),
             room_id=room["room_id"],

@@ -58,11 +58,11 @@ LAST_SAID = (
 class MessageKey(NamedTuple):
     """A position in a conversation: an older page begins before these rows of inbox and outbox."""
 
-    heard: int = LAST
-    spoken: int = LAST
+    inbox_seq: int = LAST
+    outbox_seq: int = LAST
 
     def __str__(self) -> str:
-        return f"{self.heard}-{self.spoken}"
+        return f"{self.inbox_seq}-{self.outbox_seq}"
 
     @classmethod
     def from_page(cls, text: str) -> "MessageKey | None":
@@ -89,7 +89,7 @@ class ShownMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldConversation:
+class OwnedConversation:
     """A conversation that its owner may read. `words`: its first message, else its first command."""
 
     id: str
@@ -100,7 +100,7 @@ class HeldConversation:
 
 
 _message = reader(ShownMessage)
-_held = reader(HeldConversation)
+_held = reader(OwnedConversation)
 
 
 class MailboxReader:
@@ -112,7 +112,9 @@ class MailboxReader:
         self._database = database
         self._owner = {"owner": owner.user_id, "scope": owner.scope}
 
-    async def held(self, conversation_id: str, room_id: str = "") -> HeldConversation | None:
+    async def conversation(
+        self, conversation_id: str, room_id: str = ""
+    ) -> OwnedConversation | None:
         """Find a conversation by its id or its room; None if it does not exist or is not the owner's."""
         row = await self._database.row(
             f"SELECT c.id, c.room_id, c.thread_id <> '' AS is_thread, {FIRST_WORDS}, {LAST_SAID}"
@@ -124,7 +126,7 @@ class MailboxReader:
 
     async def conversations(
         self, most: int, rooms: str = "*", before: tuple[str, str] = ("~", "")
-    ) -> list[HeldConversation]:
+    ) -> list[OwnedConversation]:
         """List the conversations with the newest messages, newest first; `rooms`: a GLOB pattern.
 
         `before`: the time and the id of the last conversation of the page before.
@@ -154,7 +156,7 @@ class MailboxReader:
         asked = self._owner | {"conversation": conversation_id, "most": most + 1}
         boxes = [
             [_message(row) for row in await self._database.rows(query, asked | {"before": place})]
-            for query, place in ((SAID_TO_US, before.heard), (SAID_BY_US, before.spoken))
+            for query, place in ((SAID_TO_US, before.inbox_seq), (SAID_BY_US, before.outbox_seq))
         ]
         newest_first = merge(*boxes, key=lambda each: (each.at, each.ours), reverse=True)
         found = [*islice(newest_first, most + 1)]

@@ -9,7 +9,7 @@ from typing import Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction, put_single, single
-from wintermute.db.text_search import OF_EVENTS, OF_TALKS, Kept, Traces
+from wintermute.db.text_search import OF_CONVERSATIONS, OF_EVENTS, SearchableText, TextMatches
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import InboxKind, Incoming, Json, Origin
 
@@ -27,19 +27,19 @@ HELD = (  # names both states, so that SQLite uses their partial index
     " WHERE state IN ('locked', 'untrusted')"
 )
 InboxState = Literal["locked", "untrusted", "waiting", "casting", "answered", "ignored"]
-RECEIVED = Kept(
+RECEIVED = SearchableText(
     "inbox",
     ("body", "raw"),
     fixed=True,
-    of=OF_TALKS,
+    of=OF_CONVERSATIONS,
     ours="kind = 'event' AND received_at >= :since",
-    came=f"event_id {OF_EVENTS}",
+    derived=f"event_id {OF_EVENTS}",
     waits="iif(state IN ('answered', 'ignored'), NULL, event_id)",
 )
-WRITTEN = Kept(  # by people and other bots
+WRITTEN = SearchableText(  # by people and other bots
     *("inbox", ("body",)),
     where="body <> '' AND (kind = 'message' AND state <> 'ignored' OR kind IN ('context', 'command'))",
-    of=OF_TALKS,
+    of=OF_CONVERSATIONS,
 )
 SAID = replace(  # by people only
     WRITTEN,
@@ -49,7 +49,7 @@ SAID = replace(  # by people only
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class InboxRow:
     """An inbox row that is not dealt with yet."""
 
     seq: int
@@ -70,7 +70,7 @@ class Waiting:
     replies_to: str | None = None
 
     @property
-    def word(self) -> str:
+    def first_word(self) -> str:
         """The first word in lower case: the name of a command."""
         return (self.body.split(maxsplit=1) or [""])[0].lower()
 
@@ -82,7 +82,7 @@ class Waiting:
     @property
     def is_stop(self) -> bool:
         """True for `/stop`, which does not wait in the queue (L-072)."""
-        return self.kind == "command" and self.word == "/stop"
+        return self.kind == "command" and self.first_word == "/stop"
 
     @property
     def is_seed(self) -> bool:
@@ -103,7 +103,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class LockedEvent:
     """The raw event of a message that cannot be decrypted, or not be trusted, yet."""
 
     seq: int
@@ -131,9 +131,9 @@ class OpenRow:
     edits: str | None
 
 
-_waiting = reader(Waiting)
+_waiting = reader(InboxRow)
 _open_row = reader(OpenRow)
-_locked = reader(Locked)
+_locked = reader(LockedEvent)
 
 
 class Inbox:
@@ -158,7 +158,7 @@ class Inbox:
         return added == 1
 
     async def store_event(
-        self, tx: Transaction, cause: Waiting, event_id: str, body: str, origin: Origin = "system"
+        self, tx: Transaction, cause: InboxRow, event_id: str, body: str, origin: Origin = "system"
     ) -> bool:
         """Store an event of our own in the conversation of `cause`; False if it was there (L-070)."""
         event = Incoming(
@@ -230,12 +230,12 @@ class Inbox:
             (stamp(before),),
         )
 
-    async def untrusted(self, after: int, limit: int = 200) -> list[Locked]:
+    async def untrusted(self, after: int, limit: int = 200) -> list[LockedEvent]:
         """Return the first untrusted events after row `after`, oldest first."""
         query = f"{HELD} AND state = 'untrusted' AND seq > ? ORDER BY seq LIMIT ?"
         return [_locked(row) for row in await self._database.rows(query, (after, limit))]
 
-    async def locked(self, limit: int = 200) -> list[Locked]:
+    async def locked(self, limit: int = 200) -> list[LockedEvent]:
         """Return the newest undecrypted events, oldest first."""
         query = f"{HELD} AND state = 'locked' ORDER BY seq DESC LIMIT ?"
         return [_locked(row) for row in await self._database.rows(query, (limit,))][::-1]
@@ -279,16 +279,16 @@ class Inbox:
         )
         return begun == 1
 
-    async def mark(
+    async def set_state(
         self, tx: Transaction, event_id: str, state: InboxState, not_before: float | None = None
     ) -> None:
         """Set the state of an event; `not_before`, by the monotonic clock, delays the next attempt (L-034)."""
-        tx.later(
+        tx.defer(
             "UPDATE inbox SET state = ?, not_before = ? WHERE event_id = ?",
             (state, not_before, event_id),
         )
 
-    async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[Waiting]:
+    async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[InboxRow]:
         """List the rows that may be next in a conversation, in order; for `/stop` see `stops`.
 
         These are the first message and all rows that need not wait for it; at most 200, untried
@@ -311,7 +311,7 @@ class Inbox:
         query = f"{waits} AND (kind = 'command' OR edits IS NOT NULL)"
         return await self._database.exists(query, (conversation_id,))
 
-    async def stops(self, conversation_id: str) -> list[Waiting]:
+    async def stops(self, conversation_id: str) -> list[InboxRow]:
         """Return the unanswered `/stop`s."""
         rows = await self._database.rows(
             "SELECT * FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
@@ -320,12 +320,12 @@ class Inbox:
         )
         return [row for row in map(_waiting, rows) if row.is_stop]
 
-    async def find(self, tx: Transaction, event_id: str) -> Waiting | None:
+    async def find(self, tx: Transaction, event_id: str) -> InboxRow | None:
         """Find the row of an event in any state."""
         row = await tx.row("SELECT * FROM inbox WHERE event_id = ?", (event_id,))
         return _waiting(row) if row else None
 
-    async def newest_version(self, tx: Transaction, event_id: str) -> Waiting | None:
+    async def newest_version(self, tx: Transaction, event_id: str) -> InboxRow | None:
         """Find the row with the current text of an event, which may be an edit of it."""
         row = await tx.row(
             "SELECT * FROM inbox WHERE event_id = :event OR edits = :event"
@@ -334,7 +334,7 @@ class Inbox:
         )
         return _waiting(row) if row else None
 
-    async def address(self, tx: Transaction, seq: int) -> None:
+    async def mark_addressed(self, tx: Transaction, seq: int) -> None:
         """Turn a line of a group into a message to us; from now on an edit of it is answered (F-025)."""
         await tx.execute(
             "UPDATE inbox SET kind = 'message', state = 'answered'"
@@ -357,7 +357,7 @@ class Inbox:
             (event_id,),
         )
 
-    async def waits_before(self, tx: Transaction, row: Waiting) -> bool:
+    async def waits_before(self, tx: Transaction, row: InboxRow) -> bool:
         """Check if something before this row still waits for the model."""
         return await tx.exists(
             "SELECT 1 FROM inbox WHERE conversation_id = ? AND state IN ('waiting', 'casting')"
@@ -365,7 +365,7 @@ class Inbox:
             (row.conversation_id, row.seq),
         )
 
-    async def around(self, row: Waiting, most: int) -> tuple[list[Waiting], list[Waiting]]:
+    async def around(self, row: InboxRow, most: int) -> tuple[list[InboxRow], list[InboxRow]]:
         """Return the messages before and after a message in its conversation, oldest first."""
         query = (
             "SELECT * FROM inbox WHERE conversation_id = ? AND seq {} ? AND kind = 'message'"
@@ -378,7 +378,7 @@ class Inbox:
 
     async def newest_message(
         self, tx: Transaction, conversation_id: str, kind: InboxKind = "message"
-    ) -> Waiting | None:
+    ) -> InboxRow | None:
         """Find the newest message to us in a conversation, edits included, answered or not."""
         row = await tx.row(
             "SELECT * FROM inbox WHERE conversation_id = ? AND kind = ? AND state <> 'ignored'"
@@ -404,7 +404,7 @@ class Inbox:
         )
         return moment(said) if said else None
 
-    async def last_before(self, tx: Transaction, conversation_id: str, seq: int) -> Waiting | None:
+    async def last_before(self, tx: Transaction, conversation_id: str, seq: int) -> InboxRow | None:
         """Find the message before row `seq`."""
         row = await tx.row(
             "SELECT * FROM inbox WHERE conversation_id = ? AND seq < ?"
@@ -413,16 +413,16 @@ class Inbox:
         )
         return _waiting(row) if row else None
 
-    async def new_waits(self, tx: Transaction, conversation_id: str, after: int) -> bool:
+    async def has_waiting_new(self, tx: Transaction, conversation_id: str, after: int) -> bool:
         """Check if a `/new` after row `after` is still waiting."""
         rows = await tx.rows(
             "SELECT * FROM inbox WHERE conversation_id = ? AND seq > ? AND kind = 'command'"
             " AND state = 'waiting'",
             (conversation_id, after),
         )
-        return any(row.word == "/new" for row in map(_waiting, rows))
+        return any(row.first_word == "/new" for row in map(_waiting, rows))
 
-    async def edits_waiting(self, conversation_id: str) -> list[Waiting]:
+    async def edits_waiting(self, conversation_id: str) -> list[InboxRow]:
         """Return the edits that are still to be answered, oldest first (L-054)."""
         rows = await self._database.rows(
             "SELECT * FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
@@ -451,7 +451,7 @@ class Inbox:
 
     async def of_events(
         self, tx: Transaction, room_id: str, events: Collection[str]
-    ) -> list[Waiting]:
+    ) -> list[InboxRow]:
         """Return the rows of these events of a room and of their edits, in order.
 
         Reactions are left out, and a `/stop` that still waits: redacting one undoes nothing
@@ -466,7 +466,7 @@ class Inbox:
         found = map(_waiting, rows)
         return [row for row in found if not (row.is_stop and row.state == "waiting")]
 
-    async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+    async def erase_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """Erase the content of these events (F-027). Returns the ids of those that were unanswered."""
         asked = (json.dumps(list(events)),)
         rows = await tx.rows(
@@ -489,7 +489,7 @@ class Inbox:
             (conversation_id, limit),
         )
 
-    async def hurry(self) -> None:
+    async def retry_now(self) -> None:
         """Retry delayed events now: after a restart the reason for the delay may be gone (L-086)."""
         async with self._database.transaction() as tx:
             await tx.execute(
@@ -504,7 +504,7 @@ class Inbox:
             (json.dumps(list(events)),),
         )
 
-    async def wordings(
+    async def current_texts(
         self, tx: Transaction, events: Collection[str]
     ) -> dict[str, tuple[str, str]]:
         """Map each of these events that has a row to the id and the current text of its message."""
@@ -517,8 +517,8 @@ class Inbox:
         )
         return {row["event_id"]: (row["message"], row["body"]) for row in rows}
 
-    async def saying(
-        self, events: Sequence[str], traces: Traces, but: str | None = None
+    async def find_containing(
+        self, events: Sequence[str], traces: TextMatches, but: str | None = None
     ) -> list[Row]:
         """Find the messages of people that contain one of the `traces`, except for these events.
 
@@ -532,7 +532,7 @@ class Inbox:
             {"events": json.dumps(list(events)), "but": but} | traces.asked(SAID),
         )
 
-    async def words_elsewhere(
+    async def words_in_other_messages(
         self, words: Sequence[str], events: Sequence[str], scopes: Sequence[str]
     ) -> set[str]:
         """Return those of `words` (lower case) that people of these scopes said in other messages.
@@ -566,7 +566,9 @@ class Inbox:
         )
         return str(at) if at else None
 
-    async def command_before(self, tx: Transaction, row: Waiting, of: str = "/") -> Waiting | None:
+    async def command_before(
+        self, tx: Transaction, row: InboxRow, of: str = "/"
+    ) -> InboxRow | None:
         """Find the previous command of the same person here; `of`: the text it begins with."""
         found = await tx.row(
             "SELECT * FROM inbox WHERE conversation_id = ? AND sender = ? AND kind = 'command'"
@@ -575,7 +577,7 @@ class Inbox:
         )
         return _waiting(found) if found else None
 
-    async def reports(self, turns: Sequence[str]) -> list[str]:
+    async def result_events(self, turns: Sequence[str]) -> list[str]:
         """Return the events that report the end of the sub-sessions of these turns."""
         return await self._database.scalars(
             "SELECT event_id FROM inbox JOIN json_each(?) turn"
@@ -592,7 +594,7 @@ class Inbox:
 
     async def context(
         self, conversation_id: str, before: int, since: datetime, limit: int = 20
-    ) -> list[Waiting]:
+    ) -> list[InboxRow]:
         """Return the group lines not addressed to us since our last message there, and after `since` (X-002)."""
         rows = await self._database.rows(
             "SELECT * FROM (SELECT * FROM inbox WHERE conversation_id = :conversation"
@@ -605,7 +607,7 @@ class Inbox:
         )
         return [_waiting(row) for row in rows]
 
-    async def followers(self, tx: Transaction, line: Waiting) -> set[str]:
+    async def next_message_versions(self, tx: Transaction, line: InboxRow) -> set[str]:
         """Return the event ids of the first message after a line, and of the edits of that message."""
         rows = await tx.rows(
             "SELECT i.event_id FROM inbox i JOIN (SELECT event_id FROM inbox WHERE kind = 'message'"

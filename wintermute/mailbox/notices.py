@@ -5,15 +5,15 @@ from datetime import datetime, timedelta
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.mailbox.growing import TAKEN_AWAY
 from wintermute.mailbox.outbox import ANYBODY, Outbox
+from wintermute.mailbox.streaming import REMOVED_DRAFT
 
 EVER = timedelta(days=3650)
 """The period of a notice that is sent only once."""
 SHOWN = (
     "SELECT o.id, o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
     " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.awaits = ?"
-    f" AND o.problem IS NOT '{TAKEN_AWAY}'"
+    f" AND o.problem IS NOT '{REMOVED_DRAFT}'"
 )
 EDITS = (
     "SELECT o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
@@ -81,7 +81,7 @@ class Notices:
         """Check if there is a notice about this unanswered message."""
         return await tx.row("SELECT 1 FROM outbox WHERE awaits = ?", (event_id,)) is not None
 
-    async def reword(self, tx: Transaction, event_id: str, body: str) -> bool:
+    async def change_text(self, tx: Transaction, event_id: str, body: str) -> bool:
         """Change the text of such a notice; False if it is just being sent."""
         changed = await tx.execute(
             "UPDATE outbox SET body = ? WHERE awaits = ? AND state = 'waiting' AND NOT EXISTS"

@@ -9,10 +9,23 @@ from typing import Literal
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import GONE, OF_EVENTS, OF_TALKS, OURS_SINCE, SCOPES, Kept
+from wintermute.db.text_search import (
+    GONE,
+    OF_CONVERSATIONS,
+    OF_EVENTS,
+    OURS_SINCE,
+    SCOPES,
+    SearchableText,
+)
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
-from wintermute.mailbox.growing import ENDED, REFUSED_EDIT, drop_draft, former_row, taken_over
+from wintermute.mailbox.streaming import (
+    ENDED,
+    REFUSED_EDIT,
+    continued_row,
+    drop_draft,
+    editable_row,
+)
 from wintermute.messages import REFUSED, Json
 
 OutKind = Literal["reply", "notice", "event"]
@@ -47,23 +60,22 @@ NEXT = (
     f" AND outbox.state = 'waiting' AND NOT (:quiet AND {HELD})"
     " ORDER BY outbox.apart DESC, outbox.reacts_to IS NOT NULL, outbox.seq LIMIT 1"
 )
-ANSWERS = Kept(
+ANSWERS = SearchableText(
     *("outbox", ("body",)),
     fixed=True,
-    of=OF_TALKS,
+    of=OF_CONVERSATIONS,
     ours=OURS_SINCE,
-    came=f"answers {OF_EVENTS}",
+    derived=f"answers {OF_EVENTS}",
     waits=f"iif(state <> 'waiting' OR {HELD}, NULL, id)",
     empties=("body = ''", "state = iif(state = 'waiting', 'sent', state)"),
-    hangs=(
+    dependents=(
         "UPDATE outbox_parts SET content = '{}' WHERE outbox_id IN"
         f" (SELECT id FROM outbox WHERE seq {GONE})",
     ),
 )
 MEANT_FOR_THEM = replace(ANSWERS, of=f"meant_for IN {SCOPES}")
 AfterSending = Callable[[Transaction, str], Awaitable[Sequence[str]]]
-"""Completes, in the transaction that marks a message as sent, what it was for; returns reactions to add to it.
-"""
+"""Completes the cause of a message in the transaction that marks it as sent; returns reactions to add."""
 
 
 def is_matrix(room_id: str) -> bool:
@@ -87,7 +99,7 @@ class OutboxPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateNote:
     """The time from which a message is late, and the note `mark` that it then ends with (T-038)."""
 
     after: datetime
@@ -103,7 +115,7 @@ class Outgoing:
     room_id: str
     kind: OutKind
     body: str
-    late: Late | None = None
+    late: LateNote | None = None
     meant_for: str = ""
     reacts_to: str | None = None
     apart: bool = False
@@ -143,17 +155,17 @@ class Outgoing:
             return "answer", self.answers
         return "notice" if self.kind == "notice" else "other", self.id
 
-    def mark(self, now: datetime) -> str:
+    def late_note(self, now: datetime) -> str:
         """Return the note to add when the message is said at `now`: it may be late."""
         return self.late.mark if self.late and now > self.late.after else ""
 
     def text(self, now: datetime) -> str:
         """Return the whole text as it is said at `now`."""
-        return self.body + self.mark(now)
+        return self.body + self.late_note(now)
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SentMessage:
     """A message of ours that is in a room. `cast_id`: the cast that it answers for, if any.
 
     `body`: the text of the one event that was asked for, "" once it was erased.
@@ -166,18 +178,16 @@ class Spoken:
 
 
 _part = reader(OutboxPart, "of")
-_late = reader(Late)
+_late = reader(LateNote)
 _outgoing = reader(Outgoing, "late", "live")
-_spoken = reader(Spoken)
+_spoken = reader(SentMessage)
 
 
 async def always(_tx: Transaction) -> bool:
-    """Return True: the message is still to be sent."""
     return True
 
 
 async def nothing_more(_tx: Transaction, _outbox_id: str) -> Sequence[str]:
-    """Return no reactions."""
     return ()
 
 
@@ -210,7 +220,7 @@ class Outbox:
         kind: OutKind = "reply",
         cast_id: str | None = None,
         answers: str | None = None,
-        late: Late | None = None,
+        late: LateNote | None = None,
         meant_for: str,
         apart: bool = False,
         cause: str | None = None,
@@ -231,7 +241,7 @@ class Outbox:
         continues = None
         if answers is not None:
             await self._drop_notices(tx, answers)
-            continues = await taken_over(tx, answers, meant_for if in_place else None)
+            continues = await continued_row(tx, answers, meant_for if in_place else None)
         return await self._insert(
             tx,
             conversation_id,
@@ -258,9 +268,9 @@ class Outbox:
         An earlier cast may have begun it. If an answer to an earlier version of the message
         exists, the draft takes over its event.
         """
-        if (draft := await former_row(tx, event_id, None)) is not None:
+        if (draft := await editable_row(tx, event_id, None)) is not None:
             return draft.id, False
-        former = await former_row(tx, event_id, scope)
+        former = await editable_row(tx, event_id, scope)
         (message,) = await tx.scalars(
             "SELECT coalesce((SELECT edits FROM inbox WHERE event_id = :event), :event)",
             {"event": event_id},
@@ -334,7 +344,7 @@ class Outbox:
             "state": "waiting",
             "created_at": self._clock.now(),
         }
-        tx.later(*insert("outbox", values | more))
+        tx.defer(*insert("outbox", values | more))
         return outbox_id
 
     async def change(
@@ -346,13 +356,13 @@ class Outbox:
 
     async def _drop_notices(self, tx: Transaction, event_id: str) -> None:
         """Drop unsent notices about a message that has its answer now."""
-        tx.later(
+        tx.defer(
             "UPDATE outbox SET state = 'sent', body = '' WHERE awaits = ? AND state IN"
             " ('waiting', 'stuck') AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
             (event_id,),
         )
 
-    async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+    async def drop_answers(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """Drop unsent answers to these events. Returns the events whose answers were dropped.
 
         An answer that is partly in its room is still sent. The rows stay: an attempt under way may
@@ -433,21 +443,21 @@ class Outbox:
                 return []
             for part in parts:
                 values = columns(part, "of", "sent") | {"state": "waiting"}
-                tx.later(*insert("outbox_parts", values))
+                tx.defer(*insert("outbox_parts", values))
         return parts
 
     async def attempt(self, part: OutboxPart, device_id: str) -> OutboxPart:
         """Store that a part is about to be sent for the first time."""
         now = self._clock.now()
         async with self._database.transaction(late=True) as tx:
-            tx.later(
+            tx.defer(
                 "UPDATE outbox_parts SET attempts = 1, device_id = ?, first_attempt_at = ?"
                 " WHERE outbox_id = ? AND n = ?",
                 (device_id, stamp(now), part.outbox_id, part.n),
             )
         return replace(part, attempts=1, device_id=device_id, first_attempt_at=now)
 
-    async def shown(self, outbox_id: str) -> None:
+    async def mark_shown(self, outbox_id: str) -> None:
         """Mark a message as sent because a person at the terminal or in the browser sees it."""
         async with self._database.transaction() as tx:
             await tx.execute(
@@ -456,19 +466,19 @@ class Outbox:
             )
             await self._after_sending(tx, outbox_id)
 
-    async def sent(self, part: OutboxPart, event_id: str | None) -> None:
+    async def mark_sent(self, part: OutboxPart, event_id: str | None) -> None:
         """Mark a part as sent; with the last part the message is sent.
 
         `event_id`: the event named by the homeserver; None if it refused the part for good.
         """
         async with self._database.transaction(late=True) as tx:
-            tx.later(
+            tx.defer(
                 "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE outbox_id = ? AND n = ?",
                 (event_id, part.outbox_id, part.n),
             )
             await self._finish(tx, part.outbox_id, event_id)
 
-    async def found(
+    async def mark_parts_sent(
         self,
         tx: Transaction,
         outbox_id: str,
@@ -515,19 +525,19 @@ class Outbox:
         if row and event_id and signs:
             await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
 
-    async def promised(self, source: Transaction | Database, outbox_ids: Sequence[str]) -> set[str]:
+    async def enqueued(self, source: Transaction | Database, outbox_ids: Sequence[str]) -> set[str]:
         """Return those of these messages that have a row."""
         query = "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))"
         return set(await source.scalars(query, (json.dumps([*outbox_ids]),)))
 
-    async def seen(self, tx: Transaction, txn_id: str, event_id: str) -> None:
+    async def note_event(self, tx: Transaction, txn_id: str, event_id: str) -> None:
         """Store the event of a part that is in its room before the sender has its answer."""
         await tx.execute(
             "UPDATE outbox_parts SET event_id = ? WHERE txn_id = ? AND state = 'waiting'",
             (event_id, txn_id),
         )
 
-    async def sent_event(self, tx: Transaction, room_id: str, event_id: str) -> Spoken | None:
+    async def sent_event(self, tx: Transaction, room_id: str, event_id: str) -> SentMessage | None:
         """Find the message of ours that an event of a room belongs to (X-026).
 
         For an event that a later row has edited, it is the newest such row.
@@ -570,7 +580,7 @@ class Outbox:
         )
         return found[0] if found else None
 
-    async def relabel(self, tx: Transaction, outbox_id: str, late: Late, cause: str) -> None:
+    async def relabel(self, tx: Transaction, outbox_id: str, late: LateNote, cause: str) -> None:
         """Change the late note of an unsent message (T-043).
 
         If it was not attempted yet, it then counts as said for the due moment `cause` (F-009).
@@ -582,7 +592,7 @@ class Outbox:
             (stamp(late.after), late.mark, cause, outbox_id),
         )
 
-    async def refused(
+    async def undeliverable(
         self, tx: Transaction, outbox_ids: Sequence[str], unserved: str | None
     ) -> dict[str, str]:
         """Return those of these messages that cannot be sent to their rooms, each with that room.
@@ -641,7 +651,7 @@ class Outbox:
         query = "UPDATE outbox SET state = 'stuck', problem = ? WHERE id = ?"
         await tx.execute(query, (NOT_ALONE, outbox_id))
 
-    async def stuck(
+    async def mark_refused(
         self, outbox_id: str, problem: str, still: Callable[[], bool] = lambda: True
     ) -> bool:
         """Keep a message that the homeserver refuses for good; `status` names it.

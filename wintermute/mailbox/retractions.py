@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from wintermute.db import Database, Transaction
 from wintermute.db.values import reader
-from wintermute.mailbox.growing import TAKEN_AWAY
-from wintermute.mailbox.outbox import ANSWERS, Outbox, Spoken
+from wintermute.mailbox.outbox import ANSWERS, Outbox, SentMessage
+from wintermute.mailbox.streaming import REMOVED_DRAFT
 from wintermute.text import plain
 
 PLACE = (  # the row that owns an event, or the event that it edits
@@ -33,7 +33,7 @@ SHOWN = (  # the rows whose text our event has shown; not an answer sent below i
 GROWING = (  # drafts of messages whose final answer is not in the room yet
     "SELECT id, grows FROM outbox o WHERE (id = :owner OR grows IN (SELECT value FROM json_each(:events)"
     "  UNION SELECT edits FROM inbox WHERE event_id IN (SELECT value FROM json_each(:events))))"
-    f" AND grows IS NOT NULL AND problem IS NOT '{TAKEN_AWAY}' AND NOT EXISTS (SELECT 1 FROM outbox a"
+    f" AND grows IS NOT NULL AND problem IS NOT '{REMOVED_DRAFT}' AND NOT EXISTS (SELECT 1 FROM outbox a"
     "  JOIN outbox_parts p ON p.outbox_id = a.id AND p.event_id IS NOT NULL WHERE a.continues = o.id)"
 )
 ANEW = (  # edited messages whose answer may be growing in the event of an earlier answer
@@ -46,30 +46,32 @@ LISTS = (
     f"SELECT seq FROM outbox WHERE cast_id IS NULL AND {ANSWERS.of} AND EXISTS (SELECT 1"
     "  FROM json_each(:lines) WHERE instr(char(10) || body || char(10), value))"
 )
-_spoken = reader(Spoken)
+_spoken = reader(SentMessage)
 
 
 @dataclass(frozen=True, slots=True)
-class Retracted:
-    """Rows of ours that somebody redacted. `growing`: the message that they were about to answer.
+class RedactedRows:
+    """Rows of ours that somebody redacted. `message_id`: the message that they were about to answer.
 
-    `perhaps`: messages for which that is true if a part of their answer is in the room.
+    `maybe_growing`: messages for which that is true if a part of their answer is in the room.
     """
 
     conversation_id: str
-    said: tuple[Spoken, ...]
-    growing: str = ""
-    perhaps: tuple[str, ...] = ()
+    messages: tuple[SentMessage, ...]
+    message_id: str = ""
+    maybe_growing: tuple[str, ...] = ()
 
 
-class Retractions:
+class Removals:
     """The store of removals, which are rows of the outbox."""
 
     def __init__(self, outbox: Outbox, database: Database) -> None:
         self._outbox = outbox
         self._database = database
 
-    async def redacted(self, tx: Transaction, room_id: str, event_id: str) -> Retracted | None:
+    async def erase_redacted(
+        self, tx: Transaction, room_id: str, event_id: str
+    ) -> RedactedRows | None:
         """Erase the rows of our event that somebody redacted, and redact its edits.
 
         Whoever redacts the newest edit means its text, so the original event is redacted as well.
@@ -88,15 +90,15 @@ class Retractions:
         for each in said:
             await self._outbox.drop(tx, each.id)
         query = f"UPDATE outbox SET problem = :problem WHERE id IN {OWNERS}"
-        await tx.execute(query, asked | {"problem": TAKEN_AWAY})
+        await tx.execute(query, asked | {"problem": REMOVED_DRAFT})
         if event != event_id:
             await self._outbox.change(tx, *where, event, "")
         await self._outbox.withdraw(tx, *where, event)
         message = "".join(row["grows"] for row in growing)
         readable = tuple(each for each in said if each.body)
-        return Retracted(where[0], readable, message, tuple(anew))
+        return RedactedRows(where[0], readable, message, tuple(anew))
 
-    async def take_away(
+    async def redact_event(
         self, tx: Transaction, conversation_id: str, room_id: str, event_id: str
     ) -> None:
         """Redact an event of ours and all its edits, including an unsent one."""
@@ -105,26 +107,26 @@ class Retractions:
         await self._outbox.change(tx, conversation_id, room_id, event_id, "")
         await self._outbox.withdraw(tx, conversation_id, room_id, event_id)
 
-    async def take_drafts(self, tx: Transaction, events: Sequence[str]) -> None:
+    async def redact_drafts(self, tx: Transaction, events: Sequence[str]) -> None:
         """Remove the drafts of answers to these redacted messages.
 
         A draft that had taken over the event of an earlier answer gives that its text back.
         """
         asked = {"owner": None, "events": json.dumps(list(events))}
         for row in await tx.rows(GROWING, asked):
-            await self.take_draft(tx, row["id"])
+            await self.redact_draft(tx, row["id"])
 
-    async def take_draft(self, tx: Transaction, outbox_id: str) -> None:
+    async def redact_draft(self, tx: Transaction, outbox_id: str) -> None:
         """Remove a draft, even if it is unknown yet whether it reached its room."""
         await self._outbox.drop(tx, outbox_id)
         rows = await tx.rows(
             "UPDATE outbox SET problem = ? WHERE id = ? RETURNING conversation_id, room_id,"
             " (SELECT coalesce(event_id, outbox_id) FROM outbox_parts WHERE outbox_id = id AND n = 0"
             "  AND attempts > 0) AS event",
-            (TAKEN_AWAY, outbox_id),
+            (REMOVED_DRAFT, outbox_id),
         )
         for row in [each for each in rows if each["event"]]:
-            take = self._outbox.withdraw if row["event"] == outbox_id else self.take_away
+            take = self._outbox.withdraw if row["event"] == outbox_id else self.redact_event
             owners = "SELECT 1 FROM outbox_parts WHERE event_id = ? AND outbox_id <> ?"
             if await tx.exists(owners, (row["event"], outbox_id)):  # a former answer, which stays
                 take = self._outbox.withdraw
@@ -142,7 +144,7 @@ class Retractions:
         query = "SELECT event_id FROM outbox_parts WHERE outbox_id = ? AND n = 0"
         return "".join(filter(None, await self._database.scalars(query, (outbox_id,)))) or None
 
-    async def stays(self, event_id: str) -> bool:
+    async def is_final(self, event_id: str) -> bool:
         """Check if an edit holds our final text, not a step on the way to it."""
         query = (
             "SELECT 1 FROM outbox_parts p JOIN outbox o ON o.id = p.outbox_id"
@@ -150,7 +152,7 @@ class Retractions:
         )
         return bool(await self._database.scalars(query, (event_id,)))
 
-    async def done(self, outbox_id: str, event_id: str | None = None) -> None:
+    async def finish(self, outbox_id: str, event_id: str | None = None) -> None:
         """Mark a removal as done when no edits are left; remove the draft's event, if it has one."""
         async with self._database.transaction() as tx:
             query = (
@@ -158,4 +160,4 @@ class Retractions:
             )
             for row in await tx.rows(query, (outbox_id,)):
                 if event_id is not None:
-                    await self.take_away(tx, row["conversation_id"], row["room_id"], event_id)
+                    await self.redact_event(tx, row["conversation_id"], row["room_id"], event_id)

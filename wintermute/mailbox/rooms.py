@@ -43,51 +43,51 @@ class Move(NamedTuple):
 class Moves:
     """The rooms in which conversations of replaced rooms continue."""
 
-    homes: Mapping[str, str] = field(default_factory=dict)
+    current_rooms: Mapping[str, str] = field(default_factory=dict)
     """The current room of each conversation, by the room it began in."""
     scopes: Mapping[str, str] = field(default_factory=dict)
     """The name of the scope of each room that replaces another."""
     closed: frozenset[str] = frozenset()
     """Replaced rooms: messages there are not read any more."""
-    barred: frozenset[str] = frozenset()
+    unencrypted: frozenset[str] = frozenset()
     """Unencrypted rooms that replace an encrypted one: no message is sent there for another room."""
 
-    def home(self, room_id: str) -> str:
+    def current_room(self, room_id: str) -> str:
         """Return the room where the conversation of a room continues."""
-        return self.homes.get(room_id, room_id)
+        return self.current_rooms.get(room_id, room_id)
 
-    def left_for(self, room_id: str) -> list[str]:
+    def rooms_before(self, room_id: str) -> list[str]:
         """Return the rooms whose conversations continue in this one."""
-        return [old for old, home in self.homes.items() if home == room_id]
+        return [old for old, home in self.current_rooms.items() if home == room_id]
 
     def scope(self, room_id: str) -> str:
         """Return the name of a room's scope, as of a group."""
         return self.scopes.get(room_id, f"{ROOM}{room_id}")
 
-    def named(self, scope: str) -> str:
+    def canonical_scope(self, scope: str) -> str:
         """Return the real name of a scope that a person names by any of its rooms."""
-        room_id = self.home(scope.removeprefix(ROOM))
+        room_id = self.current_room(scope.removeprefix(ROOM))
         return self.scope(room_id) if scope.startswith(ROOM) else scope
 
 
-def moves_of(links: Sequence[Link]) -> Moves:
+def compute_moves(links: Sequence[Link]) -> Moves:
     """Compute from these links where conversations go on."""
     known = {link.room_id: link for link in links}
     moved = {link.room_id: link.moved_to for link in links if link.moved_to}
     named = {link.room_id: link.successor for link in links if link.successor}
     return Moves(
-        homes={room: end for room in moved if (end := _end(moved, room))},
+        current_rooms={room: end for room in moved if (end := _end(moved, room))},
         scopes={link.room_id: link.scope for link in links if link.scope},
         closed=frozenset(moved) | {room for room in named if _end(named, room)},
-        barred=frozenset(
+        unencrypted=frozenset(
             new for old, new in _pairs(links) if known[old].encrypted and not known[new].encrypted
         ),
     )
 
 
-def wanted(links: Sequence[Link]) -> list[Move]:
+def pending_moves(links: Sequence[Link]) -> list[Move]:
     """Return the moves to make, in order; rooms that replace each other in a circle do not move."""
-    left, homes = _pairs(links), moves_of(links).homes
+    left, homes = _pairs(links), compute_moves(links).current_rooms
     found: list[Move] = []
     while ready := [pair for pair in left if pair.old not in {other.new for other in left}]:
         found += ready
@@ -117,7 +117,7 @@ def _end(steps: Mapping[str, str], room_id: str) -> str:
     return room_id
 
 
-async def people(
+async def senders(
     database: Database, conversation_ids: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
     """Return Matrix id and display name of all senders, in the order of their first messages."""
@@ -151,7 +151,9 @@ class KnownRooms:
         self._database = database
         self._clock = clock
 
-    async def invited(self, tx: Transaction, room_id: str, inviter: str, welcome: bool) -> None:
+    async def store_invitation(
+        self, tx: Transaction, room_id: str, inviter: str, welcome: bool
+    ) -> None:
         """Store an invitation: the homeserver delivers it once."""
         await tx.execute(
             "INSERT INTO invitations (room_id, inviter, welcome, state, received_at)"
@@ -168,14 +170,14 @@ class KnownRooms:
         )
         return [_invitation(row) for row in rows]
 
-    async def joined(self, invitation: Invitation) -> None:
+    async def mark_accepted(self, invitation: Invitation) -> None:
         """Mark an invitation as accepted; it stays until the room's first messages are stored."""
         async with self._database.transaction() as tx:
             await tx.execute(
                 "UPDATE invitations SET state = 'joined' WHERE room_id = ?", (invitation.room_id,)
             )
 
-    async def declined(self, invitation: Invitation) -> None:
+    async def delete_declined(self, invitation: Invitation) -> None:
         """Delete an invitation that was declined or is void; a newer one into the same room stays."""
         async with self._database.transaction() as tx:
             await tx.execute(
@@ -183,13 +185,15 @@ class KnownRooms:
                 (invitation.room_id, invitation.received_at),
             )
 
-    async def settled(self, tx: Transaction, room_id: str) -> None:
+    async def delete_invitation(self, tx: Transaction, room_id: str) -> None:
         """Delete an invitation in the transaction that stores its room's first messages."""
         await tx.execute("DELETE FROM invitations WHERE room_id = ?", (room_id,))
 
-    async def seen(self, tx: Transaction, room_id: str, encrypted: bool, last: str = "") -> None:
+    async def store_room(
+        self, tx: Transaction, room_id: str, encrypted: bool, last: str = ""
+    ) -> None:
         """Store that we are in a room, and its newest event; once encrypted it counts as encrypted for ever."""
-        tx.later(
+        tx.defer(
             "INSERT INTO rooms (room_id, encrypted, state, last_event) VALUES (?, ?, 'joined', ?)"
             " ON CONFLICT (room_id) DO UPDATE SET encrypted = max(encrypted, excluded.encrypted),"
             " state = 'joined', last_event = coalesce(nullif(excluded.last_event, ''), last_event)",
@@ -201,26 +205,26 @@ class KnownRooms:
         query = "SELECT room_id, last_event FROM rooms WHERE state = 'joined'"
         return {row["room_id"]: {row["last_event"]} for row in await self._database.rows(query)}
 
-    async def left(self, tx: Transaction, room_id: str) -> None:
+    async def mark_left(self, tx: Transaction, room_id: str) -> None:
         """Store that we are no longer in this room."""
         await tx.execute("UPDATE rooms SET state = 'left' WHERE room_id = ?", (room_id,))
 
-    async def gone(self, tx: Transaction) -> frozenset[str]:
+    async def inactive(self, tx: Transaction) -> frozenset[str]:
         """Return the rooms that we have left, or that are replaced."""
         left = await tx.scalars("SELECT room_id FROM rooms WHERE state = 'left'")
         return (await self.moves(tx)).closed.union(left)
 
-    async def replaced(self, tx: Transaction, room_id: str, successor: str) -> None:
+    async def set_successor(self, tx: Transaction, room_id: str, successor: str) -> None:
         """Store the successor that a room's tombstone names; the newest tombstone counts."""
         query = "UPDATE rooms SET successor = ? WHERE room_id = ?"
         await tx.execute(query, (successor, room_id))
 
-    async def follows(self, tx: Transaction, room_id: str, predecessor: str) -> None:
+    async def set_predecessor(self, tx: Transaction, room_id: str, predecessor: str) -> None:
         """Store the predecessor that a room's creation event names."""
         query = "UPDATE rooms SET predecessor = ? WHERE room_id = ?"
         await tx.execute(query, (predecessor, room_id))
 
-    async def moved(self, tx: Transaction, move: Move, scope: str) -> None:
+    async def store_move(self, tx: Transaction, move: Move, scope: str) -> None:
         """Store that a room was replaced: its conversation and scope go on in the new one."""
         await tx.execute("UPDATE rooms SET moved_to = ? WHERE room_id = ?", move[::-1])
         await tx.execute("UPDATE rooms SET scope = ? WHERE room_id = ?", (scope, move.new))
@@ -235,7 +239,7 @@ class KnownRooms:
 
     async def moves(self, source: Database | Transaction | None = None) -> Moves:
         """Return the current rooms and scopes of all moved conversations."""
-        return moves_of(await self.links(source))
+        return compute_moves(await self.links(source))
 
     async def is_encrypted(self, tx: Transaction, room_id: str) -> bool:
         """Check if a room was ever encrypted."""

@@ -39,29 +39,42 @@ from wintermute.errors import (
 from wintermute.ids import NewId
 from wintermute.mailbox.rooms import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
-from wintermute.matrix.guard import install
+from wintermute.matrix.error_boundary import install
 from wintermute.matrix.http import NO_ANSWER, RenewingClient, call, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
 from wintermute.matrix.instances import read_installation
 from wintermute.matrix.kept_login import Session, store_file
+from wintermute.matrix.key_rotation import inherit
 from wintermute.matrix.key_store import (
-    AT_WORK,
     EPOCH,
+    INSTALLATION_TYPE,
     PATIENCE,
     Epochs,
     blocked,
     newest_in,
     value_in,
 )
-from wintermute.matrix.keys import Keys, keep_before_upload
+from wintermute.matrix.keys import Keys, store_before_upload
 from wintermute.matrix.login import NO_KEYS, renewed, store_problem
-from wintermute.matrix.marks import Marks, load_marks
-from wintermute.matrix.people import Device, People, Verdict, fingerprint
+from wintermute.matrix.message_tags import MessageTags, load_message_tags
+from wintermute.matrix.people import Device, People, TrustLevel, fingerprint
 from wintermute.matrix.relations import edited_by
-from wintermute.matrix.renewal import inherit
-from wintermute.matrix.sessions import KeyFile, Opened, Sessions, bound, take
-from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, session_of, sift
+from wintermute.matrix.sessions import (
+    DecryptedEvent,
+    SessionCopiesStore,
+    Sessions,
+    record_message,
+    stored_owner,
+)
 from wintermute.matrix.signing import ED25519
+from wintermute.matrix.sync_response import (
+    NO_OLM,
+    GroupSession,
+    SyncBatch,
+    page,
+    parse_sync,
+    session_of,
+)
 from wintermute.messages import Json
 from wintermute.text import display_name, no_answer
 
@@ -108,13 +121,13 @@ class Poll:
                 self._timeout = None
         return await asked(self.begun % SHORT_MS)
 
-    def heard(self) -> None:
+    def processed(self) -> None:
         """Wake up the waiting tasks: the newest sync is processed."""
         self._processed, self._is_requested = self.begun, False
         processed, self._processed_event = self._processed_event, asyncio.Event()
         processed.set()
 
-    async def heard_since(self, number: int) -> None:
+    async def wait_processed_since(self, number: int) -> None:
         """Wait until a sync that began after number `number` is processed; one is started at once."""
         while self._processed <= number:
             if self._timeout is not None and not self._is_requested:
@@ -131,7 +144,7 @@ class MatrixClient:
         nio: AsyncClient,
         account: Account,
         keys: Keys,
-        marks: Marks,
+        marks: MessageTags,
         dates: CheckedClock | None = None,
     ) -> None:
         self._nio = nio
@@ -142,7 +155,7 @@ class MatrixClient:
         self._owners: dict[GroupSession, Device] = {}
         self.account = account
         self.keys = keys
-        self.marks = marks
+        self.tags = marks
         self.moves = Moves()
         """The rooms that replace others; see `follow`."""
         self.poll = Poll()
@@ -150,9 +163,9 @@ class MatrixClient:
         self.epochs = Epochs(nio, keys.store)
         self.people = keys.people
 
-    def by_our_clock(self, sent_at: datetime) -> datetime:
+    def to_our_clock(self, sent_at: datetime) -> datetime:
         """Convert a time of the homeserver's clock to ours."""
-        return sent_at if self._dates is None else self._dates.by_ours(sent_at)
+        return sent_at if self._dates is None else self._dates.on_our_clock(sent_at)
 
     @property
     def identity(self) -> IdentityState:
@@ -169,7 +182,7 @@ class MatrixClient:
     @property
     def secrets(self) -> tuple[str, ...]:
         """The seeds of our identity, also before it is created, and the key of our message tags."""
-        return (*self.keys.identity.secrets, self.marks.secret)
+        return (*self.keys.identity.secrets, self.tags.secret)
 
     @property
     def device_key(self) -> str:
@@ -208,7 +221,7 @@ class MatrixClient:
         body = {"messages": {user: {device: content}}}
         await call(self._nio, "PUT", path("sendToDevice", kind, txn_id), body)
 
-    def refused(self, room_id: str, event: Json) -> Device | None:
+    def refused_device(self, room_id: str, event: Json) -> Device | None:
         """Return the device that sent an encrypted event, if its new keys are refused."""
         session_id, named = session_of(event)
         sent = {named, *self.sessions.copies(room_id, session_id)}
@@ -217,15 +230,17 @@ class MatrixClient:
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """Fetch all events since a token. When it returns, nio knows the new keys and members."""
-        return await self.take_keys(await self.hear(since, full_state=full_state, wait_s=wait_s))
+        return await self.take_keys(
+            await self.fetch_sync(since, full_state=full_state, wait_s=wait_s)
+        )
 
-    async def hear(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
+    async def fetch_sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """Fetch all events since a token. When it returns, the members of the rooms are known.
 
         The new keys are not: they have to be stored, which may be impossible for a long time.
         """
         epoch = EPOCH + self.account.device_id
-        wanted = SYNC_FILTER | {"account_data": {"types": [epoch, AT_WORK]}}
+        wanted = SYNC_FILTER | {"account_data": {"types": [epoch, INSTALLATION_TYPE]}}
         query: dict[str, Any] = {"filter": json.dumps(wanted, separators=(",", ":"))}
         if since:
             query["since"] = since
@@ -241,16 +256,16 @@ class MatrixClient:
             )
 
         raw = await self.poll.round(asked, 0 if full_state else int(wait_s * 1000))
-        batch = sift(raw)
+        batch = parse_sync(raw)
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
         if not since:
             self._forget_rooms()
         self._read_members(batch)
-        self.poll.heard()
+        self.poll.processed()
         if since != self._since:  # everything before is stored
             self._since, self._owners = since, {}
-        at_work = read_installation(newest_in(raw, AT_WORK))
+        at_work = read_installation(newest_in(raw, INSTALLATION_TYPE))
         return replace(batch, epoch=value_in(newest_in(raw, epoch)), installation=at_work)
 
     def _forget_rooms(self) -> None:
@@ -259,7 +274,7 @@ class MatrixClient:
             self.keys.end_session(room_id)
         for known in (self._nio.rooms, self._rules, self._views):
             known.clear()
-        self.keys.doubt_devices()
+        self.keys.assume_devices_changed()
 
     def _read_members(self, batch: SyncBatch) -> None:
         """Let nio read the members before the keys; it would read them later, or never."""
@@ -288,11 +303,11 @@ class MatrixClient:
                 new = rooms - self._nio.store.load_encrypted_rooms()
                 self._nio.store.save_encrypted_rooms(sorted(new))
             await self._nio.receive_response(response)  # does not wait: there are no callbacks
-        self.keys.left(batch.keys_left)
+        self.keys.store_counts(batch.keys_left)
         self.keys.changed(batch.for_nio["device_lists"]["changed"])
         for claim in batch.withheld:
             if claim.code == NO_OLM:
-                self.keys.begin_anew(claim.sender, claim.sender_key)
+                self.keys.begin_session(claim.sender, claim.sender_key)
         keys = [each for each in response.to_device_events if isinstance(each, RoomKeyEvent)]
         # The first owner stays until it is stored: nio accepts each key only once.
         self._owners = {**await self._owners_of(keys), **self._owners}
@@ -324,7 +339,7 @@ class MatrixClient:
             self._nio.rooms.pop(room_id, None)
             self._rules.pop(room_id, None)
             self.keys.end_session(room_id)
-        changed = [room for room in batch.joined if batch.tells_readers(room)]
+        changed = [room for room in batch.joined if batch.may_change_readers(room)]
         for room in changed:
             said = {"join_rule": room.join_rule, "history": room.history}
             news = {name: rule for name, rule in said.items() if rule is not None}
@@ -349,7 +364,7 @@ class MatrixClient:
         events, start = await self.page(room_id, None, limit=50)
         while events:
             for event in reversed(events):
-                yield self.decrypted(room_id, event) or event
+                yield self.decrypt(room_id, event) or event
             if start is None:
                 return
             events, start = await self.page(room_id, start, limit=50)
@@ -377,30 +392,32 @@ class MatrixClient:
         """Fetch one event of a room, undecrypted."""
         return await call(self._nio, "GET", path("rooms", room_id, "event", event_id))
 
-    def decrypted(self, room_id: str, event: Json) -> Json | None:
+    def decrypt(self, room_id: str, event: Json) -> Json | None:
         """Decrypt a room event; None if its key is missing or it is malformed."""
-        opened = self.sessions.opened(room_id, event)
+        opened = self.sessions.decrypt(room_id, event)
         return opened.event if opened else None
 
-    async def checked(
+    async def decrypt_checked(
         self, tx: Transaction, room_id: str, event: Json
-    ) -> tuple[Opened | None, Verdict]:
+    ) -> tuple[DecryptedEvent | None, TrustLevel]:
         """Decrypt an event and return it with its trust level.
 
         An event of its sender is recorded, so that no other event can replay its ciphertext. For
         users who are not allowed nothing is stored: they may begin a session with each line.
         """
-        ways, sender = self.sessions.heard(room_id, event), event["sender"]
+        ways, sender = self.sessions.decrypt_or_request_key(room_id, event), event["sender"]
         best, allowed = next(iter(ways), None), sender in self.people.allowed
-        verdict: Verdict = "foreign"
+        verdict: TrustLevel = "foreign"
         for opened in ways:
-            device = opened.sealed and await bound(tx, opened.sealed, opened.device, keep=allowed)
+            device = opened.position and await stored_owner(
+                tx, opened.position, opened.device, keep=allowed
+            )
             # A forged device of the sender may have sent the same session.
             if device and device.user_id == sender and verdict != "good":
-                best, verdict = replace(opened, device=device), self.people.verdict(device)
-        if best is None or best.sealed is None or verdict == "foreign" or not allowed:
+                best, verdict = replace(opened, device=device), self.people.trust_level(device)
+        if best is None or best.position is None or verdict == "foreign" or not allowed:
             return best, verdict
-        taken = await take(tx, best.sealed, str(event["event_id"]))
+        taken = await record_message(tx, best.position, str(event["event_id"]))
         return best, verdict if taken else "replayed"
 
     @property
@@ -427,7 +444,7 @@ class MatrixClient:
 
         `first`: rooms to try before the others.
         """
-        over = self.moves.closed | self.moves.barred
+        over = self.moves.closed | self.moves.unencrypted
         ordered = dict.fromkeys((*(r for r in first if r in self.rooms), *self.rooms))
         rooms = (self.room(room_id) for room_id in ordered if room_id not in over)
         views = (view for view in rooms if view.encrypted or not encrypted)
@@ -453,10 +470,10 @@ class MatrixClient:
         changed = (person.user_id for person in self.people.changed())  # few, even in a large room
         return any(user in view.members or user in view.invited for user in changed)
 
-    def renew_keys(self) -> None:
+    def rotate_keys(self) -> None:
         """Replace all sessions before the next message: our keys come from a backup."""
         if self._nio.olm is not None:
-            self.keys.renewal.begin()
+            self.keys.rotation.begin()
 
     async def upkeep(self) -> None:
         """Do the work for encryption that is due after each sync: upload, query and claim keys."""
@@ -564,7 +581,7 @@ async def open_client(
     encryption = matrix.encryption != "off"
     config = AsyncClientConfig(
         encryption_enabled=encryption,
-        store=KeyFile,
+        store=SessionCopiesStore,
         pickle_key=session.pickle_key,
         store_sync_tokens=False,
         max_timeouts=0,
@@ -574,7 +591,7 @@ async def open_client(
     login = (matrix.homeserver, session.user_id, session.device_id, str(folder), config)
     nio = RenewingClient(*login, None, proxied(matrix), renew=renew, dates=dates)
     account = Account(session.user_id, session.device_id, display_name="")
-    marks = await asyncio.to_thread(load_marks, folder, session.user_id)
+    marks = await asyncio.to_thread(load_message_tags, folder, session.user_id)
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)
     refuse = matrix.unsigned_devices == "refuse"
     keys = Keys(nio, new_id, clock, people, identity, refuse_unsigned=refuse)
@@ -583,7 +600,7 @@ async def open_client(
             await asyncio.to_thread(_restore, nio, session, store_file(folder, session))
             nio.store.database.timeout = PATIENCE
             install(nio, keys.drop, clock)
-            keep_before_upload(nio.olm)
+            store_before_upload(nio.olm)
         else:
             nio.access_token = session.access_token
         yield MatrixClient(nio, account, keys, marks, dates)

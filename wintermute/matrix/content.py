@@ -110,7 +110,7 @@ def parts(markdown: str, limit: int = 10_000, *, edits: bool = False) -> list[st
     return found
 
 
-def grown(markdown: str) -> tuple[str, bool]:
+def streamed_part(markdown: str) -> tuple[str, bool]:
     """Return the beginning of a streamed text, and True if no more of it will be shown until its end."""
     said = without_blank_ends(text.clean(markdown[: 2 * GROWS_MOST]))
     part, rest, _ = first_part(said, None, GROWS_MOST, EDIT_MOST)

@@ -456,12 +456,14 @@ class ReplacedDevices:
         """Return the refused devices of a user."""
         return [device for (owner, _), device in self._set_failed.items() if owner == user]
 
-    def take_news(self) -> list[Device]:
+    def take_refused(self) -> list[Device]:
         """Return the devices that were refused since the last call."""
         news, self._news = self._news, []
         return news
 
-    def sift(self, answer: Json, user: str, devices: Mapping[str, Json]) -> dict[str, Json]:
+    def without_refused(
+        self, answer: Json, user: str, devices: Mapping[str, Json]
+    ) -> dict[str, Json]:
         """Return a user's devices in an answer to /keys/query without those to refuse, ready for nio.
 
         nio never accepts another key for a known id, so an accepted device's old entry is deleted.

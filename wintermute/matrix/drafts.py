@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wintermute.clock import Clock
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.mailbox.outbox import is_matrix
-from wintermute.matrix.content import grown
+from wintermute.matrix.content import streamed_part
 
 FIRST_SECONDS = 0.8
 """Seconds from the first text to the first event: an answer that is complete by then is one event."""
@@ -47,15 +47,15 @@ class DraftRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GrowingAnswer:
+class StreamedAnswer:
     """An answer that is being streamed.
 
     `text`: of the newest utterance or attempt; `before`: the text of an earlier one, shown until
     the newest has enough. `sent`: the number of characters of `text` that were sent.
     """
 
-    row: Waiting
-    at_work: bool = True
+    row: InboxRow
+    is_running: bool = True
     text: str = ""
     before: str = ""
     doing: str = ""
@@ -80,23 +80,23 @@ class GrowingAnswer:
     @property
     def grows(self) -> bool:
         """True if more edits may follow."""
-        return self.at_work and not self.is_over and self.first_at is not None
+        return self.is_running and not self.is_over and self.first_at is not None
 
     @property
-    def has_news(self) -> bool:
+    def has_enough_new(self) -> bool:
         """True if there is enough new text, or a new tool, for another edit."""
         if len(self.text.strip()) - self.sent >= LEAST_NEW:
             return True
         return bool(self.times and self.doing and self.doing != self.sent_doing)
 
     @property
-    def anew(self) -> "GrowingAnswer":
+    def next_attempt(self) -> "StreamedAnswer":
         """The same answer at the beginning of another utterance or attempt."""
         return replace(self, text="", before=self.said, sent=0)
 
     def due_in(self, now: float) -> float | None:
         """Return the seconds until the next edit; None: only after more text."""
-        if not self.grows or self.first_at is None or not self.has_news:
+        if not self.grows or self.first_at is None or not self.has_enough_new:
             return None
         at = next_at(self.first_at, self.times)
         return None if at is None else max(0.0, at - now)
@@ -109,24 +109,24 @@ class Drafts:
         """`shows`: False if answers are not to be streamed."""
         self._clock = clock
         self._shows = shows
-        self._growing: dict[str, GrowingAnswer] = {}
-        self._to_redact: dict[str, Waiting] = {}  # messages with a draft to redact
+        self._growing: dict[str, StreamedAnswer] = {}
+        self._to_redact: dict[str, InboxRow] = {}  # messages with a draft to redact
 
-    def attend(self, row: Waiting) -> None:
+    def attend(self, row: InboxRow) -> None:
         """Begin an answer to a message, or go on with an earlier attempt."""
         known = self._growing.pop(row.conversation_id, None)
         if not self._shows or row.kind != "message" or not is_matrix(row.room_id):
             return
         if known is None or known.row.event_id != row.event_id:
-            known = GrowingAnswer(row)
+            known = StreamedAnswer(row)
         self._growing[row.conversation_id] = replace(
-            known.anew, at_work=True, draft=None, is_over=False
+            known.next_attempt, is_running=True, draft=None, is_over=False
         )
 
-    def rest(self, row: Waiting) -> None:
+    def rest(self, row: InboxRow) -> None:
         """Pause an answer; its text is kept."""
         if known := self._known(row):
-            self._growing[row.conversation_id] = replace(known, at_work=False)
+            self._growing[row.conversation_id] = replace(known, is_running=False)
 
     def say(self, conversation_id: str, piece: str) -> str:
         """Add text; an empty one begins another utterance or attempt.
@@ -135,10 +135,10 @@ class Drafts:
         more: a draft is never blank (X-053).
         """
         known = self._growing.get(conversation_id)
-        if known is None or not known.at_work:
+        if known is None or not known.is_running:
             return ""
         if not piece:
-            self._growing[conversation_id] = known.anew
+            self._growing[conversation_id] = known.next_attempt
             return ""
         text = (known.text + piece)[:KEPT_MOST]
         first_at, is_first = known.first_at, known.first_at is None and bool(text.strip())
@@ -152,7 +152,7 @@ class Drafts:
         known = self._growing.get(conversation_id)
         if known is None or known.first_at is None:
             return ""
-        anew = GrowingAnswer(known.row, at_work=known.at_work, retracted=True)
+        anew = StreamedAnswer(known.row, is_running=known.is_running, retracted=True)
         self._growing[conversation_id] = anew
         self._to_redact[conversation_id] = known.row
         return known.row.room_id
@@ -165,7 +165,7 @@ class Drafts:
         del self._to_redact[where[0]]
         return row.event_id
 
-    def use(self, conversation_id: str, doing: str) -> str:
+    def set_tool(self, conversation_id: str, doing: str) -> str:
         """Set the tool that is being used. Returns the room where an edit is due, or else ""."""
         known = self._growing.get(conversation_id)
         if known is None:
@@ -173,7 +173,7 @@ class Drafts:
         self._growing[conversation_id] = now = replace(known, doing=doing)
         return now.row.room_id if self._is_due(now) else ""
 
-    def shown(self, row: Waiting) -> str | None:
+    def shown(self, row: InboxRow) -> str | None:
         """Return the shown text of an answer; None if it is unknown since the last start."""
         known = self._known(row)
         if known is None or not known.begun:
@@ -185,19 +185,19 @@ class Drafts:
         rows = {each: g.row for each, g in self._growing.items() if g.grows} | self._to_redact
         return [(each, row.room_id) for each, row in rows.items()]
 
-    def at(self, where: tuple[str, str]) -> GrowingAnswer | None:
+    def streamed_at(self, where: tuple[str, str]) -> StreamedAnswer | None:
         """Return the answer that is streamed in a conversation of a room, if any."""
         known = self._growing.get(where[0])
         return known if known and known.grows and known.row.room_id == where[1] else None
 
     def due_in(self, where: tuple[str, str]) -> float | None:
         """Return the seconds until the next edit there; None: only after more text."""
-        known = self.at(where)
+        known = self.streamed_at(where)
         return known.due_in(self._clock.monotonic()) if known else None
 
-    def text(self, answer: GrowingAnswer) -> str:
+    def text(self, answer: StreamedAnswer) -> str:
         """Return the Markdown of the next edit of an answer."""
-        said, _ = grown(answer.said)
+        said, _ = streamed_part(answer.said)
         return TOOL.format(said=said, doing=answer.doing) if answer.doing else said
 
     def show_in(self, conversation_id: str, draft: DraftRow) -> None:
@@ -205,12 +205,12 @@ class Drafts:
         if known := self._growing.get(conversation_id):
             self._growing[conversation_id] = replace(known, draft=draft)
 
-    def went_out(self, conversation_id: str, answer: GrowingAnswer) -> None:
+    def note_sent(self, conversation_id: str, answer: StreamedAnswer) -> None:
         """Record that this state of an answer was sent."""
         known = self._growing.get(conversation_id)
         if known is None or known.row.event_id != answer.row.event_id:
             return
-        _, is_all = grown(answer.said)
+        _, is_all = streamed_part(answer.said)
         # A new attempt may have begun meanwhile, of which nothing is sent.
         sent = len(answer.text.strip()) if known.text.startswith(answer.text) else 0
         self._growing[conversation_id] = replace(
@@ -227,9 +227,9 @@ class Drafts:
         if known := self._growing.get(conversation_id):
             self._growing[conversation_id] = replace(known, is_over=True)
 
-    def _known(self, row: Waiting) -> GrowingAnswer | None:
+    def _known(self, row: InboxRow) -> StreamedAnswer | None:
         known = self._growing.get(row.conversation_id)
         return known if known and known.row.event_id == row.event_id else None
 
-    def _is_due(self, answer: GrowingAnswer) -> bool:
+    def _is_due(self, answer: StreamedAnswer) -> bool:
         return answer.due_in(self._clock.monotonic()) == 0

@@ -114,7 +114,7 @@ class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
         """Send a request like nio, and record the date of the answer."""
         response: ClientResponse = await super().send(*args, **more)
         if self._dates and (date := date_of(response.headers.get("Date", ""))) is not None:
-            self._dates.heard(date)
+            self._dates.note_server_time(date)
         return response
 
 

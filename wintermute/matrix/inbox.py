@@ -148,7 +148,7 @@ def read_event(
         body=said,
         sent_at=time_sent(event.get("origin_server_ts"), received_at),
         direct=direct,
-        by_bot=is_marked_by(content, sender),
+        by_bot=has_tag_of(content, sender),
         raw=bounded(event),
         replies_to=replied_to(event),
     )
@@ -196,7 +196,7 @@ def is_fresh(event: Json, content: Json) -> bool:
     )
 
 
-def is_marked_by(content: Json, sender: str) -> bool:
+def has_tag_of(content: Json, sender: str) -> bool:
     """Check if a message carries its sender's own bot tag.
 
     A person may forward a bot's message or type the key; that does not make them a bot.
@@ -447,20 +447,20 @@ def string(values: Json, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-class Unread(NamedTuple):
+class UnreadableEvent(NamedTuple):
     """A kind of event that is not read, and the notice for its sender."""
 
     kind: str
     line: str
 
 
-STICKER = Unread("sticker", "I cannot read stickers. Please write it in words.")
-LOCATION = Unread("location", "I cannot read locations. Please write where it is.")
-POLL = Unread(
+STICKER = UnreadableEvent("sticker", "I cannot read stickers. Please write it in words.")
+LOCATION = UnreadableEvent("location", "I cannot read locations. Please write where it is.")
+POLL = UnreadableEvent(
     "poll", "I cannot read polls. Please write the question and the answers as a message."
 )
-OTHER = Unread("other", "I cannot read messages of this type. Please write it as text.")
-EMPTY = Unread("empty", "Your message has no text. Please write it in words.")
+OTHER = UnreadableEvent("other", "I cannot read messages of this type. Please write it as text.")
+EMPTY = UnreadableEvent("empty", "Your message has no text. Please write it in words.")
 EVENTS = {
     "m.sticker": STICKER,
     "m.poll.start": POLL,
@@ -478,7 +478,7 @@ Answers to polls, live locations, calls and verification steps are not among the
 
 def unread(
     source: object, room: RoomView, account: Account, policy: Policy, *, answers_us: bool = False
-) -> Unread | None:
+) -> UnreadableEvent | None:
     """Return the notice about an unreadable event of an allowed person; in a group only if it addresses us."""
     event = mapping(source)
     content, sender = mapping(event.get("content")), string(event, "sender")
@@ -487,7 +487,7 @@ def unread(
         found is None
         or not is_fresh(event, content)
         or sender not in policy.allowed - {account.user_id}
-        or is_marked_by(content, sender)
+        or has_tag_of(content, sender)
     ):
         return None
     addressed = answers_us or not policy.mention_in_groups or is_addressed(content, account)
@@ -495,7 +495,7 @@ def unread(
     return found if here and (addressed or is_direct(room, account, policy)) else None
 
 
-def kind_of(event_type: str, content: Json) -> Unread | None:
+def kind_of(event_type: str, content: Json) -> UnreadableEvent | None:
     """Return the kind of an unreadable event; None for a readable or redacted one."""
     if event_type != "m.room.message":
         return EVENTS.get(event_type) if content else None

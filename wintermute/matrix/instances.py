@@ -12,7 +12,7 @@ from datetime import timedelta
 from wintermute.clock import Clock
 from wintermute.errors import AnotherCopyRuns, SendRefused
 from wintermute.health.health import Health
-from wintermute.matrix.key_store import AT_WORK, Epochs
+from wintermute.matrix.key_store import INSTALLATION_TYPE, Epochs
 from wintermute.messages import mapping
 
 log = logging.getLogger(__name__)
@@ -55,13 +55,13 @@ def read_installation(content: object) -> Installation | None:
     return None
 
 
-def is_beside(ours: Installation, other: Installation, now: int) -> bool:
+def is_running_beside(ours: Installation, other: Installation, now: int) -> bool:
     """Check if another installation had a heartbeat recently."""
     own = other.name == ours.name or other.device_id == ours.device_id
     return not own and abs(now - other.at) < YOUNG
 
 
-def gives_way(ours: Installation, other: Installation) -> bool:
+def has_to_stop(ours: Installation, other: Installation) -> bool:
     """Check if ours has to stop: the first one stays, unless one takes over."""
     if other.since - ours.at >= YOUNG:  # ours was suspended when the other one started
         return True
@@ -80,16 +80,16 @@ class Installations:
         self._wrote_at = 0.0
         self._ours = ours
 
-    async def arrive(self) -> None:
+    async def register(self) -> None:
         """Register our installation before the first sync. Raises: AnotherCopyRuns."""
         if self._ours.at:
             return
         try:
-            other = read_installation(await self._data.kept_under(AT_WORK))
+            other = read_installation(await self._data.fetch_account_data(INSTALLATION_TYPE))
         except SendRefused:
             other = None
         now = round(self._clock.now().timestamp() * 1000)
-        if other and is_beside(self._ours, other, now) and not self._ours.takes_over:
+        if other and is_running_beside(self._ours, other, now) and not self._ours.takes_over:
             await self._write(replace(other, met=self._ours.device_id))
             raise AnotherCopyRuns(ANOTHER.format(device=other.device_id))
         if await self._health.part(PART) is not None:
@@ -98,15 +98,15 @@ class Installations:
         await self._write(ours)
         self._ours = ours
 
-    async def look_at(self, seen: Installation | None) -> None:
+    async def check(self, seen: Installation | None) -> None:
         """Check an installation from a sync; renew our heartbeat when due. Raises: AnotherCopyRuns."""
         now = round(self._clock.now().timestamp() * 1000)
-        other = seen if seen and is_beside(self._ours, seen, now) else None
+        other = seen if seen and is_running_beside(self._ours, seen, now) else None
         other_device = other.device_id if other else seen.met if seen else ""
         if other_device and other_device != self._ours.device_id:
             log.warning("another installation met device=%s", other_device)
             await self._health.note(PART, "warn", MET.format(device=other_device))
-        if other and gives_way(self._ours, other):
+        if other and has_to_stop(self._ours, other):
             raise AnotherCopyRuns(ANOTHER.format(device=other.device_id))
         if other_device or self._clock.monotonic() - self._wrote_at >= WRITE_SECONDS:
             ours = replace(self._ours, at=now)
@@ -115,7 +115,7 @@ class Installations:
 
     async def _write(self, installation: Installation) -> None:
         try:
-            await self._data.keep_under(AT_WORK, asdict(installation))
+            await self._data.set_account_data(INSTALLATION_TYPE, asdict(installation))
         except SendRefused as error:
             log.warning("account data refused reason=%s", error)
         self._wrote_at = self._clock.monotonic()

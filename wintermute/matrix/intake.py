@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
-from wintermute.conversation.words import REWORDED
+from wintermute.conversation.replies import REWORDED
 from wintermute.db import Transaction
-from wintermute.mailbox.exchanges import PACE_SECONDS, Exchanges, heard_after
-from wintermute.mailbox.inbox import InboxState, Locked
+from wintermute.mailbox.inbox import InboxState, LockedEvent
 from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.outbox import ANYBODY
+from wintermute.mailbox.rate_limit import RATE_LIMIT_SECONDS, Exchanges, exchange_after
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.complaints import DAY, HOUR, Complaints
 from wintermute.matrix.inbox import (
     Policy,
     RoomView,
@@ -27,7 +26,7 @@ from wintermute.matrix.inbox import (
     views,
 )
 from wintermute.matrix.membership import RoomMoves
-from wintermute.matrix.people import NOT_THEIRS, Verdict
+from wintermute.matrix.people import NOT_THEIRS, TrustLevel
 from wintermute.matrix.relations import (
     Reaction,
     Relations,
@@ -36,21 +35,27 @@ from wintermute.matrix.relations import (
     redacted,
     redactor,
 )
-from wintermute.matrix.sessions import Opened, bind
-from wintermute.matrix.sieve import RoomBatch, SyncBatch, is_malformed_message, verification_in_room
+from wintermute.matrix.sessions import DecryptedEvent, store_owner
+from wintermute.matrix.sync_response import (
+    RoomBatch,
+    SyncBatch,
+    is_malformed_message,
+    verification_in_room,
+)
 from wintermute.matrix.trust import (
     READERS,
     REPLAYED,
     UNSIGNED,
     UNSIGNED_IN_CLEAR,
+    Acceptance,
     Trust,
-    Worth,
+    acceptance,
     harmless_id,
     not_private,
-    worth,
 )
+from wintermute.matrix.undecryptable import DAY, HOUR, UndecryptableNotices
 from wintermute.matrix.verifications import Verifications
-from wintermute.memory.origins import is_reworded
+from wintermute.memory.origins import changes_meaning
 from wintermute.messages import PERSON, Incoming, Json, mapping
 from wintermute.stores import Stores
 from wintermute.text import plain
@@ -86,10 +91,10 @@ class Arrival:
     """
 
     raw: Json
-    opened: Opened
+    decrypted: DecryptedEvent
     view: RoomView
-    verdict: Verdict
-    locked: Locked | None = None
+    trust_level: TrustLevel
+    locked: LockedEvent | None = None
 
     @property
     def encrypted(self) -> bool:
@@ -99,7 +104,7 @@ class Arrival:
     @property
     def in_thread(self) -> bool:
         """True if the event says that it belongs to a thread."""
-        return thread_of(self.opened.event)[1] != ""
+        return thread_of(self.decrypted.event)[1] != ""
 
 
 class Intake:
@@ -119,7 +124,7 @@ class Intake:
         self._stores = stores
         self._client = client
         self._relations = relations
-        self._complaints = Complaints(stores, client, policy, clock, trust)
+        self._complaints = UndecryptableNotices(stores, client, policy, clock, trust)
         self._verifications = verifications
         self._moves = RoomMoves(stores, client, policy)
         self._policy = policy
@@ -134,13 +139,13 @@ class Intake:
 
         If somebody has left instead, `store` handles that together with the messages until then.
         """
-        rooms = [self._client.room(r.room_id) for r in batch.joined if batch.tells_readers(r)]
+        rooms = [self._client.room(r.room_id) for r in batch.joined if batch.may_change_readers(r)]
         woken: set[str] = set()
         if not rooms:
             return woken
         async with self._stores.database.transaction() as tx:
             for view in rooms:
-                held = await self._stores.conversations.held_in(tx, view.room_id)
+                held = await self._stores.conversations.conversations_in(tx, view.room_id)
                 us, scopes = self._client.account, {each.scope for each in held}
                 if not all(may_read(view, scope, us, self._policy) for scope in scopes):
                     woken |= await self._rescope(tx, view)
@@ -157,14 +162,14 @@ class Intake:
             for room_id, state in batch.invited:
                 await self._invited(tx, room_id, state)
             for room_id in batch.left:
-                await self._stores.known.left(tx, room_id)
-                await self._stores.known.settled(tx, room_id)
+                await self._stores.known.mark_left(tx, room_id)
+                await self._stores.known.delete_invitation(tx, room_id)
             for session, device in batch.owners:
-                await bind(tx, session, device)
+                await store_owner(tx, session, device)
             for message in batch.verifications:
-                await self._verifications.heard(tx, message)
+                await self._verifications.accept(tx, message)
             for claim in batch.withheld:
-                await self._complaints.heard(tx, claim)
+                await self._complaints.store_claim(tx, claim)
             await self._stores.health.count_in(tx, "malformed", batch.malformed)
             if settle is not None:
                 await settle(tx, {room.room_id: room.events for room in rooms})
@@ -174,9 +179,9 @@ class Intake:
     async def _room(self, tx: Transaction, room: RoomBatch) -> set[str]:
         view = self._client.room(room.room_id)
         encrypted = room.encryption or view.encrypted
-        await self._stores.known.seen(tx, room.room_id, encrypted, room.last)
+        await self._stores.known.store_room(tx, room.room_id, encrypted, room.last)
         if room.invited:
-            await self._stores.known.settled(tx, room.room_id)
+            await self._stores.known.delete_invitation(tx, room.room_id)
         if room.retry:
             await self._stores.outbox.release(tx, room.room_id)
         redacted_ids = redacted(room.events)  # a redaction may come before its message
@@ -188,7 +193,7 @@ class Intake:
         )
         us, last = self._client.account.user_id, None
         by_others = redacted(event for event in room.events if redactor(event) != us)
-        woken |= await self._relations.unsay(tx, room.room_id, by_others)
+        woken |= await self._relations.erase_answers(tx, room.room_id, by_others)
         for event, view_then in zip(room.events, views(room.events, view, us), strict=True):
             # A new member can read, even without having written (F-001).
             if view_then is not last:
@@ -217,7 +222,7 @@ class Intake:
             return set()
         scope = scope_of(view, self._client.account, self._policy)
         changed: set[str] = set()
-        for room_id in (view.room_id, *self._client.moves.left_for(view.room_id)):
+        for room_id in (view.room_id, *self._client.moves.rooms_before(view.room_id)):
             changed.update(await self._stores.conversations.rescope(tx, room_id, scope))
         if changed:
             log.info("readers changed room=%s scope=%s", view.room_id, scope)
@@ -226,10 +231,10 @@ class Intake:
     async def _recognise(self, tx: Transaction, event: Json, room_id: str) -> None:
         """Recognise an event of ours: somebody may react to it before the sender gets its id."""
         if txn_id := string(mapping(event.get("unsigned")), "transaction_id"):
-            await self._stores.outbox.seen(tx, txn_id, str(event["event_id"]))
-            self._verifications.echoed(txn_id, str(event["event_id"]))
-        elif self._verifications.watches(room_id):  # another device of ours may have answered
-            opened = self._client.sessions.opened(room_id, event)
+            await self._stores.outbox.note_event(tx, txn_id, str(event["event_id"]))
+            self._verifications.recognise_event(txn_id, str(event["event_id"]))
+        elif self._verifications.is_running_in(room_id):  # another device of ours may have answered
+            opened = self._client.sessions.decrypt(room_id, event)
             if opened is not None:
                 await self._verification(tx, event, opened.event, room_id)
 
@@ -246,12 +251,12 @@ class Intake:
     ) -> str | None:
         """Handle an event of a verification. Returns a notice ("" for none); None if it is another event."""
         message = verification_in_room(raw, event, room_id)
-        return None if message is None else await self._verifications.heard(tx, message)
+        return None if message is None else await self._verifications.accept(tx, message)
 
     async def _event(self, tx: Transaction, event: Json, view: RoomView) -> str | None:
         """Store one event if it concerns us. Returns its conversation then."""
         if root := thread_of(event)[1]:
-            await self._stores.threads.spoke(tx, view.room_id, root, str(event["sender"]))
+            await self._stores.threads.note_writer(tx, view.room_id, root, str(event["sender"]))
         opened, verdict = await self._decrypt(tx, event, view)
         if opened is None or verdict in NOT_THEIRS:
             return await self._locked(tx, event, view, verdict)
@@ -261,7 +266,7 @@ class Intake:
         return await self._store_event(tx, Arrival(event, opened, view, verdict))
 
     async def _locked(
-        self, tx: Transaction, event: Json, view: RoomView, verdict: Verdict
+        self, tx: Transaction, event: Json, view: RoomView, verdict: TrustLevel
     ) -> str | None:
         """Store the raw form of an event that cannot be decrypted or not be trusted."""
         await self._stores.health.count_in(tx, "undecryptable", 1)
@@ -278,13 +283,13 @@ class Intake:
 
     async def _decrypt(
         self, tx: Transaction, raw: Json, view: RoomView
-    ) -> tuple[Opened | None, Verdict]:
+    ) -> tuple[DecryptedEvent | None, TrustLevel]:
         """Decrypt an event and return it with the trust level of its sender's device."""
         if raw["type"] == "m.room.encrypted":
-            return await self._client.checked(tx, view.room_id, raw)
-        return Opened(raw), await self._unencrypted_trust(tx, str(raw["sender"]), view)
+            return await self._client.decrypt_checked(tx, view.room_id, raw)
+        return DecryptedEvent(raw), await self._unencrypted_trust(tx, str(raw["sender"]), view)
 
-    async def _unencrypted_trust(self, tx: Transaction, sender: str, view: RoomView) -> Verdict:
+    async def _unencrypted_trust(self, tx: Transaction, sender: str, view: RoomView) -> TrustLevel:
         """Return the trust level of an unencrypted event."""
         people = self._client.people
         if people.is_changed(sender):
@@ -300,7 +305,7 @@ class Intake:
     async def _store_event(self, tx: Transaction, arrival: Arrival) -> str | None:
         """Store a decrypted event according to its meaning for us. Returns its conversation then."""
         notice = await self._verification(
-            tx, arrival.raw, arrival.opened.event, arrival.view.room_id
+            tx, arrival.raw, arrival.decrypted.event, arrival.view.room_id
         )
         if notice:
             await self._notify_unread(tx, arrival, "verification", notice)
@@ -310,7 +315,7 @@ class Intake:
         return conversation
 
     async def _read(self, tx: Transaction, arrival: Arrival) -> str | None:
-        event, us = arrival.opened.event, self._client.account
+        event, us = arrival.decrypted.event, self._client.account
         us = replace(us, display_name=arrival.view.members.get(us.user_id, ""))
         asked = (event, arrival.view, us, self._policy, self._clock.now())
         # Clients send reactions unencrypted, also in encrypted rooms. So whoever runs the homeserver
@@ -408,21 +413,21 @@ class Intake:
         if await self._relations.is_redone(tx, edit, original, seq):
             return await self._keep(tx, arrival, conversation, edit, "waiting")
         if not await self._relations.is_newest(tx, edit, original, seq):
-            if is_reworded(await self._relations.wording(tx, original), edit.body):  # M-089
+            if changes_meaning(await self._relations.wording(tx, original), edit.body):  # M-089
                 said = (original.conversation_id, edit.sender, edit.body)
                 await self._stores.edits.note(tx, edit.event_id, original.event_id, *said)
                 if "command" in (original.kind, edit.kind):
                     key = f"reworded {edit.event_id}"
                     await self._stores.notices.notice_once(tx, key, EVER, conversation, REWORDED)
             return None
-        await self._stores.inbox.address(tx, original.seq)
+        await self._stores.inbox.mark_addressed(tx, original.seq)
         edit = replace(edit, replies_to=original.replies_to)
         return await self._keep(tx, arrival, conversation, edit, "waiting")
 
     async def _conversation_of(self, tx: Transaction, arrival: Arrival) -> str:
         if arrival.locked is not None:
             return arrival.locked.conversation_id
-        return await self._conversation(tx, arrival.view, arrival.opened.event)
+        return await self._conversation(tx, arrival.view, arrival.decrypted.event)
 
     async def _keep(
         self,
@@ -432,7 +437,7 @@ class Intake:
         incoming: Incoming,
         state: InboxState,
     ) -> str:
-        incoming = replace(incoming, sent_at=self._client.by_our_clock(incoming.sent_at))
+        incoming = replace(incoming, sent_at=self._client.to_our_clock(incoming.sent_at))
         paced = await self._is_paced(tx, arrival, conversation)
         held = paced and (incoming.kind, state) == ("message", "waiting")
         if held:
@@ -442,8 +447,8 @@ class Intake:
         else:
             await self._stores.inbox.unlock(tx, arrival.locked.seq, incoming, state)
         if held:
-            until = self._clock.monotonic() + PACE_SECONDS
-            await self._stores.inbox.mark(tx, incoming.event_id, state, until)
+            until = self._clock.monotonic() + RATE_LIMIT_SECONDS
+            await self._stores.inbox.set_state(tx, incoming.event_id, state, until)
         return conversation
 
     async def _is_paced(self, tx: Transaction, arrival: Arrival, conversation_id: str) -> bool:
@@ -452,7 +457,7 @@ class Intake:
         if arrival.raw["type"] == "m.reaction":
             return False
         before = await self.exchanges.of_room(tx, room_id)
-        now = heard_after(before, sender, arrival.raw["origin_server_ts"])
+        now = exchange_after(before, sender, arrival.raw["origin_server_ts"])
         if now != before:
             await self.exchanges.store_exchange(tx, room_id, now)
         if now.paced not in ("", before.paced):
@@ -472,7 +477,7 @@ class Intake:
         """
         room_id = view.room_id
         if moved := self._has_moved(room_id):
-            view = self._client.room(self._client.moves.home(room_id))
+            view = self._client.room(self._client.moves.current_room(room_id))
         scope = scope_of(view, self._client.account, self._policy)
         main = await self._stores.conversations.in_room(tx, view.room_id, scope)
         about, root = thread_of(event or {})
@@ -492,7 +497,7 @@ class Intake:
             return found
         ours = await self._stores.outbox.sent_event(tx, room_id, root)
         sender = str(event["sender"])
-        starter = await threads.beginner(tx, room_id, root, sender, ours=ours is not None)
+        starter = await threads.partner(tx, room_id, root, sender, ours=ours is not None)
         cast_id, starter = ours.cast_id if ours else None, starter if starter == sender else None
         return await threads.open(tx, main, root, answer_of=cast_id, starter=starter)
 
@@ -500,21 +505,21 @@ class Intake:
         """Check if an event is in a thread in which only its sender and we have written (F-025)."""
         threads, room_id = self._stores.threads, arrival.view.room_id
         sender = str(arrival.raw["sender"])
-        about, root = thread_of(arrival.opened.event)
+        about, root = thread_of(arrival.decrypted.event)
         if about:
             thread = await threads.of_event(tx, room_id, about)
         elif not root:
             return False
         elif (thread := await threads.of_root(tx, room_id, root)) is None:
             ours = await self._stores.outbox.sent_event(tx, room_id, root) is not None
-            return await threads.beginner(tx, room_id, root, sender, ours=ours) == sender
+            return await threads.partner(tx, room_id, root, sender, ours=ours) == sender
         return thread is not None and await threads.is_with(tx, thread, sender)
 
     def _has_moved(self, room_id: str) -> bool:
-        return self._client.moves.home(room_id) != room_id
+        return self._client.moves.current_room(room_id) != room_id
 
-    def _acceptance(self, arrival: Arrival) -> Worth:
-        return worth(arrival.verdict, encrypted=arrival.encrypted, accept=self._accepts)
+    def _acceptance(self, arrival: Arrival) -> Acceptance:
+        return acceptance(arrival.trust_level, encrypted=arrival.encrypted, accept=self._accepts)
 
     async def _hold(
         self, tx: Transaction, conversation: str, arrival: Arrival, *, tell: bool
@@ -525,14 +530,14 @@ class Intake:
         await self._stores.inbox.store_locked(
             tx, conversation, room_id, event_id, arrival.raw, "untrusted"
         )
-        log.info("message held room=%s sender=%s reason=%s", room_id, sender, arrival.verdict)
-        if arrival.verdict == "unsigned" and tell:
-            device_id = arrival.opened.device.device_id if arrival.opened.device else ""
+        log.info("message held room=%s sender=%s reason=%s", room_id, sender, arrival.trust_level)
+        if arrival.trust_level == "unsigned" and tell:
+            device_id = arrival.decrypted.device.device_id if arrival.decrypted.device else ""
             name, shown = self._client.device_name(sender, device_id), harmless_id(device_id, "?")
             notice = UNSIGNED.format(person=sender, name=name, device=shown)
             key = f"unsigned {sender} {device_id} {room_id}"
             notification = (str(sender), conversation, key, EVER, notice)
-            await self.trust.tell_person(tx, arrival.view, *notification)
+            await self.trust.notify_person(tx, arrival.view, *notification)
         return conversation
 
     async def _refuses(self, tx: Transaction, conversation: str, arrival: Arrival) -> bool:
@@ -549,7 +554,7 @@ class Intake:
     async def _invited(self, tx: Transaction, room_id: str, state: Sequence[Json]) -> None:
         host, rooms = inviter(state, self._client.account), self._policy.rooms
         welcome = host in self._policy.allowed and (not rooms or room_id in rooms)
-        await self._stores.known.invited(tx, room_id, host or "", welcome)
+        await self._stores.known.store_invitation(tx, room_id, host or "", welcome)
 
     async def settle(self) -> set[str]:
         """Apply new keys of people. Returns the conversations with new work."""
@@ -569,34 +574,34 @@ class Intake:
         async with self._stores.database.transaction() as tx:
             await self._stores.inbox.discard_untrusted(tx, self._clock.now() - UNTRUSTED_DAYS * DAY)
 
-    async def tell_locked(self) -> bool:
+    async def notify_undecryptable(self) -> bool:
         """Send due notices about undecryptable events; False if there are none."""
         rows = await self._stores.inbox.locked()
         for row in rows:
-            await self._complaints.about(row)
+            await self._complaints.notify(row)
         return bool(rows)
 
-    async def _retry_all(self, rows: Sequence[Locked]) -> set[str]:
+    async def _retry_all(self, rows: Sequence[LockedEvent]) -> set[str]:
         return {tried for row in rows if (tried := await self._retry(row)) is not None}
 
-    async def _retry(self, row: Locked) -> str | None:
+    async def _retry(self, row: LockedEvent) -> str | None:
         """Store an event if it can be decrypted and trusted by now. Returns its conversation then."""
-        verdict: Verdict = "foreign"
-        if self._client.sessions.opened(row.room_id, row.raw) is not None:
+        verdict: TrustLevel = "foreign"
+        if self._client.sessions.decrypt(row.room_id, row.raw) is not None:
             view, encrypted = self._room_of(row), row.raw["type"] == "m.room.encrypted"
             async with self._stores.database.transaction() as tx:
                 opened, verdict = await self._decrypt(tx, row.raw, view)
-                held = worth(verdict, encrypted=True, accept=self._accepts) == "held"
+                held = acceptance(verdict, encrypted=True, accept=self._accepts) == "held"
                 waits = row.state == "untrusted" and encrypted and held
                 if opened is not None and verdict not in NOT_THEIRS and not waits:
                     was_locked = row.state == "locked" and encrypted
                     await self._stores.health.count_in(tx, "decrypted", int(was_locked))
                     return await self._store_event(tx, Arrival(row.raw, opened, view, verdict, row))
         if verdict == "foreign":
-            await self._complaints.about(row)
+            await self._complaints.notify(row)
         return None
 
-    def _room_of(self, row: Locked) -> RoomView:
+    def _room_of(self, row: LockedEvent) -> RoomView:
         """Return the room of a held event; its sender counts as a member even if the room was replaced."""
         view = self._client.room(row.room_id)
         if not self._has_moved(row.room_id):
@@ -604,7 +609,7 @@ class Intake:
         spoke = dict.fromkeys((self._client.account.user_id, str(row.raw["sender"])), "")
         return replace(view, members={**spoke, **view.members})
 
-    async def tell_keys_lost(self) -> None:
+    async def notify_keys_lost(self) -> None:
         """Notify every encrypted room once that we have a new device, and whose it is (X-016)."""
         device = self._client.account.device_id
         notice = KEYS_LOST + (SAME_IDENTITY if self._client.keeps_identity else OTHER_IDENTITY)

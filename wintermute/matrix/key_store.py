@@ -38,12 +38,12 @@ ADVICE = {
 }
 EPOCH = "dev.wintermute.epoch."
 """Beginning of the account data type of an epoch; the device's id follows."""
-AT_WORK = "dev.wintermute.installation"
+INSTALLATION_TYPE = "dev.wintermute.installation"
 """The account data type of the running installation."""
 MOST_EPOCHS = 1000
 """Remembered epochs: a homeserver restored from its own backup may serve an old one."""
 VALUE = re.compile(r"epoch_[0-9a-f]{16}")
-Standing = Literal["none", "ours", "foreign"]
+EpochOrigin = Literal["none", "ours", "foreign"]
 
 
 def is_trouble(error: BaseException) -> bool:
@@ -88,7 +88,7 @@ class KeyStore:
         if self._nio.olm is None:
             yield
             return
-        self.fresh()
+        self.reload()
         database = self._nio.store.database
         try:
             before = database.connection().total_changes
@@ -101,7 +101,7 @@ class KeyStore:
             blocked_error = self._note_problem(error)
             self._forget()
             with suppress(KeyStoreBlocked):  # the next writer tries again
-                self.fresh()
+                self.reload()
             raise blocked_error from error
         if written and self.trouble:
             log.info("key store written again")
@@ -122,7 +122,7 @@ class KeyStore:
         with suppress(PeeweeException):
             database.close()
 
-    def fresh(self) -> None:
+    def reload(self) -> None:
         """Reload nio's memory from the store if it is ahead. Raises: KeyStoreBlocked."""
         if not self._is_stale:
             return
@@ -155,7 +155,9 @@ class KeyStore:
         return blocked_error
 
 
-def standing(served: str, here: frozenset[str], beside_keys: frozenset[str] | None) -> Standing:
+def classify_epoch(
+    served: str, here: frozenset[str], beside_keys: frozenset[str] | None
+) -> EpochOrigin:
     """Classify the served epoch; "" means that the homeserver has none of ours.
 
     `beside_keys`: those in the key store's file; None without encryption.
@@ -243,21 +245,21 @@ class Epochs:
         with self._store.writing():
             return KeyNotes(self._nio.store.database).values("epoch")
 
-    def keep(self, value: str) -> None:
+    def store_beside_keys(self, value: str) -> None:
         """Store an epoch in the key store's file before the homeserver has it. Raises: KeyStoreBlocked."""
         if self._nio.olm:
             with self._store.writing():
                 KeyNotes(self._nio.store.database).note("epoch", value)
 
-    async def served(self) -> str:
+    async def fetch(self) -> str:
         """Return the epoch at the homeserver; "" if there is none that we could have written."""
-        return value_in(await self.kept_under(EPOCH + self._nio.device_id))
+        return value_in(await self.fetch_account_data(EPOCH + self._nio.device_id))
 
-    async def serve(self, value: str) -> None:
+    async def upload(self, value: str) -> None:
         """Store an epoch at the homeserver."""
-        await self.keep_under(EPOCH + self._nio.device_id, {"epoch": value})
+        await self.set_account_data(EPOCH + self._nio.device_id, {"epoch": value})
 
-    async def kept_under(self, kind: str) -> Json:
+    async def fetch_account_data(self, kind: str) -> Json:
         """Fetch the account data of a type; {} if there are none."""
         try:
             return await call(self._nio, "GET", self._target(kind))
@@ -266,7 +268,7 @@ class Epochs:
                 raise
             return {}
 
-    async def keep_under(self, kind: str, content: Json) -> None:
+    async def set_account_data(self, kind: str, content: Json) -> None:
         """Replace the account data of a type."""
         await call(self._nio, "PUT", self._target(kind), content)
 

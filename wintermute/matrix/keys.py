@@ -32,21 +32,21 @@ from wintermute.matrix.cross_signing import (
     served_device,
 )
 from wintermute.matrix.http import call, path
+from wintermute.matrix.key_rotation import KeyRotation
 from wintermute.matrix.key_store import KeyStore
 from wintermute.matrix.people import (
     Device,
     People,
+    covered_users,
     cross_signing_key,
     device_of,
     is_token,
-    told_of,
     usable_devices,
     usable_one_time_keys,
 )
-from wintermute.matrix.renewal import Renewal
 from wintermute.matrix.sessions import known
-from wintermute.matrix.sieve import KeysLeft, counts
 from wintermute.matrix.signing import Seeds
+from wintermute.matrix.sync_response import KeyCounts, counts
 from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ UNAVAILABLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedSession:
     """The devices that shall get the key of a session, that have it, and that got a refusal."""
 
     session_id: str
@@ -97,11 +97,11 @@ class Keys:
         self._new_id = new_id
         self._clock = clock
         self._refuse_unsigned = refuse_unsigned
-        self.store = KeyStore(nio, keep_before_upload)
+        self.store = KeyStore(nio, store_before_upload)
         self._query_lock = asyncio.Lock()
         self._claiming = asyncio.Lock()
         self._sharing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._shared: dict[str, Shared] = {}
+        self._shared: dict[str, SharedSession] = {}
         self._claimed: dict[Device, float] = {}
         self._uploaded: KeysUploadResponse | None = None
         self._own_answer: Json = {}
@@ -118,7 +118,7 @@ class Keys:
         self.replaced = ReplacedDevices(nio, people, identity)
         self.people = people
         self.identity = identity
-        self.renewal = Renewal(nio, self.store, clock, lambda: self._upload(MOST_COLLISIONS))
+        self.rotation = KeyRotation(nio, self.store, clock, lambda: self._upload(MOST_COLLISIONS))
 
     @property
     def trouble(self) -> str:
@@ -126,7 +126,7 @@ class Keys:
         ours = (self._trouble, NOT_SERVED.get(self._served), self.fallback.trouble)
         return "; ".join(filter(None, (*ours, self.replaced.trouble)))
 
-    def left(self, keys: KeysLeft) -> None:
+    def store_counts(self, keys: KeyCounts) -> None:
         """Store the number of our one-time keys from a sync; nio ignores zero.
 
         If the homeserver does not say, it has none. But its answer to our last upload is used for
@@ -158,7 +158,7 @@ class Keys:
         """Note that users have changed their devices or identity."""
         self._changed_users |= frozenset(users)
 
-    def doubt_devices(self) -> None:
+    def assume_devices_changed(self) -> None:
         """Treat every device list as changed, as changes may have been missed."""
         if (olm := self._nio.olm) is not None:
             olm.tracked_users.clear()
@@ -169,7 +169,7 @@ class Keys:
         if self._nio.olm is not None:
             await self._query()
 
-    def begin_anew(self, user: str, curve25519: str) -> None:
+    def begin_session(self, user: str, curve25519: str) -> None:
         """Begin another Olm session with a device that has none with us, at most once an hour."""
         if self._nio.olm is not None and user in self._followed:
             self._nio.olm._mark_device_for_unwedging(user, curve25519)
@@ -180,7 +180,7 @@ class Keys:
             return
         self.store.probe()
         self._mark_uploaded()
-        if await self.renewal.run():
+        if await self.rotation.run():
             self.fallback.outdate()
         await self.fallback.offer()  # first: the answer to an upload counts all keys
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._retry_upload_at:
@@ -231,13 +231,13 @@ class Keys:
         signatures and failed requests. `apart`: in a new session, which goes to devices of changed
         identities, too; the caller ends it after one message.
         """
-        if self.renewal.is_due:
+        if self.rotation.is_due:
             raise HomeserverUnavailable("our keys come from a backup and are replaced first")
         room = self._nio.rooms[room_id]
         room.members_synced = True  # by /sync, which we ask for all members
         async with self._sharing.setdefault(room_id, asyncio.Lock()):
             await self._query()
-            self.store.fresh()  # no key goes to a device that could not be stored
+            self.store.reload()  # no key goes to a device that could not be stored
             everyone = list(room.users)
             if not apart and any(map(self.people.is_changed, everyone)):
                 raise HomeserverUnavailable("somebody in the room has another identity now")
@@ -296,7 +296,7 @@ class Keys:
             return False
         return shared.session_id == session.id and shared.given == frozenset(devices)
 
-    def _unused_session(self, room_id: str, devices: Collection[Device]) -> Shared:
+    def _unused_session(self, room_id: str, devices: Collection[Device]) -> SharedSession:
         """Return an unused session of a room for exactly these devices.
 
         The last one is used again if it fits: nio keeps every session, and sharing may fail often.
@@ -308,7 +308,7 @@ class Keys:
             return shared
         with self.store.writing():
             self._nio.olm.create_outbound_group_session(room_id)
-        self._shared[room_id] = Shared(sessions[room_id].id, meant)
+        self._shared[room_id] = SharedSession(sessions[room_id].id, meant)
         return self._shared[room_id]
 
     async def _claim_missing(self, wanted: Collection[Device]) -> set[Device]:
@@ -335,7 +335,7 @@ class Keys:
         return self._without_session(missing)
 
     def _without_session(self, devices: Collection[Device]) -> set[Device]:
-        session = self.renewal.session
+        session = self.rotation.session
         return {device for device in devices if session(device.curve25519) is None}
 
     async def _send_key(self, room_id: str, devices: Mapping[Device, OlmDevice]) -> None:
@@ -354,7 +354,7 @@ class Keys:
                 if self._without_session(chunk):  # lost meanwhile, as it could not be stored
                     raise HomeserverUnavailable("sessions have to begin anew")
                 for device in chunk:
-                    with_it = self.renewal.session(device.curve25519)
+                    with_it = self.rotation.session(device.curve25519)
                     sealed[device] = olm._olm_encrypt(with_it, devices[device], "m.room_key", key)
             await self._to_devices("m.room.encrypted", sealed)
             shared = replace(shared, given=shared.given.union(chunk))
@@ -469,12 +469,12 @@ class Keys:
         before = {user: list(olm.device_store.devices(user)) for user in wanted}
         found, dropped = usable_devices(answer, wanted, before)
         self.drop(dropped)
-        covered = told_of(answer, found)
+        covered = covered_users(answer, found)
         if self._nio.user_id in covered:
             self._own_answer = answer
             self._query_self_at = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
             self.identity.learn(answer["device_keys"][self._nio.user_id])
-        found = {user: self.replaced.sift(answer, user, found[user]) for user in covered}
+        found = {user: self.replaced.without_refused(answer, user, found[user]) for user in covered}
         changed_meanwhile = set(olm.users_for_key_query)
         with self.store.writing():
             await self._nio.receive_response(KeysQueryResponse(found, {}))  # does not wait
@@ -533,7 +533,7 @@ def chunks(devices: Sequence[Device]) -> Iterator[Sequence[Device]]:
     return (devices[n : n + DEVICES_A_REQUEST] for n in range(0, len(devices), DEVICES_A_REQUEST))
 
 
-def keep_before_upload(olm: Any) -> None:
+def store_before_upload(olm: Any) -> None:
     """Make nio store new one-time keys before they are uploaded.
 
     nio stores them after the homeserver's answer. After a kill before that, it would make other

@@ -24,7 +24,7 @@ from wintermute.errors import (
     SendRefused,
     WintermuteError,
 )
-from wintermute.health.health import Finding
+from wintermute.health.health import StatusLine
 from wintermute.matrix.cross_signing import NOT_SERVED, are_others, foreign_text, served_key
 from wintermute.matrix.discovery import anonymous, find
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
@@ -320,7 +320,7 @@ def _devices(answer: Json, user_id: str) -> Json:
 
 async def probe(
     matrix: Matrix, folder: Path, now: datetime, *, login: bool = False
-) -> tuple[Finding, ...]:
+) -> tuple[StatusLine, ...]:
     """Check for `wintermute check` if the homeserver answers, our login works and the keys exist.
 
     Nothing is changed; a device that is made to try the password is logged out. `login`: try it
@@ -329,12 +329,12 @@ async def probe(
     try:
         address = await find(matrix)
     except HomeserverUnavailable as error:
-        return (Finding("homeserver", "fail", str(error)),)
+        return (StatusLine("homeserver", "fail", str(error)),)
     if address != matrix.homeserver.rstrip("/"):
         text = f"{matrix.homeserver} leads to {address} -> write that as matrix.homeserver"
-        return (Finding("homeserver", "fail", text),)
+        return (StatusLine("homeserver", "fail", text),)
     stored, trial = load(folder), None
-    facts = [Finding("homeserver", "ok", matrix.homeserver)]
+    facts = [StatusLine("homeserver", "ok", matrix.homeserver)]
     token = stored.access_token if stored and stored.user_id == matrix.user_id else None
     token = matrix.access_token.reveal() if matrix.access_token else token
     if token is not None:
@@ -355,7 +355,7 @@ async def probe(
 
 async def _probe_keys(
     matrix: Matrix, folder: Path, stored: Session | None, *, is_good: bool
-) -> list[Finding]:
+) -> list[StatusLine]:
     if matrix.encryption == "off":
         return []
     if stored is None or not is_good:
@@ -365,15 +365,15 @@ async def _probe_keys(
         if not await _has_keys(matrix, stored):  # after `init`, before the first start
             found = _probe_store(folder, None)
         elif file.exists():
-            found = Finding("encryption store", "fail", EMPTY.format(file))
+            found = StatusLine("encryption store", "fail", EMPTY.format(file))
     return [found, *await _probe_identities(matrix, folder, stored)]
 
 
-async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
+async def _probe_password(matrix: Matrix) -> tuple[StatusLine, Session | None]:
     """Log in on a trial device, which the caller logs out."""
     if matrix.password is None:
         text = f"{matrix.user_id} cannot log in before its secret is there"
-        return Finding("login", "warn", text), None
+        return StatusLine("login", "warn", text), None
     try:
         with TemporaryDirectory(prefix="wintermute-") as folder:
             named = replace(matrix, device_name=f"{matrix.device_name} (check)")
@@ -385,11 +385,11 @@ async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
                     await end_login(matrix, *await trial)
                 raise
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
-        return Finding("login", "fail", str(error)), None
-    return Finding("login", "ok", f"the password of {matrix.user_id} works"), session
+        return StatusLine("login", "fail", str(error)), None
+    return StatusLine("login", "ok", f"the password of {matrix.user_id} works"), session
 
 
-async def _probe_accounts(matrix: Matrix, token: str | None, now: datetime) -> list[Finding]:
+async def _probe_accounts(matrix: Matrix, token: str | None, now: datetime) -> list[StatusLine]:
     """Check for allowed users that do not exist (U-004), and for another bot on our account."""
     facts = []
     for user in dict.fromkeys([matrix.owner, *matrix.allowed_users]):
@@ -398,15 +398,15 @@ async def _probe_accounts(matrix: Matrix, token: str | None, now: datetime) -> l
         known = await exists(matrix, token, user) if token else None
         if known is None:
             text = f"not tried: the homeserver does not tell if {user} exists"
-            facts.append(Finding(name, "warn", text))
+            facts.append(StatusLine(name, "warn", text))
         elif known:
-            facts.append(Finding(name, "ok", user))
+            facts.append(StatusLine(name, "ok", user))
         else:
             key = "owner" if is_owner else "allowed_users"
             text = f"the homeserver has no account {user} -> correct matrix.{key}"
-            facts.append(Finding(name, "fail" if is_owner else "warn", text))
+            facts.append(StatusLine(name, "fail" if is_owner else "warn", text))
     if token and await _is_another_bot(matrix, token, now):
-        facts.append(Finding("account", "warn", ANOTHER_BOT.format(matrix.device_name)))
+        facts.append(StatusLine("account", "warn", ANOTHER_BOT.format(matrix.device_name)))
     return facts
 
 
@@ -449,7 +449,7 @@ async def exists(matrix: Matrix, token: str, user: str) -> bool | None:
     return bool(_devices(keys, user)) or cross_signing_key(keys, user, "master") != NOBODY
 
 
-async def _probe_identities(matrix: Matrix, folder: Path, stored: Session) -> list[Finding]:
+async def _probe_identities(matrix: Matrix, folder: Path, stored: Session) -> list[StatusLine]:
     """Check our served identity, and people without one (X-017, X-034)."""
     allowed = sorted(matrix.people)
     async with anonymous(matrix, stored.access_token) as nio:
@@ -459,7 +459,7 @@ async def _probe_identities(matrix: Matrix, folder: Path, stored: Session) -> li
     return [_probe_own(answer, folder, stored), _probe_people(answer, allowed)]
 
 
-def _probe_people(answer: Json, allowed: list[str]) -> Finding:
+def _probe_people(answer: Json, allowed: list[str]) -> StatusLine:
     known = identities(answer, allowed)
     without = [user for user, identity in known.items() if not identity.master]
     unknown = [user for user in allowed if user not in known]
@@ -472,12 +472,12 @@ def _probe_people(answer: Json, allowed: list[str]) -> Finding:
     if unknown:
         problems.append(f"not known now: {', '.join(unknown)} -> run this again later")
     if problems:
-        return Finding("people", "warn", "; ".join(problems))
-    return Finding("people", "ok", "everybody who is allowed has an identity")
+        return StatusLine("people", "warn", "; ".join(problems))
+    return StatusLine("people", "ok", "everybody who is allowed has an identity")
 
 
-def _probe_own(answer: Json, folder: Path, stored: Session) -> Finding:
-    finding = partial(Finding, "identity")
+def _probe_own(answer: Json, folder: Path, stored: Session) -> StatusLine:
+    finding = partial(StatusLine, "identity")
     try:
         seeds = load_seeds(folder, stored.user_id)
     except ConfigurationError as error:
@@ -502,22 +502,22 @@ def _probe_own(answer: Json, folder: Path, stored: Session) -> Finding:
     return finding("ok", f"{key}, and this device is signed by it")
 
 
-async def _probe_login(matrix: Matrix, token: str, stored: Session | None) -> Finding:
+async def _probe_login(matrix: Matrix, token: str, stored: Session | None) -> StatusLine:
     try:
         answer = await _whoami(matrix, token)
     except (LoginExpired, LoginEnded) as error:
         if matrix.password is None:
             device = stored.device_id if stored else matrix.device_id
-            return Finding("login", "fail", f"{error} (device {device or 'unknown'})")
+            return StatusLine("login", "fail", f"{error} (device {device or 'unknown'})")
         text = "expired -> the daemon logs in again by itself, unless the device was signed out"
-        return Finding("login", "warn", text)
+        return StatusLine("login", "warn", text)
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
-        return Finding("login", "fail", str(error))
-    return Finding("login", "ok", f"{answer.get('user_id')} on device {answer.get('device_id')}")
+        return StatusLine("login", "fail", str(error))
+    return StatusLine("login", "ok", f"{answer.get('user_id')} on device {answer.get('device_id')}")
 
 
-def _probe_store(folder: Path, stored: Session | None) -> Finding:
-    finding = partial(Finding, "encryption store")
+def _probe_store(folder: Path, stored: Session | None) -> StatusLine:
+    finding = partial(StatusLine, "encryption store")
     if stored is None:
         return finding("none", "not tried: the first start makes it")
     file = store_file(folder, stored)

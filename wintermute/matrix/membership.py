@@ -11,14 +11,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wintermute.changes.change_sets import Reason
-from wintermute.clock import Clock, until_set
+from wintermute.clock import Clock, wait_for_event
 from wintermute.db import Transaction
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.mailbox.notices import EVER
-from wintermute.mailbox.rooms import Invitation, KnownRooms, Link, Move, Moves, moves_of, wanted
+from wintermute.mailbox.rooms import (
+    Invitation,
+    KnownRooms,
+    Link,
+    Move,
+    Moves,
+    compute_moves,
+    pending_moves,
+)
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, is_heard, scope_of
-from wintermute.matrix.sieve import RoomBatch, SyncBatch
+from wintermute.matrix.sync_response import RoomBatch, SyncBatch
 from wintermute.stores import Stores
 
 FIRST_WAIT = 0.5
@@ -54,7 +62,9 @@ class Invitations:
                 if invitation.state == "pending" and self._clock.monotonic() >= until:
                     await self._answer(invitation)
             if waits := [until for _, until in self._waits.values()]:
-                await until_set(self._wakeup, self._clock, min(waits) - self._clock.monotonic())
+                await wait_for_event(
+                    self._wakeup, self._clock, min(waits) - self._clock.monotonic()
+                )
             else:
                 await self._wakeup.wait()
 
@@ -64,14 +74,14 @@ class Invitations:
         try:
             if invitation.welcome:
                 await self._client.join(room_id)
-                await self._known.joined(invitation)
+                await self._known.mark_accepted(invitation)
                 log.info("joined room=%s inviter=%s", room_id, invitation.inviter)
             else:
                 await self._client.leave(room_id)
-                await self._known.declined(invitation)
+                await self._known.delete_declined(invitation)
         except SendRefused as error:  # withdrawn, or the room is gone
             log.warning("invitation void room=%s reason=%s", room_id, error.code)
-            await self._known.declined(invitation)
+            await self._known.delete_declined(invitation)
         except HomeserverUnavailable as error:
             seconds = error.retry_after or min(seconds * 2, LONGEST_WAIT)
             self._waits[room_id] = (seconds, self._clock.monotonic() + seconds)
@@ -94,12 +104,12 @@ class RoomMoves:
         links = await self._store_links(batch.joined)
         woken: set[str] = set()
         done: list[Move] = []
-        for move in wanted(links):
+        for move in pending_moves(links):
             if await self._is_allowed(move, batch):
-                woken |= await self._move(move, moves_of(links))
+                woken |= await self._move(move, compute_moves(links))
                 links = await self._stores.known.links()
                 done.append(move)
-        self._client.follow(moves_of(links))
+        self._client.follow(compute_moves(links))
         if done:  # messages refused before the sender knew of the move
             async with self._stores.database.transaction() as tx:
                 for move in done:
@@ -115,11 +125,11 @@ class RoomMoves:
             return links
         async with self._stores.database.transaction() as tx:
             for room in said:
-                await known.seen(tx, room.room_id, room.encryption)
+                await known.store_room(tx, room.room_id, room.encryption)
                 if room.successor is not None:
-                    await known.replaced(tx, room.room_id, room.successor)
+                    await known.set_successor(tx, room.room_id, room.successor)
                 if room.predecessor is not None:
-                    await known.follows(tx, room.room_id, room.predecessor)
+                    await known.set_predecessor(tx, room.room_id, room.predecessor)
         return await known.links()
 
     async def _is_allowed(self, move: Move, batch: SyncBatch) -> bool:
@@ -147,7 +157,7 @@ class RoomMoves:
         name, was = moves.scope(move.old), moves.scope(move.new)
         await self._stores.memories.text(was)  # reads changes that were made by hand
         async with self._stores.database.transaction() as tx:
-            await self._stores.known.moved(tx, move, name)
+            await self._stores.known.store_move(tx, move, name)
             woken = await self._move_rows(tx, move, name, was)
         log.info("room moved from=%s to=%s scope=%s", move.old, move.new, name)
         for scope in (was, name):
@@ -168,7 +178,7 @@ class RoomMoves:
             await stores.conversations.rescope(tx, room_id, scope)
         target = await stores.conversations.of_room(tx, move.new)
         for each in [*over, *((there.id,) if there else ())]:
-            await stores.tasks.made_in(tx, each, target.id if target else each)
+            await stores.tasks.move_conversation(tx, each, target.id if target else each)
         await stores.outbox.release(tx, move.old)
         await stores.occurrences.release(tx)
         return {*over, *(each.id for each in (target, there) if each)}

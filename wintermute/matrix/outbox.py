@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from wintermute.clock import LONGEST_NAP, Clock, until_set
-from wintermute.conversation import words
+from wintermute.clock import LONGEST_NAP, Clock, wait_for_event
+from wintermute.conversation import replies
 from wintermute.db import Database, Transaction
 from wintermute.errors import (
     AccountBlocked,
@@ -22,15 +22,15 @@ from wintermute.errors import (
     KeyStoreBlocked,
     SendRefused,
 )
-from wintermute.mailbox.growing import drop_draft, may_continue, open_event, refuse_edits
 from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.outbox import OutboxPart, Outgoing
+from wintermute.mailbox.streaming import drop_draft, editable_event, may_continue, refuse_edits
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.content import EDIT_MOST, LIVE, content, edit, parts
-from wintermute.matrix.copies import Copies
-from wintermute.matrix.drafts import DraftRow, Drafts, GrowingAnswer
+from wintermute.matrix.drafts import DraftRow, Drafts, StreamedAnswer
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, may_read
-from wintermute.matrix.marks import Mark
+from wintermute.matrix.message_tags import MessageTag
+from wintermute.matrix.rollback import RollbackDetection
 from wintermute.messages import Json, mapping
 from wintermute.stores import Stores
 
@@ -59,7 +59,7 @@ KEPT_BACK = (
 ELSEWHERE = "This belongs to another chat of ours, which is not private at the moment:\n\n"
 
 
-class Pace:
+class RateLimiter:
     """Counts our events as a homeserver with Synapse's default rate limit does.
 
     No homeserver reports its limits in advance. Until it first asks us to slow down, reactions go
@@ -71,11 +71,11 @@ class Pace:
         self._counted = 0.0
         self._at = 0.0
 
-    def sent(self, now: float) -> None:
+    def count(self, now: float) -> None:
         """Count an event that was sent."""
         self._counted = self._still_counted(now) + 1
 
-    def slowed(self, now: float) -> None:
+    def note_limit(self, now: float) -> None:
         """Note that the homeserver asks us to slow down: its limit is used up.
 
         Events before the first such answer were within its limits, however many they were.
@@ -84,15 +84,15 @@ class Pace:
         self._counted = max(counted, BURST) if self._limited else BURST
         self._limited = True
 
-    def sign(self, now: float) -> float:
+    def reaction_delay(self, now: float) -> float:
         """Count a reaction and return 0 if it may go now; else return the seconds to wait."""
         over = self._still_counted(now) - (BURST - SPARE - 1)
         if self._limited and over > 0:
             return over / PER_SECOND
-        self.sent(now)
+        self.count(now)
         return 0.0
 
-    def edit(self, now: float) -> float:
+    def edit_delay(self, now: float) -> float:
         """Return the seconds until a streamed answer may be edited: before reactions, after all else."""
         over = self._still_counted(now) - (BURST - SPARE)
         return over / PER_SECOND if self._limited and over > 0 else 0.0
@@ -104,7 +104,7 @@ class Pace:
         return self._counted
 
 
-def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
+def may_be_in_room(part: OutboxPart, device_id: str, now: datetime) -> bool:
     """Check if a part may be in the room although its transaction id would not prevent a duplicate (X-013)."""
     if not part.attempts or part.first_attempt_at is None:
         return False
@@ -129,7 +129,7 @@ def events_of(row: Outgoing, event_id: str | None = None) -> list[tuple[str, Jso
     return [(f"wm-{row.id}-{n}", each) for n, each in enumerate(said)]
 
 
-def about(row: Outgoing, n: int = 0) -> Json:
+def relations_of(row: Outgoing, n: int = 0) -> Json:
     """Return the relations of event `n`: reply, thread and mention."""
     reply = {"m.in_reply_to": {"event_id": row.replies_to or row.thread}}
     found: Json = {"m.relates_to": reply} if row.replies_to and n == 0 else {}
@@ -147,7 +147,7 @@ def content_of(row: Outgoing, text: str, n: int) -> Json:
         return edit(content(text, "m.notice"), row.changes)
     if row.reacts_to is None:
         msgtype: Literal["m.text", "m.notice"] = "m.notice" if row.kind == "notice" else "m.text"
-        said = content(text, msgtype, literally=row.late is not None) | about(row, n)
+        said = content(text, msgtype, literally=row.late is not None) | relations_of(row, n)
         return said | (LIVE if row.grows else {})
     relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": text}
     return {"m.relates_to": relation}
@@ -158,10 +158,9 @@ def content_now(row: Outgoing, part: OutboxPart, now: datetime) -> Json:
 
     Only the first event of a transaction id counts, so the content may change between attempts.
     """
-    mark = row.mark(now)
-    texts = parts(row.body) if mark else []
-    last = part.n == len(texts) - 1
-    return content_of(row, texts[-1] + mark, part.n) if last else part.content
+    note = row.late_note(now)
+    texts = parts(row.body) if note else []
+    return content_of(row, texts[-1] + note, part.n) if part.n == len(texts) - 1 else part.content
 
 
 class Sender:
@@ -171,21 +170,21 @@ class Sender:
         self,
         client: MatrixClient,
         stores: Stores,
-        copies: Copies,
+        copies: RollbackDetection,
         clock: Clock,
         policy: Policy,
         drafts: Drafts,
     ) -> None:
         self._client = client
         self._drafts = drafts
-        self._shown: dict[str, GrowingAnswer] = {}  # the text of the last edit, by the draft's row
+        self._shown: dict[str, StreamedAnswer] = {}  # the text of the last edit, by the draft's row
         self._unconfirmed: dict[tuple[str, str], Outgoing] = {}  # edits with an unknown outcome
         self._copies = copies
         self._policy = policy
         self._stores = stores
         self._clock = clock
         self._wakeup = asyncio.Event()
-        self._pace = Pace()
+        self._pace = RateLimiter()
         self._logged: dict[str, float] = {}  # time of the last log line, by reason
         self._busy: dict[tuple[str, str], asyncio.Event] = {}  # by conversation and room
         self._closing = self._is_accepted = False
@@ -194,7 +193,6 @@ class Sender:
         self._idle.set()
 
     def wake(self) -> None:
-        """Look for new messages in the outbox."""
         self._wakeup.set()
 
     def grow(self, conversation_id: str, room_id: str) -> None:
@@ -233,7 +231,7 @@ class Sender:
             await self._wakeup.wait()
         else:
             left = (until - self._clock.now()).total_seconds()
-            await until_set(self._wakeup, self._clock, min(left, LONGEST_NAP))
+            await wait_for_event(self._wakeup, self._clock, min(left, LONGEST_NAP))
 
     async def _send_all(self, where: tuple[str, str]) -> None:
         """Send all messages of a conversation in a room, and the edits of a streamed answer."""
@@ -270,11 +268,11 @@ class Sender:
             self._busy[where].clear()
             if event_id := self._drafts.take_retracted(where):
                 async with self._stores.database.transaction() as tx:
-                    await self._stores.retractions.take_drafts(tx, [event_id])
+                    await self._stores.retractions.redact_drafts(tx, [event_id])
             if where in self._unconfirmed:  # before all else: a late edit would undo an answer
                 return self._unconfirmed[where]
             row = await self._stores.outbox.next(*where)
-            answer = self._drafts.at(where)
+            answer = self._drafts.streamed_at(where)
             is_sign = row is not None and row.reacts_to is not None and row.edits_of is None
             if answer is None or (row is not None and not is_sign):
                 return row
@@ -285,19 +283,19 @@ class Sender:
             elif row is not None or self._closing:
                 return row
             else:
-                await until_set(
+                await wait_for_event(
                     self._busy[where], self._clock, LONGEST_WAIT if due is None else due
                 )
 
-    async def _next_edit(self, where: tuple[str, str], answer: GrowingAnswer) -> Outgoing | None:
+    async def _next_edit(self, where: tuple[str, str], answer: StreamedAnswer) -> Outgoing | None:
         """Return the next edit of a streamed answer; None if its draft must be sent first or it has ended."""
         stores, conversation_id = self._stores, where[0]
         draft = answer.draft
         if draft is None:
             await self._open_draft(where, answer)
             return None
-        runs, in_scope = await stores.casts.goes_on(draft.cast_id)
-        event_id = await open_event(stores.database, draft.id, where[1])
+        runs, in_scope = await stores.casts.running_and_in_scope(draft.cast_id)
+        event_id = await editable_event(stores.database, draft.id, where[1])
         if not (runs and in_scope and event_id):
             self._drafts.finish(conversation_id)
             return None
@@ -307,7 +305,7 @@ class Sender:
         row = Outgoing(0, draft.id, where[1], "event", text, meant_for=draft.scope, live=txn_id)
         return replace(row, changes=event_id, conversation_id=conversation_id)
 
-    async def _open_draft(self, where: tuple[str, str], answer: GrowingAnswer) -> None:
+    async def _open_draft(self, where: tuple[str, str], answer: StreamedAnswer) -> None:
         """Store the draft of an answer while its cast runs, or find the event that the answer edits.
 
         The draft's first text has no line about a running tool: it stays if the answer is stopped
@@ -326,18 +324,18 @@ class Sender:
             )
         self._drafts.show_in(where[0], DraftRow(outbox_id, cast.id, scope))
         if is_new:
-            self._drafts.went_out(where[0], answer)
+            self._drafts.note_sent(where[0], answer)
 
     def _delay(self, row: Outgoing) -> float:
         """Return the seconds that a row has to wait; a reaction that need not wait is counted as sent."""
         if row.reacts_to is not None:
-            return self._pace.sign(self._now())
+            return self._pace.reaction_delay(self._now())
         waits = row.live or (row.grows and self._is_growing(row))
-        return self._pace.edit(self._now()) if waits else 0.0
+        return self._pace.edit_delay(self._now()) if waits else 0.0
 
     def _is_growing(self, row: Outgoing) -> bool:
         """Check if the answer of this draft is still being streamed; later its answer goes before all else."""
-        return self._drafts.at((row.conversation_id, row.room_id)) is not None
+        return self._drafts.streamed_at((row.conversation_id, row.room_id)) is not None
 
     async def _after_failure(
         self, where: tuple[str, str], row: Outgoing, error: HomeserverUnavailable, wait: float
@@ -348,13 +346,13 @@ class Sender:
         if isinstance(error, AccountBlocked):
             await self._note_account(str(error))
         elif error.retry_after:
-            self._pace.slowed(self._now())
+            self._pace.note_limit(self._now())
         failed_in = self._client.poll.begun
         if row.reacts_to or (row.live and where not in self._unconfirmed):
             await self._pause(where, wait, row)
         else:
             await self._clock.sleep(wait)
-        await self._client.poll.heard_since(failed_in)
+        await self._client.poll.wait_processed_since(failed_in)
 
     async def _note_account(self, problem: str) -> None:
         """Record in `health` why the homeserver refuses every message of our account (F-046)."""
@@ -386,7 +384,7 @@ class Sender:
                 return
             if first is not None and first.reacts_to is None and first.id != row.id:
                 return
-            await until_set(news, self._clock, left)
+            await wait_for_event(news, self._clock, left)
 
     def _now(self) -> float:
         return self._clock.monotonic()
@@ -431,21 +429,21 @@ class Sender:
         except SendRefused as error:
             log.warning("edits not redacted room=%s reason=%s", row.room_id, error.code)
             if error.code != IS_GONE:
-                await self._stores.outbox.stuck(row.id, str(error))
+                await self._stores.outbox.mark_refused(row.id, str(error))
                 return
-        await store.done(row.id, event_id)
+        await store.finish(row.id, event_id)
 
     async def _redact_interim_edits(self, row: Outgoing, of: str) -> bool:
         """Redact edits that are not final answers; return False if other messages go before the rest."""
         news, may_go = self._busy[row.conversation_id, row.room_id], True
         async for event_id in self._client.edits(row.room_id, of):
-            if await self._stores.retractions.stays(event_id):
+            if await self._stores.retractions.is_final(event_id):
                 continue
             if not may_go:
                 return False
             name = hashlib.sha256(event_id.encode()).hexdigest()[:16]
             await self._client.redact(row.room_id, event_id, f"wm-{row.id}-{name}")
-            may_go = not (self._closing or news.is_set() or self._pace.sign(self._now()))
+            may_go = not (self._closing or news.is_set() or self._pace.reaction_delay(self._now()))
         return True
 
     async def _split(self, row: Outgoing) -> list[OutboxPart]:
@@ -461,7 +459,7 @@ class Sender:
             if await continued(tx) != event_id:
                 return False
             if event_id is None:
-                await self._close_draft(tx, row, words.BELOW)
+                await self._close_draft(tx, row, replies.BELOW)
             return True
 
         if len(row.body) <= SHORT:
@@ -469,7 +467,7 @@ class Sender:
         else:  # rendering long Markdown is slow
             events = await asyncio.to_thread(events_of, row, event_id)
         if not events:
-            await stores.outbox.stuck(row.id, "nothing in it can be shown")
+            await stores.outbox.mark_refused(row.id, "nothing in it can be shown")
         device_id = self._client.account.device_id
         return await stores.outbox.store_parts(row.id, events, device_id, still)
 
@@ -480,7 +478,7 @@ class Sender:
 
     async def _may_grow(self, row: Outgoing) -> bool:
         """Check if a streamed answer may be shown in its room; otherwise end the draft."""
-        moved = self._client.moves.home(row.room_id) != row.room_id
+        moved = self._client.moves.current_room(row.room_id) != row.room_id
         if not moved and self._may_read(row, self._client.room(row.room_id)):
             return True
         self._drafts.finish(row.conversation_id)
@@ -515,24 +513,25 @@ class Sender:
             async with self._stores.database.transaction() as tx:
                 await refuse_edits(tx, row.id)
         else:
-            self._drafts.went_out(row.conversation_id, self._shown.pop(row.id))
+            self._drafts.note_sent(row.conversation_id, self._shown.pop(row.id))
 
     def _target_room(self, row: Outgoing) -> str:
         """Return the current room of a message; a reaction stays with its event."""
-        return row.room_id if row.reacts_to or row.changes else self._client.moves.home(row.room_id)
+        stays = row.reacts_to or row.changes
+        return row.room_id if stays else self._client.moves.current_room(row.room_id)
 
     async def _follow(self, row: Outgoing, target: str) -> None:
         """Send a message in the room that replaces its own, except for the parts sent already (F-013)."""
         try:
             await self._find_parts(row)
         except SendRefused as error:  # we may not read the room: sending again might double it
-            await self._stores.outbox.stuck(row.id, str(error))
+            await self._stores.outbox.mark_refused(row.id, str(error))
             return
         there = replace(row, room_id=target, thread=None, replies_to=None)
         events = await asyncio.to_thread(events_of, there)
         async with self._stores.database.transaction() as tx:
             await self._stores.outbox.follow(tx, row.id, target, events)
-            await self._close_draft(tx, row, words.ELSEWHERE)
+            await self._close_draft(tx, row, replies.ELSEWHERE)
         log.info("message moved room=%s to=%s outbox=%s", row.room_id, target, row.id)
         self.wake()
 
@@ -547,7 +546,7 @@ class Sender:
             if part.attempts and not part.sent:
                 event_id = await self._find(row.room_id, part)
                 if event_id is not None:
-                    await self._stores.outbox.sent(part, event_id)
+                    await self._stores.outbox.mark_sent(part, event_id)
         return [part.sent for part in await self._stores.outbox.parts(row.id)]
 
     async def _keep_back(self, row: Outgoing) -> None:
@@ -569,14 +568,15 @@ class Sender:
             log.warning("kept back room=%s outbox=%s reason=readers", row.room_id, row.id)
             other = None
             if row.late is None and not any(sent):  # preferably where its person wrote last
-                homes = [each.room_id for each in await self._stores.conversations.homes(tx, scope)]
+                targets = await self._stores.conversations.target_conversations(tx, scope)
+                homes = [each.room_id for each in targets]
                 other = self._client.room_for(scope, self._policy, encrypted, homes)
             if other is None:
                 await self._stores.outbox.keep_back(tx, row.id)
             else:
                 target = await self._stores.conversations.in_room(tx, other, scope)
                 await self._stores.outbox.move(tx, row.id, target, ELSEWHERE)
-            await self._close_draft(tx, row, words.WITHHELD)
+            await self._close_draft(tx, row, replies.WITHHELD)
             await self._notify_kept_back(tx, row.room_id)
         self.wake()
 
@@ -611,12 +611,12 @@ class Sender:
                 return False
             is_over = error.code == IS_GONE if row.redacts else row.changes is not None
             if row.reacts_to is None and not is_over and row.grows is None:
-                if not await self._stores.outbox.stuck(
+                if not await self._stores.outbox.mark_refused(
                     row.id, str(error), lambda: self._target_room(row) == row.room_id
                 ):
                     raise AudienceChanged(row.room_id) from error  # its room moved meanwhile
                 return False
-            await self._stores.outbox.sent(part, None)
+            await self._stores.outbox.mark_sent(part, None)
         return True
 
     async def _send_once(self, row: Outgoing, part: OutboxPart) -> None:
@@ -625,7 +625,8 @@ class Sender:
         try:
             now = self._clock.now()
             # Redacting an event twice does no harm.
-            must_search = not row.redacts and must_look(part, self._client.account.device_id, now)
+            device_id = self._client.account.device_id
+            must_search = not row.redacts and may_be_in_room(part, device_id, now)
             event_id = await self._find(row.room_id, part) if must_search else None
             if event_id is None:
                 encrypted = row.room_id in await self._stores.known.encrypted()
@@ -639,9 +640,9 @@ class Sender:
                     raise AudienceChanged(row.room_id)
                 event_id = await self._submit(row, part, content, view, encrypted=encrypted)
             if not row.live:
-                await self._stores.outbox.sent(part, event_id)
+                await self._stores.outbox.mark_sent(part, event_id)
             if row.reacts_to is None:
-                self._pace.sent(self._now())
+                self._pace.count(self._now())
             log.debug("sent room=%s part=%s event=%s", row.room_id, part.txn_id, event_id)
         finally:
             self._sending -= 1
@@ -668,10 +669,10 @@ class Sender:
         """Return the content with our message tag; a reaction has none."""
         if row.reacts_to is not None:
             return said
-        marks = self._client.marks
+        marks = self._client.tags
         is_final = row.grows is None and not row.live
-        tag = marks.tag(row.room_id, *row.made_for)
-        mark = Mark(part.txn_id, tag, part.n, part.of, is_final)
+        cause = marks.cause_hash(row.room_id, *row.made_for)
+        mark = MessageTag(part.txn_id, cause, part.n, part.of, is_final)
         return said | {OUTBOX_KEY: marks.make(row.room_id, mark)}
 
     async def _find(self, room_id: str, part: OutboxPart) -> str | None:
@@ -694,6 +695,6 @@ class Sender:
         relation = mapping(part.content.get("m.relates_to"))
         if relation.get("rel_type") == "m.annotation":
             return bool(event["content"].get("m.relates_to") == relation)
-        mark = self._client.marks.read(room_id, event)
+        mark = self._client.tags.read(room_id, event)
         said = mark.txn_id if mark else event["content"].get(OUTBOX_KEY)
         return bool(said == part.txn_id)

@@ -26,14 +26,14 @@ from wintermute.matrix.signing import ED25519, is_key, is_signed, unsigned
 from wintermute.messages import Json, mapping
 from wintermute.text import display_name
 
-Verdict = Literal["good", "unsigned", "changed", "unseen", "foreign", "replayed"]
+TrustLevel = Literal["good", "unsigned", "changed", "unseen", "foreign", "replayed"]
 """The trust level of an event.
 
 good: from a verified device, as far as can be known; unsigned: from a device not signed by its
 owner; changed or unseen: the sender's identity has changed or was never queried; foreign: not from
 a device of the sender; replayed: seen before as another event.
 """
-NOT_THEIRS: tuple[Verdict, ...] = ("foreign", "replayed")
+NOT_THEIRS: tuple[TrustLevel, ...] = ("foreign", "replayed")
 """Trust levels of events that stay locked."""
 NOBODY = ""
 PEOPLE = "SELECT user_id, master_key, changed_to, notified, verified FROM people"
@@ -84,7 +84,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class IdentityChanges:
     """The changes of a key query to store; empty if only unsigned devices changed."""
 
     people: tuple[Person, ...] = ()
@@ -92,7 +92,7 @@ class Learned:
     """Devices, each with the master key of the identity that signed it."""
 
 
-def told_of(answer: Json, users: Collection[str]) -> set[str]:
+def covered_users(answer: Json, users: Collection[str]) -> set[str]:
     """Return the users whom an answer to /keys/query covers: neither missing nor failed."""
     answered = mapping(answer.get("device_keys"))
     failed = mapping(answer.get("failures"))
@@ -101,7 +101,7 @@ def told_of(answer: Json, users: Collection[str]) -> set[str]:
 
 def identities(answer: Json, users: Collection[str]) -> dict[str, Identity]:
     """Return the identity of each user in an answer to /keys/query."""
-    return {user: _identity(answer, user) for user in told_of(answer, users)}
+    return {user: _identity(answer, user) for user in covered_users(answer, users)}
 
 
 def _identity(answer: Json, user: str) -> Identity:
@@ -134,7 +134,7 @@ class People:
         self._devices: dict[str, frozenset[Device]] = {}
         self._signed_now: dict[str, frozenset[Device]] = {}
         self._signed_once: set[tuple[Device, str]] = set()
-        self._news: list[Learned] = []
+        self._news: list[IdentityChanges] = []
 
     def restore(self, people: Iterable[Person], signed: Iterable[tuple[Device, str]]) -> bool:
         """Load the stored people and signatures; return True if a trusted identity has changed."""
@@ -169,7 +169,7 @@ class People:
                 signed |= {(device, identity.master) for device in now} - self._signed_once
         self._signed_once |= signed
         if people or signed or moved:
-            self._news.append(Learned(tuple(people), tuple(signed)))
+            self._news.append(IdentityChanges(tuple(people), tuple(signed)))
 
     def _update(self, user: str, identity: Identity) -> list[Person]:
         before = self._stored.get(user)
@@ -180,21 +180,21 @@ class People:
         self._stored[user] = replace(person, changed_to=changed_to, notified=notified)
         return [self._stored[user]] if self._stored[user] != before else []
 
-    def take_news(self) -> list[Learned]:
+    def take_changes(self) -> list[IdentityChanges]:
         """Return the changes since the last call."""
         news, self._news = self._news, []
         return news
 
     @property
-    def has_news(self) -> bool:
-        """True if there are changes since the last `take_news`."""
+    def has_changes(self) -> bool:
+        """True if there are changes since the last `take_changes`."""
         return bool(self._news)
 
     def person(self, user: str) -> Person | None:
         """Find an allowed person whose keys were queried."""
         return self._stored.get(user)
 
-    def told(self, person: Person) -> None:
+    def note_notified(self, person: Person) -> None:
         """Note that a person has got the notice about their new identity."""
         self._stored[person.user_id] = replace(person, notified=person.changed_to)
 
@@ -215,7 +215,7 @@ class People:
         """Return the master key served for a user; "" if there is none."""
         return self._served[user].master if user in self._served else NOBODY
 
-    def verdict(self, device: Device) -> Verdict:
+    def trust_level(self, device: Device) -> TrustLevel:
         """Return the trust level of a message from its sender's own device."""
         person = self._stored.get(device.user_id)
         if person is None:
@@ -282,7 +282,7 @@ class PeopleStore:
         )
         return [(_signed_device(row), row["master_key"]) for row in rows]
 
-    async def keep(self, tx: Transaction, learned: Learned) -> None:
+    async def keep(self, tx: Transaction, learned: IdentityChanges) -> None:
         """Store the changes of a query; an identity that was trusted meanwhile stays trusted."""
         now = stamp(self._clock.now())
         for person in learned.people:
@@ -297,20 +297,22 @@ class PeopleStore:
             values = columns(device) | {"master_key": master_key, "seen_at": now}
             await tx.execute(*insert("signed_devices", values, "ON CONFLICT DO NOTHING"))
 
-    async def told(self, tx: Transaction, person: Person) -> None:
+    async def store_notified(self, tx: Transaction, person: Person) -> None:
         """Store that a person has got the notice about their new identity."""
         await tx.execute(
             "UPDATE people SET notified = ? WHERE user_id = ?", (person.changed_to, person.user_id)
         )
 
-    async def verified(self, tx: Transaction, user_id: str, master_key: str, ours: str) -> None:
+    async def store_verified(
+        self, tx: Transaction, user_id: str, master_key: str, ours: str
+    ) -> None:
         """Store that a person has verified us, with their identity and ours at that time."""
         await tx.execute(
             "UPDATE people SET verified = ?, ours = ? WHERE user_id = ?",
             (master_key, ours, user_id),
         )
 
-    async def ours_is(self, tx: Transaction, master_key: str) -> None:
+    async def forget_other_verifications(self, tx: Transaction, master_key: str) -> None:
         """Delete verifications of an identity of ours other than this one."""
         await tx.execute(
             "UPDATE people SET verified = NULL, ours = NULL WHERE ours <> ?", (master_key,)

@@ -13,25 +13,25 @@ from typing import Literal, NamedTuple
 
 from wintermute.changes.nights import asked_by
 from wintermute.commands.chat import NAMES
-from wintermute.conversation.casting import without, without_quote
+from wintermute.conversation.dispatcher import without, without_quote
 from wintermute.conversation.rooms import REDONE, Rooms
 from wintermute.db import Transaction
-from wintermute.db.eraser import Came, erase
-from wintermute.forgetting.forget_jobs import owe_forgetting, owe_unsaying
+from wintermute.db.eraser import DerivedFrom, erase
+from wintermute.forgetting.forget_jobs import enqueue_forgetting, enqueue_forgetting_answers
 from wintermute.forgetting.forgetting import with_reports
 from wintermute.llm.calls import RECORDED
 from wintermute.loom.casts import FOLDS, INTENTS, LOOM
 from wintermute.loom.conversations import Reward
 from wintermute.loom.sub_sessions import SESSIONS
-from wintermute.mailbox.inbox import LAST, Waiting
-from wintermute.mailbox.retractions import Retracted
+from wintermute.mailbox.inbox import LAST, InboxRow
+from wintermute.mailbox.retractions import RedactedRows
 from wintermute.matrix.inbox import (
     Account,
     Policy,
     RoomView,
     bounded,
+    has_tag_of,
     is_id,
-    is_marked_by,
     read_event,
     replied_to,
     string,
@@ -39,14 +39,14 @@ from wintermute.matrix.inbox import (
 from wintermute.messages import PERSON, Incoming, Json, mapping
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
-from wintermute.tasks.tasks import SIGNS, Sign
+from wintermute.tasks.tasks import REMINDER_REACTIONS, ReminderAnswer
 
-ReactionMeaning = Literal["good", "bad", "stop"] | Sign
+ReactionMeaning = Literal["good", "bad", "stop"] | ReminderAnswer
 MARKS: Mapping[str, ReactionMeaning] = {
     "\N{THUMBS UP SIGN}": "good",
     "\N{THUMBS DOWN SIGN}": "bad",
     "\N{OCTAGONAL SIGN}": "stop",
-    **SIGNS,
+    **REMINDER_REACTIONS,
 }
 ANSWERS: Mapping[ReactionMeaning, str] = {"done": "yes", "cancel": "no"}
 """The answer that a reaction gives to a question of the night."""
@@ -59,7 +59,7 @@ class Reaction(NamedTuple):
     """A reaction to an earlier event, and the command that it may become."""
 
     target: str
-    mark: ReactionMeaning
+    meaning: ReactionMeaning
     command: Incoming
     """The command for a stop reaction; for other reactions its text is replaced."""
 
@@ -115,7 +115,7 @@ def read_edit(
         return None
     # An edit cannot change what the original message relates to.
     new = {k: v for k, v in mapping(content.get("m.new_content")).items() if k != "m.relates_to"}
-    if is_marked_by(content, sender) or is_marked_by(new, sender):
+    if has_tag_of(content, sender) or has_tag_of(new, sender):
         return None
     said = event | {"content": new}
     read = read_event(said, room, account, policy, received_at, answers_us=answers_us)
@@ -183,7 +183,7 @@ class Relations:
         """
         if not events:
             return set()
-        edits = await self._stores.edits.take_back(tx, room_id, events)
+        edits = await self._stores.edits.retract_events(tx, room_id, events)
         found = await self._stores.inbox.of_events(tx, room_id, events)
         conversations = {row.conversation_id for row in found}
         for conversation_id in sorted(conversations):
@@ -194,7 +194,7 @@ class Relations:
         erased_ids = {*edits, *(row.event_id for row in found)}
         if erased_ids:  # the text may be erased already, but not the memories from it
             tell = await self._direct_conversation(tx, room_id)
-            await owe_forgetting(self._stores, tx, erased_ids, texts, tell=tell, asks=asks)
+            await enqueue_forgetting(self._stores, tx, erased_ids, texts, tell=tell, asks=asks)
         originals = {row.edits for row in found if row.edits}
         return conversations | await self._remove_quotes(tx, room_id, originals.union(events))
 
@@ -203,34 +203,36 @@ class Relations:
         held = await self._stores.conversations.of_room(tx, room_id)
         return held.id if held and held.scope.startswith(PERSON) else None
 
-    async def unsay(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
+    async def erase_answers(
+        self, tx: Transaction, room_id: str, events: Collection[str]
+    ) -> set[str]:
         """Erase our own redacted answers. Returns the changed conversations."""
         changed, texts = set[str](), defaultdict[str, list[str]](list)
         for event_id in sorted(events):
-            found = await self._stores.retractions.redacted(tx, room_id, event_id)
+            found = await self._stores.retractions.erase_redacted(tx, room_id, event_id)
             if found is None:
                 continue
             conversation = await self._stores.conversations.of_room(tx, room_id)
-            for ours in found.said:
+            for ours in found.messages:
                 texts[ours.meant_for or (conversation.scope if conversation else "")] += [ours.body]
-            casts = {ours.cast_id for ours in found.said if ours.cast_id}
+            casts = {ours.cast_id for ours in found.messages if ours.cast_id}
             casts |= await self._stop_growing(tx, found)
             for cast_id in sorted(casts):
-                await self._stores.casts.unsay(tx, cast_id)
+                await self._stores.casts.retract_answer(tx, cast_id)
             changed |= await self._ask_anew(tx, found.conversation_id, sorted(casts))
         for scope, said in texts.items():
             if said:
-                await owe_unsaying(self._stores, tx, scope, said)
+                await enqueue_forgetting_answers(self._stores, tx, scope, said)
         return changed
 
-    async def _stop_growing(self, tx: Transaction, found: Retracted) -> set[str]:
+    async def _stop_growing(self, tx: Transaction, found: RedactedRows) -> set[str]:
         """Stop the answers whose drafts were redacted, without a notice. Returns their casts (F-027)."""
-        rows = [await self._stores.inbox.find(tx, event_id) for event_id in found.perhaps]
+        rows = [await self._stores.inbox.find(tx, event_id) for event_id in found.maybe_growing]
         growing = {str(row.edits) for row in rows if row and self._rooms.shows(row)}
         ended = list[str]()
-        for event_id in sorted(growing | {found.growing} - {""}):
+        for event_id in sorted(growing | {found.message_id} - {""}):
             ended += await self._stores.inbox.give_up_versions(tx, event_id, LAST)
-        await self._rooms.take_back(tx, found.conversation_id, ended)
+        await self._rooms.retract_events(tx, found.conversation_id, ended)
         return {*await self._stores.casts.of_events(tx, ended)}
 
     async def _remove_quotes(
@@ -240,21 +242,21 @@ class Relations:
         casts, changed = self._stores.casts, dict[str, list[str]]()
         for conversation_id, cast_id, said in await casts.quoting(tx, room_id, events):
             if (left := without_quote(said)) != said:
-                await casts.cut(tx, cast_id, left)
+                await casts.cut_context(tx, cast_id, left)
                 changed.setdefault(conversation_id, []).append(cast_id)
         found = [await self._ask_anew(tx, where, casts) for where, casts in changed.items()]
         return set().union(*found)
 
     async def _erase(
-        self, tx: Transaction, conversation_id: str, rows: Sequence[Waiting]
+        self, tx: Transaction, conversation_id: str, rows: Sequence[InboxRow]
     ) -> set[str]:
         stores = self._stores
         events = await with_reports(stores, tx, {row.event_id for row in rows})
-        await self._rooms.take_back(tx, conversation_id, events)
+        await self._rooms.retract_events(tx, conversation_id, events)
         # Unanswered messages go with the work done for them; answered ones stay answered.
-        unheard = await stores.outbox.take_back(tx, events)
-        await stores.retractions.take_drafts(tx, events)
-        unheard += await stores.inbox.take_back(tx, events)
+        unheard = await stores.outbox.drop_answers(tx, events)
+        await stores.retractions.redact_drafts(tx, events)
+        unheard += await stores.inbox.erase_events(tx, events)
         came = await stores.casts.came_of(tx, events)
         erased = await erase(tx, [INTENTS, FOLDS, SESSIONS, RECORDED], came=came)
         touched = [*came.casts] if any("casts" in row for row in erased.rows) else []
@@ -272,25 +274,29 @@ class Relations:
 
         Returns the conversations of the room whose context changes.
         """
-        beside = await self._stores.threads.beside(tx, conversation_id) if casts else set[str]()
+        beside = (
+            await self._stores.threads.room_conversations(tx, conversation_id)
+            if casts
+            else set[str]()
+        )
         for each in beside:
             self._rooms.ask_anew(each)
         kept = await self._stores.model_calls.of_record(tx)
         shown = await self._stores.casts.from_first(tx, conversation_id, casts, kept)
-        await erase(tx, [RECORDED], came=Came(casts=shown))
+        await erase(tx, [RECORDED], came=DerivedFrom(casts=shown))
         return beside
 
-    async def _remove_line(self, tx: Transaction, line: Waiting) -> list[str]:
+    async def _remove_line(self, tx: Transaction, line: InboxRow) -> list[str]:
         """Remove a redacted line from the context of later messages. Returns the changed casts."""
         if line.sender_name and not line.body:  # it was redacted before
             return []
         found = await self._stores.casts.in_groups(tx, line.conversation_id, line.sender)
-        after = None if line.body else await self._stores.inbox.followers(tx, line)
+        after = None if line.body else await self._stores.inbox.next_message_versions(tx, line)
         changed = []
         for cast_id, event_id, said in found:
             left = without(said, line) if after is None or event_id in after else None
             if left is not None:
-                await self._stores.casts.cut(tx, cast_id, left)
+                await self._stores.casts.cut_context(tx, cast_id, left)
                 changed.append(cast_id)
         return changed
 
@@ -300,7 +306,7 @@ class Relations:
         Removing a reaction undoes nothing. A reaction to a reminder counts once (T-063); one to a
         question of the night counts while that is open (M-079).
         """
-        command, mark = reaction.command, reaction.mark
+        command, mark = reaction.command, reaction.meaning
         ours = await self._stores.outbox.sent_event(tx, command.room_id, reaction.target)
         if mark == "stop":
             waits = await self._stores.inbox.is_open(tx, command.room_id, reaction.target)
@@ -330,7 +336,7 @@ class Relations:
             return False
         return await self._stores.outbox.sent_event(tx, room_id, target) is not None
 
-    async def original(self, tx: Transaction, edit: Incoming) -> Waiting | None:
+    async def original(self, tx: Transaction, edit: Incoming) -> InboxRow | None:
         """Find the original of an edit, if it is for us and of the same sender.
 
         It may still be locked, so that its real sender is not known yet. A line of a group becomes
@@ -346,18 +352,20 @@ class Relations:
         ours = found.state != "ignored" and found.edits is None
         return found if ours and found.kind in ("message", "command") else None
 
-    async def wording(self, tx: Transaction, original: Waiting) -> str:
+    async def wording(self, tx: Transaction, original: InboxRow) -> str:
         """Return the current wording of a message, as far as its edits are known."""
         noted = await self._stores.edits.last(tx, original.event_id)
         answered = await self._stores.inbox.newest_version(tx, original.event_id)
         return noted or (answered or original).body
 
     async def is_redone(
-        self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
+        self, tx: Transaction, edit: Incoming, original: InboxRow, seq: int | None
     ) -> bool:
         """Decide if an edit replaces the effect of a command, if there was any (F-049)."""
         then = (edit.body.split(maxsplit=1) or [""])[0].lower()
-        can_be = original.word in REDONE or original.word not in NAMES  # unknown: had no effect
+        can_be = (
+            original.first_word in REDONE or original.first_word not in NAMES
+        )  # unknown: had no effect
         if not original.kind == edit.kind == "command" or then not in REDONE or not can_be:
             return False
         newest = await self._stores.inbox.newest_message(tx, original.conversation_id, "command")
@@ -366,7 +374,7 @@ class Relations:
         return seq is None or seq > newest.seq
 
     async def is_newest(
-        self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
+        self, tx: Transaction, edit: Incoming, original: InboxRow, seq: int | None
     ) -> bool:
         """Check if an edit is to be answered: it edits the newest message and is a message itself.
 
@@ -384,5 +392,5 @@ class Relations:
             edit.kind == "message"
             and (is_newest or original.kind == "context")
             and original.received_at >= await self._stores.edits.since(tx, conversation)
-            and not await self._stores.inbox.new_waits(tx, conversation, original.seq)
+            and not await self._stores.inbox.has_waiting_new(tx, conversation, original.seq)
         )

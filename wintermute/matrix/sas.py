@@ -65,7 +65,7 @@ REASONS = {
 Phase = Literal[
     "requested", "ready", "started", "accepted", "keyed", "confirmed", "done", "cancelled"
 ]
-ToDevice = tuple[tuple[str, Json], ...]
+OutgoingMessages = tuple[tuple[str, Json], ...]
 """Messages to send, in order: the type without `m.key.verification.`, and the content."""
 
 
@@ -122,7 +122,7 @@ class Verification:
         return self.phase in ("done", "cancelled")
 
 
-SasStep = tuple[Verification, ToDevice]
+SasStep = tuple[Verification, OutgoingMessages]
 
 
 def ask_in_room(ours: Party, their_user: str) -> Json:
@@ -153,7 +153,7 @@ def ask(
     return Verification(transaction_id, room_id, ours, their_user, "", True, now, "requested")
 
 
-def asked(
+def answer_request(
     transaction_id: str, room_id: str, ours: Party, their_user: str, content: object, now: datetime
 ) -> SasStep:
     """Return a verification that they ask for, and our answer."""

@@ -26,7 +26,7 @@ from nio.store.models import MegolmInboundSessions
 
 from wintermute.db import Transaction
 from wintermute.matrix.people import Device
-from wintermute.matrix.sieve import GroupSession, megolm, unsealed
+from wintermute.matrix.sync_response import GroupSession, decrypted_event, megolm
 from wintermute.messages import Json
 
 UNREADABLE = (ValueError, TypeError, RecursionError)  # what vodozemac and JSON raise on garbage
@@ -34,7 +34,7 @@ MESSAGE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SessionPosition:
     """A message's position in its Megolm session; `ed25519` as claimed by its sender."""
 
     session: GroupSession
@@ -43,19 +43,19 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class DecryptedEvent:
     """A decrypted event; if it was encrypted, with its session and the session's owner."""
 
     event: Json
     device: Device | None = None
-    sealed: Sealed | None = None
+    position: SessionPosition | None = None
 
     def is_of(self, user_id: str) -> bool:
         """Check if the key came from a device of this user."""
         return self.device is not None and self.device.user_id == user_id
 
 
-class KeyFile(DefaultStore):  # type: ignore[misc]  # nio is not typed
+class SessionCopiesStore(DefaultStore):  # type: ignore[misc]  # nio is not typed
     """nio's store with one row per copy of a session.
 
     nio's table has one row per session id, whatever the sender and room. So new rows get ids of
@@ -98,13 +98,13 @@ class Sessions:
     def __init__(self, nio: AsyncClient) -> None:
         self._nio = nio
 
-    def opened(self, room_id: str, event: Json) -> Opened | None:
+    def decrypt(self, room_id: str, event: Json) -> DecryptedEvent | None:
         """Decrypt a room event; None if its key is missing or it is malformed."""
-        return next(iter(self.heard(room_id, event)), None)
+        return next(iter(self.decrypt_or_request_key(room_id, event)), None)
 
-    def heard(self, room_id: str, event: Json) -> list[Opened]:
-        """Decrypt an event like `ways`; request a missing key or device from its sender."""
-        found, sender = self.ways(room_id, event), event["sender"]
+    def decrypt_or_request_key(self, room_id: str, event: Json) -> list[DecryptedEvent]:
+        """Decrypt an event like `decrypt_by_copies`; request a missing key or device from its sender."""
+        found, sender = self.decrypt_by_copies(room_id, event), event["sender"]
         encrypted = megolm(event) if event["type"] == "m.room.encrypted" else None
         if encrypted is None or self._nio.olm is None or any(each.is_of(sender) for each in found):
             return found
@@ -121,28 +121,32 @@ class Sessions:
                 olm.check_if_wedged(parsed)
         return found
 
-    def ways(self, room_id: str, event: Json) -> list[Opened]:
+    def decrypt_by_copies(self, room_id: str, event: Json) -> list[DecryptedEvent]:
         """Decrypt a room event by each copy of its session; the sender's copy comes first."""
         if event["type"] != "m.room.encrypted":
-            return [Opened(event)]
+            return [DecryptedEvent(event)]
         if (encrypted := megolm(event)) is None:
             return []
-        content, found = encrypted["content"], list[Opened]()
+        content, found = encrypted["content"], list[DecryptedEvent]()
         for session in self.copies(room_id, content["session_id"]).values():
             try:
                 text, index = session.decrypt(content["ciphertext"])
-                clear = unsealed(json.loads(text), room_id, event)
+                clear = decrypted_event(json.loads(text), room_id, event)
             except UNREADABLE:
                 continue
             if clear is not None:
                 group = GroupSession(room_id, session.sender_key, session.id)
                 device = self._owner(group, session.ed25519, event["sender"])
-                found.append(Opened(clear, device, Sealed(group, index, session.ed25519)))
+                found.append(
+                    DecryptedEvent(clear, device, SessionPosition(group, index, session.ed25519))
+                )
         return sorted(found, key=lambda each: not each.is_of(event["sender"]))
 
     def owner(self, room_id: str, event: Json) -> str:
         """Return the user whose device sent the key of an event; "" if unknown."""
-        owners = (each.device.user_id for each in self.ways(room_id, event) if each.device)
+        owners = (
+            each.device.user_id for each in self.decrypt_by_copies(room_id, event) if each.device
+        )
         return next(owners, "")
 
     def copies(self, room_id: str, session_id: str) -> dict[str, Any]:
@@ -175,7 +179,7 @@ def known(device: OlmDevice) -> Device:
     return Device(device.user_id, device.id, device.ed25519, device.curve25519)
 
 
-async def bind(tx: Transaction, session: GroupSession, device: Device) -> None:
+async def store_owner(tx: Transaction, session: GroupSession, device: Device) -> None:
     """Store the owner of a session; the first one stays."""
     await tx.execute(
         "INSERT INTO session_owners (room_id, sender_key, session_id, user_id, device_id, ed25519)"
@@ -184,15 +188,15 @@ async def bind(tx: Transaction, session: GroupSession, device: Device) -> None:
     )
 
 
-async def bound(
-    tx: Transaction, sealed: Sealed, device: Device | None, *, keep: bool
+async def stored_owner(
+    tx: Transaction, sealed: SessionPosition, device: Device | None, *, keep: bool
 ) -> Device | None:
     """Return the owner of a session: the device that was seen first, or this one.
 
     `keep`: store this device as the owner if there is none.
     """
     if device is not None and keep:
-        await bind(tx, sealed.session, device)
+        await store_owner(tx, sealed.session, device)
     row = await tx.row(
         "SELECT user_id, device_id, ed25519 FROM session_owners"
         " WHERE room_id = ? AND sender_key = ? AND session_id = ?",
@@ -205,7 +209,7 @@ async def bound(
     return Device(row["user_id"], row["device_id"], sealed.ed25519, sealed.session.sender_key)
 
 
-async def take(tx: Transaction, sealed: Sealed, event_id: str) -> bool:
+async def record_message(tx: Transaction, sealed: SessionPosition, event_id: str) -> bool:
     """Record that a message belongs to this event; False if it was recorded for another one."""
     place = json.dumps([sealed.session.room_id, sealed.session.session_id, sealed.index])
     message = hashlib.sha256(place.encode()).digest()[:MESSAGE_BYTES]

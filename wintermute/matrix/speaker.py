@@ -12,15 +12,15 @@ from wintermute.config.schema import Matrix
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.inbox import Policy, may_read, readable, string, time_sent
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import NOT_THEIRS
-from wintermute.matrix.sieve import well_formed
-from wintermute.matrix.trust import worth
+from wintermute.matrix.sync_response import well_formed
+from wintermute.matrix.trust import acceptance
 from wintermute.messages import Json, Quote, mapping
 from wintermute.stores import Stores
 
@@ -69,12 +69,12 @@ class MatrixSpeaker:
         """Return a room for a scope, even if nobody has written there yet (T-013)."""
         return self._client.room_for(scope, self._policy, encrypted)
 
-    def attend(self, row: Waiting) -> None:
+    def attend(self, row: InboxRow) -> None:
         """Mark an event as read and show typing in its room."""
         self._drafts.attend(row)
         self._request(row, typing=True)
 
-    def rest(self, row: Waiting) -> None:
+    def rest(self, row: InboxRow) -> None:
         """Stop typing."""
         self._drafts.rest(row)
         self._request(row, typing=False)
@@ -84,7 +84,7 @@ class MatrixSpeaker:
         if room_id := self._drafts.say(conversation_id, piece):
             self._sender.grow(conversation_id, room_id)
 
-    def shown(self, row: Waiting) -> str | None:
+    def shown(self, row: InboxRow) -> str | None:
         """Return the shown text of a streamed answer, if it is known."""
         return self._drafts.shown(row)
 
@@ -98,14 +98,14 @@ class MatrixSpeaker:
 
     def gate(self, conversation_id: str, name: str, doing: str) -> None:
         """Show the running tool below the text so far, if there is any."""
-        if room_id := self._drafts.use(conversation_id, doing):
+        if room_id := self._drafts.set_tool(conversation_id, doing):
             self._sender.grow(conversation_id, room_id)
 
     def speak(self, conversation_id: str) -> None:
         """Look for new messages in the outbox."""
         self._sender.wake()
 
-    async def quote(self, row: Waiting) -> Quote | None:
+    async def quote(self, row: InboxRow) -> Quote | None:
         """Fetch the message that a row replies to; None if it is missing, unreadable or not trusted."""
         room_id, event_id = row.room_id, str(row.replies_to)
         try:
@@ -128,8 +128,8 @@ class MatrixSpeaker:
             if raw["type"] != "m.room.encrypted":
                 encrypted = await self._stores.known.is_encrypted(tx, room_id)
                 return None if encrypted or self._client.room(room_id).encrypted else raw
-            opened, verdict = await self._client.checked(tx, room_id, raw)
-        held = worth(verdict, encrypted=True, accept=self._accepts) == "held"
+            opened, verdict = await self._client.decrypt_checked(tx, room_id, raw)
+        held = acceptance(verdict, encrypted=True, accept=self._accepts) == "held"
         return None if opened is None or verdict in NOT_THEIRS or held else opened.event
 
     def _quote(self, room_id: str, event: Json) -> Quote | None:
@@ -145,9 +145,9 @@ class MatrixSpeaker:
         if sender == self._client.account.user_id:
             sender = name = ""
         sent_at = time_sent(event["origin_server_ts"], self._clock.now())
-        return Quote(sender, name, body, self._client.by_our_clock(sent_at))
+        return Quote(sender, name, body, self._client.to_our_clock(sent_at))
 
-    def _request(self, row: Waiting, *, typing: bool) -> None:
+    def _request(self, row: InboxRow, *, typing: bool) -> None:
         self._wanted[row.conversation_id] = (row.room_id, row.event_id, typing)
         self._changed.put_nowait(row.conversation_id)
 

@@ -19,7 +19,6 @@ from wintermute.errors import (
 )
 from wintermute.health.health import HealthState
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.copies import Copies, Restored
 from wintermute.matrix.inbox import Policy, invited_in, since_invitation, since_known
 from wintermute.matrix.intake import Intake
 from wintermute.matrix.kept_login import Session, load, save
@@ -27,8 +26,9 @@ from wintermute.matrix.membership import Invitations
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
 from wintermute.matrix.relations import Relations
-from wintermute.matrix.sieve import RoomBatch, SyncBatch
+from wintermute.matrix.rollback import Reconciliation, RollbackDetection
 from wintermute.matrix.speaker import MatrixSpeaker
+from wintermute.matrix.sync_response import RoomBatch, SyncBatch
 from wintermute.matrix.trust import Trust
 from wintermute.matrix.verifications import Verifications
 from wintermute.messages import Json
@@ -66,8 +66,8 @@ class Sync:
         client: MatrixClient,
         stores: Stores,
         intake: Intake,
-        copies: Copies,
-        restored: Restored,
+        copies: RollbackDetection,
+        restored: Reconciliation,
         progress: SyncProgress,
         clock: Clock,
     ) -> None:
@@ -96,7 +96,7 @@ class Sync:
         wait, trouble = 0.0, ""
         while True:
             try:
-                await self._copies.arrive()
+                await self._copies.check_at_start()
                 poll_s = min(self._keys_wait or LONG_POLL_SECONDS, LONG_POLL_SECONDS)
                 token = await self._round(token, 0.0 if wait else poll_s)
             except KeyStoreBlocked as error:  # the same sync is repeated, from our token
@@ -135,7 +135,7 @@ class Sync:
         identity = self._client.identity
         await self._stores.health.note("identity", identity.state, identity.text)
         if identity.state == "fail":
-            await self._intake.trust.tell_owner(identity)
+            await self._intake.trust.notify_owner(identity)
         elif identity.signed:
             await self._intake.trust.in_order(self._client.keys.identity.master)
         self.ready.set()
@@ -157,7 +157,7 @@ class Sync:
                 swept = clock.monotonic()
             if await self._intake.trust.reread():
                 self._wake_all(await self._intake.reconsider())
-            if held := await self._intake.exchanges.take_held(clock.monotonic()):
+            if held := await self._intake.exchanges.release_held(clock.monotonic()):
                 self._wake_all(held)
             await clock.sleep(TRUST_SECONDS)
 
@@ -188,14 +188,16 @@ class Sync:
         woken = await self._intake.store(batch, rooms, self._restored.settle if first else None)
         new_keys = first or batch.to_device > 0
         self._wake_all(woken | await self._intake.reconsider() if new_keys else woken)
-        if not new_keys and await self._intake.tell_locked():  # answers do not wait for this
+        if (
+            not new_keys and await self._intake.notify_undecryptable()
+        ):  # answers do not wait for this
             self._progress.stored()
         self._token_refusals = 0
         self.caught_up.set()
-        await self._copies.heard(batch, first=first)
+        await self._copies.check_epoch(batch, first=first)
         if not first:
             said = {r.room_id: r.events for r in batch.joined if r.room_id not in invited}
-            await self._copies.overheard(await self._restored.unknown(said))
+            await self._copies.note_foreign_message(await self._restored.unknown(said))
         return batch.next_batch
 
     async def _fetch(
@@ -207,7 +209,7 @@ class Sync:
         """
         since, anew = (None, True) if fresh else (token, first)
         try:
-            return await self._client.hear(since, full_state=anew, wait_s=wait_s)
+            return await self._client.fetch_sync(since, full_state=anew, wait_s=wait_s)
         except (HomeserverUnavailable, SendRefused) as error:
             if fresh == (error.status in TOKEN_REFUSED):
                 self._token_refusals = 0
@@ -292,7 +294,7 @@ class Door:
     async def send(self, session: Session, folder: Path) -> None:
         """Send until cancelled; to be started when the members of the rooms are known."""
         if session.keys_lost:
-            await self.intake.tell_keys_lost()
+            await self.intake.notify_keys_lost()
             save(folder, replace(load(folder) or session, keys_lost=False))  # its token may be new
         await self.sender.run()
 
@@ -305,7 +307,7 @@ def open_door(
     speaker: MatrixSpeaker,
     sender: Sender,
     verifications: Verifications,
-    copies: Copies,
+    copies: RollbackDetection,
     work: Rooms,
     pulse: Callable[[], None],
     clocks: tuple[CheckedClock, Clock],
@@ -326,7 +328,7 @@ def open_door(
         invitations.wake()
         pulse()
 
-    restored = Restored(client, stores, policy, clock)
+    restored = Reconciliation(client, stores, policy, clock)
     progress = SyncProgress(work.wake, stored, page=pulse)
     sync = Sync(client, stores, intake, copies, restored, progress, attempts)
     return Door(sync, invitations, sender, speaker, intake, verifications, clock)

@@ -16,12 +16,12 @@ from wintermute.mailbox.outbox import ANYBODY
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.cross_signing import IdentityState
 from wintermute.matrix.inbox import RULES, Policy, RoomView, is_direct, scope_of
-from wintermute.matrix.people import NOBODY, Device, PeopleStore, Person, Verdict, fingerprint
+from wintermute.matrix.people import NOBODY, Device, PeopleStore, Person, TrustLevel, fingerprint
 from wintermute.stores import Stores
 
 log = logging.getLogger(__name__)
 
-Worth = Literal["good", "other", "held", "refused"]
+Acceptance = Literal["good", "other", "held", "refused"]
 
 UNSIGNED = (
     "I do not answer messages from {person}'s session {name}`{device}`, because {person} has not"
@@ -80,7 +80,7 @@ def harmless_id(name: str, otherwise: str) -> str:
     return name if PLAIN_NAME.fullmatch(name) else otherwise
 
 
-def worth(verdict: Verdict, *, encrypted: bool, accept: bool) -> Worth:
+def acceptance(verdict: TrustLevel, *, encrypted: bool, accept: bool) -> Acceptance:
     """Decide what to do with a message; "held": decide again when more is known.
 
     An unencrypted message has no device that could be signed later, so it is refused.
@@ -119,7 +119,7 @@ class Trust:
     async def settle(self) -> bool:
         """Store the results of key queries. Returns True if held messages are to be checked again."""
         async with self._lock:
-            news = self._client.people.take_news()
+            news = self._client.people.take_changes()
             if any(learned.people or learned.signed for learned in news):
                 async with self._stores.database.transaction() as tx:
                     for learned in news:
@@ -130,12 +130,12 @@ class Trust:
             refused, reaches = self._client.keys.replaced, self._client.keys.reaches
             again = {device for device in self._unreached if reaches(device.user_id)}
             self._unreached -= again
-            for device in (*refused.take_news(), *again):
+            for device in (*refused.take_refused(), *again):
                 if device in refused.refused_of(device.user_id):
                     await self._notify_refused(device)
             return bool(news)
 
-    async def tell_person(
+    async def notify_person(
         self,
         tx: Transaction,
         view: RoomView,
@@ -173,7 +173,7 @@ class Trust:
             if version == self._version:
                 return False
             kept = await self._store.people()
-            if self._client.people.has_news:  # newer than the rows
+            if self._client.people.has_changes:  # newer than the rows
                 return False
             self._version = version
             trusted = self._client.people.restore(kept, ())
@@ -182,7 +182,7 @@ class Trust:
             log.info("identity trusted by somebody at this machine")
         return trusted
 
-    async def tell_owner(self, identity: IdentityState) -> None:
+    async def notify_owner(self, identity: IdentityState) -> None:
         """Notify the owner's direct chat of a problem with our identity and its solution (X-051).
 
         Once a day for each kind of problem, as the homeserver's text may vary.
@@ -206,7 +206,7 @@ class Trust:
             return
         async with self._stores.database.transaction() as tx:
             await self._stores.notices.notice_again(tx, IDENTITY_KEY)
-            await self._store.ours_is(tx, master_key)
+            await self._store.forget_other_verifications(tx, master_key)
         self._in_order, self._owner_notified = master_key, ""
 
     async def _notify_changed(self, person: Person) -> None:
@@ -226,8 +226,8 @@ class Trust:
             owners = [v for v in await self._rooms_with(tx, owner) if self._is_direct(v)]
             if owners and owner != person.user_id:
                 await self._enqueue(tx, owners[0], notice)
-            await self._store.told(tx, person)
-        self._client.people.told(person)
+            await self._store.store_notified(tx, person)
+        self._client.people.note_notified(person)
         log.warning("identity changed user=%s", person.user_id)
 
     async def _enqueue(
@@ -250,11 +250,11 @@ class Trust:
                 conversation = await self._conversation(tx, view)
                 called = self._client.device_name(device.user_id, device.device_id)
                 key, notice = replaced_notice(device, called, view.room_id)
-                await self.tell_person(tx, view, device.user_id, conversation, key, EVER, notice)
+                await self.notify_person(tx, view, device.user_id, conversation, key, EVER, notice)
 
     async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:
         """Return our rooms that a user is in or invited to, direct chats first."""
-        gone = await self._stores.known.gone(tx)
+        gone = await self._stores.known.inactive(tx)
         views = [self._client.room(room_id) for room_id in self._client.rooms]
         theirs = [
             view

@@ -12,18 +12,18 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal, TypeVar
 
-from wintermute.clock import Clock, moment, stamp, until_set
+from wintermute.clock import Clock, moment, stamp, wait_for_event
 from wintermute.db import Database, Row, Transaction
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.health.health import HealthState, verification_step
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.matrix import sas
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, is_direct, scope_of
 from wintermute.matrix.people import PeopleStore
-from wintermute.matrix.sas import LASTS, Party, SasStep, ToDevice, Verification
-from wintermute.matrix.sieve import VERIFICATION, VerificationMessage
+from wintermute.matrix.sas import LASTS, OutgoingMessages, Party, SasStep, Verification
 from wintermute.matrix.signing import ED25519, digest
+from wintermute.matrix.sync_response import VERIFICATION, VerificationMessage
 from wintermute.messages import Json
 from wintermute.stores import Stores
 
@@ -105,7 +105,7 @@ class VerificationStore:
                 verification.their_device,
                 verification.room_id,
                 verification.phase,
-                shown(verification),
+                comparison_text(verification),
                 verification.code,
                 stamp(verification.began_at),
                 stamp(self._clock.now()),
@@ -184,7 +184,7 @@ class VerificationStore:
             )
 
 
-def shown(verification: Verification) -> str:
+def comparison_text(verification: Verification) -> str:
     """Return the emojis or numbers to compare, in one line."""
     if verification.emojis:
         return ", ".join(f"{sign} {name}" for sign, name in verification.emojis)
@@ -192,7 +192,7 @@ def shown(verification: Verification) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Exchange:
+class RunningVerification:
     """A running verification, and its unprocessed messages.
 
     `end`: the code to cancel it with; `command`: its first id until its request is sent. Without
@@ -200,7 +200,7 @@ class Exchange:
     """
 
     now: Verification
-    out: ToDevice = ()
+    out: OutgoingMessages = ()
     end: str = ""
     command: str = ""
     has_row: bool = True
@@ -220,7 +220,7 @@ class Exchange:
         self.wakeup.set()
 
 
-class Hourly:
+class HourlyLimit:
     """A rate limiter: each key once an hour, and at most `MOST_AN_HOUR` keys in total."""
 
     def __init__(self, clock: Clock) -> None:
@@ -247,12 +247,12 @@ class Verifications:
         self._clock = clock
         self._rows = VerificationStore(stores.database, clock)
         self._people = PeopleStore(stores.database, clock)
-        self._open: set[Exchange] = set()
-        self._begun: asyncio.Queue[Exchange] = asyncio.Queue()
-        self._strangers = Hourly(clock)
-        self._unknown = Hourly(clock)
+        self._open: set[RunningVerification] = set()
+        self._begun: asyncio.Queue[RunningVerification] = asyncio.Queue()
+        self._strangers = HourlyLimit(clock)
+        self._unknown = HourlyLimit(clock)
 
-    async def heard(self, tx: Transaction, message: VerificationMessage) -> str:
+    async def accept(self, tx: Transaction, message: VerificationMessage) -> str:
         """Accept a message in the transaction that stores the sync; `run` processes it later.
 
         Returns a notice for the room if it requests an impossible verification (F-024).
@@ -269,7 +269,7 @@ class Verifications:
             await self._unknown_transaction(tx, message)
         return ""
 
-    def echoed(self, txn_id: str, event_id: str) -> None:
+    def recognise_event(self, txn_id: str, event_id: str) -> None:
         """Recognise an event of this device in its room; the sender may not have its answer yet."""
         for exchange in self._open:
             user = exchange.now.their_user
@@ -278,11 +278,11 @@ class Verifications:
             elif txn_id == _txn_id(user, exchange.now.transaction_id, "ready"):
                 exchange.answered = True
 
-    def watches(self, room_id: str) -> bool:
+    def is_running_in(self, room_id: str) -> bool:
         """Check if a verification is running in a room."""
         return any(exchange.now.room_id == room_id for exchange in self._open)
 
-    async def ask(self, tx: Transaction, row: Waiting) -> str:
+    async def ask(self, tx: Transaction, row: InboxRow) -> str:
         """Ask the sender of the command to verify; return the reply to the command."""
         if trouble := self._obstacle():
             return trouble
@@ -290,7 +290,7 @@ class Verifications:
             return TOO_MANY
         name = f"{COMMAND}{row.event_id}"
         asked = sas.ask(name, row.room_id, self._our_party(), row.sender, self._clock.now())
-        await self._start(tx, Exchange(asked, command=name))
+        await self._start(tx, RunningVerification(asked, command=name))
         return ASKED
 
     def _obstacle(self) -> str:
@@ -299,7 +299,7 @@ class Verifications:
             return NO_KEYS
         return NOT_OURS if self._client.identity.kind == "foreign" else ""
 
-    def _find(self, message: VerificationMessage) -> Exchange | None:
+    def _find(self, message: VerificationMessage) -> RunningVerification | None:
         wanted = (message.sender, message.transaction_id, message.room_id)
         for exchange in self._open:
             now = exchange.now
@@ -335,8 +335,10 @@ class Verifications:
             return ""
         if self._is_full(user):
             return TOO_MANY
-        step = sas.asked(transaction_id, room_id, self._our_party(), user, message.content, now)
-        await self._start(tx, Exchange(*step))
+        step = sas.answer_request(
+            transaction_id, room_id, self._our_party(), user, message.content, now
+        )
+        await self._start(tx, RunningVerification(*step))
         return ""
 
     def _concerns_us(self, message: VerificationMessage) -> bool:
@@ -364,9 +366,9 @@ class Verifications:
             now,
             "requested",
         )
-        self._begun.put_nowait(Exchange(verification, end=code, has_row=False))
+        self._begun.put_nowait(RunningVerification(verification, end=code, has_row=False))
 
-    async def _start(self, tx: Transaction, exchange: Exchange) -> None:
+    async def _start(self, tx: Transaction, exchange: RunningVerification) -> None:
         """Start a verification; older ones of the same person are cancelled."""
         for other in self._open:
             if other.now.their_user == exchange.now.their_user:
@@ -407,11 +409,11 @@ class Verifications:
                 late = self._clock.now() - verification.began_at >= LASTS
                 end = "m.timeout" if late else "m.unknown_transaction"
                 command = name if name.startswith(COMMAND) and verification.room_id else ""
-                exchange = Exchange(verification, end=end, command=command)
+                exchange = RunningVerification(verification, end=end, command=command)
                 self._open.add(exchange)
                 self._begun.put_nowait(exchange)
 
-    async def _follow(self, exchange: Exchange) -> None:
+    async def _follow(self, exchange: RunningVerification) -> None:
         try:
             if exchange.has_row and not await self._is_stored(exchange):
                 return
@@ -428,13 +430,13 @@ class Verifications:
         finally:
             self._open.discard(exchange)
 
-    async def _is_stored(self, exchange: Exchange) -> bool:
+    async def _is_stored(self, exchange: RunningVerification) -> bool:
         """Check if its row exists, after the transaction that began it: rows first, then effects."""
         user, transaction_id = exchange.now.their_user, exchange.now.transaction_id
         async with self._stores.database.transaction() as tx:
             return await self._rows.knows(tx, user, transaction_id)
 
-    async def _request(self, exchange: Exchange) -> None:
+    async def _request(self, exchange: RunningVerification) -> None:
         """Send the request to the room; its event id becomes the transaction id."""
         now, name = exchange.now, exchange.command
         content = sas.ask_in_room(now.ours, now.their_user)
@@ -446,7 +448,7 @@ class Verifications:
             await self._rows.rename(tx, now.their_user, name, event_id)
         exchange.now = replace(exchange.now, transaction_id=event_id)
 
-    async def _next_step(self, exchange: Exchange) -> SasStep:
+    async def _next_step(self, exchange: RunningVerification) -> SasStep:
         """Wait for the next step of a verification, and return it."""
         while True:
             exchange.wakeup.clear()
@@ -469,9 +471,9 @@ class Verifications:
                 if await self._rows.is_refused(now):
                     return sas.cancel(now, MISMATCHED)
                 left = min(left, LOOK_SECONDS)
-            await until_set(exchange.wakeup, self._clock, left)
+            await wait_for_event(exchange.wakeup, self._clock, left)
 
-    async def _apply(self, exchange: Exchange, step: SasStep) -> None:
+    async def _apply(self, exchange: RunningVerification, step: SasStep) -> None:
         """Store a step, then send its messages; an end is stored after, so that a kill cannot leave it unsent."""
         verification, out = step
         ending = verification.phase == "cancelled"
@@ -483,7 +485,7 @@ class Verifications:
         if ending:
             await self._store(exchange, verification)
 
-    async def _store(self, exchange: Exchange, verification: Verification) -> None:
+    async def _store(self, exchange: RunningVerification, verification: Verification) -> None:
         before, exchange.now = exchange.now, verification
         if not exchange.has_row:
             return
@@ -500,7 +502,9 @@ class Verifications:
                 await self._store_verified(tx, verification)
         who = (verification.their_user, verification.their_device)
         if comparing:
-            log.info("verification user=%s device=%s compare=%s", *who, shown(verification))
+            log.info(
+                "verification user=%s device=%s compare=%s", *who, comparison_text(verification)
+            )
         elif verification.is_over:
             how = (verification.phase, f" code={verification.code}" if verification.code else "")
             log.info("verification over user=%s device=%s phase=%s%s", *who, *how)
@@ -526,7 +530,7 @@ class Verifications:
             return
         if f"{ED25519}{person.master_key}" in verification.verified_keys:
             ours = verification.ours.master_key
-            await self._people.verified(tx, person.user_id, person.master_key, ours)
+            await self._people.store_verified(tx, person.user_id, person.master_key, ours)
 
     async def _retry_until_expired(
         self, verification: Verification, attempt: Callable[[], Awaitable[T]]

@@ -15,13 +15,13 @@ from typing import Protocol
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Database, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
-from wintermute.files import to_its_end
-from wintermute.memory.core import Places, SaidOnce
-from wintermute.memory.fact import Hit, Replaced
+from wintermute.files import run_uncancelled
+from wintermute.memory.archive import reactivate_all, reactivated
+from wintermute.memory.core import Places, WarnOnce
+from wintermute.memory.fact import Hit, ReplacementResult
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import GENERATED, FlatFile, T, text_of
 from wintermute.memory.ranking import Query
-from wintermute.memory.resting import awoken, wake_all
 from wintermute.memory.search import Search
 
 NOT_EDITED = (
@@ -64,7 +64,9 @@ class MemoryBackend(Protocol):
         """Return matching facts that are no longer true, best first (M-074)."""
         ...
 
-    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+    async def replace(
+        self, scope: str, text: str, why: Reason, begun: datetime
+    ) -> ReplacementResult:
         """Replace the facts by the lines of a text (P-049). Raises: ToolFailed."""
         ...
 
@@ -86,7 +88,7 @@ class MemoryBackend(Protocol):
         ...
 
 
-class Listed:
+class FileMemory:
     """All memories, in a file that people edit."""
 
     ranked = False
@@ -117,7 +119,9 @@ class Listed:
         """Search by words."""
         return await self._search.past(scope, query, most)
 
-    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+    async def replace(
+        self, scope: str, text: str, why: Reason, begun: datetime
+    ) -> ReplacementResult:
         """Replace the facts through the file, as `FlatFile.replace` does."""
         return await self._flat.replace(scope, text, why, begun)
 
@@ -136,12 +140,12 @@ class Listed:
 
     async def refresh(self) -> None:
         """Turn former exports into live lists before somebody edits them (M-077)."""
-        await wake_all(self._database)
+        await reactivate_all(self._database)
         for scope in await self._flat.scopes(live=False):
             await self._flat.text(scope)
 
 
-class Ranked:
+class RankedMemory:
     """Memories of which only the matching ones are in the prompt."""
 
     ranked = True
@@ -165,7 +169,7 @@ class Ranked:
         self._imported: set[str] = set()
         self._importing = asyncio.Lock()
         self._stamps: dict[str, tuple[object, ...]] = {}
-        self._warnings = SaidOnce(log)
+        self._warnings = WarnOnce(log)
 
     async def text(self, scope: str) -> str:
         """Return the most used facts, first of all writing them into the file (M-016)."""
@@ -197,11 +201,11 @@ class Ranked:
             seen = await asyncio.to_thread(file.content)
             is_there = seen == whole.encode() or (seen is None and not found)
             if place and not is_there:
-                await to_its_end(partial(file.replace, whole, seen))
+                await run_uncancelled(partial(file.replace, whole, seen))
         except MemoryFileUnusable as problem:
             self._warnings.warn("memories file not written", scope, problem)
             return text, False
-        self._warnings.over(scope)
+        self._warnings.resolved(scope)
         return text, is_there
 
     async def search(
@@ -216,13 +220,15 @@ class Ranked:
         """Search by words and by embeddings."""
         await self._take_edits(scope)
         hits = await self._search.find(scope, query, most, when, awake=awake)
-        return [*await awoken(self._database, hits, self._facts.now())]
+        return [*await reactivated(self._database, hits, self._facts.now())]
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
         """Search by words."""
         return await self._search.past(scope, query, most)
 
-    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+    async def replace(
+        self, scope: str, text: str, why: Reason, begun: datetime
+    ) -> ReplacementResult:
         """Refuse: a model must not replace a list it sees only in part. Raises: ToolFailed, with what to do."""
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 

@@ -17,7 +17,7 @@ from wintermute.errors import MemoryFileUnusable
 from wintermute.files import TextFile
 from wintermute.health.health import EditedFiles
 from wintermute.memory.fact import cleaned, key
-from wintermute.memory.sense import Heirs, succeeds
+from wintermute.memory.lexical_overlap import Successors, succeeds
 from wintermute.owner import Owner
 from wintermute.text import shortened
 
@@ -102,20 +102,20 @@ def bullets(text: str) -> list[str]:
     return [bullet for bullet in found if bullet]
 
 
-def stands_in(bullet: str, other: str) -> bool:
+def is_covered_by(bullet: str, other: str) -> bool:
     """Check whether another line covers the bullet: main words, numbers and negations (M-039, M-052)."""
-    return Heirs([other]).keeps(bullet)
+    return Successors([other]).cover(bullet)
 
 
-def goes_with(bullet: str, facts: Sequence[str], *, ours: bool) -> bool:
+def is_forgotten_with(bullet: str, facts: Sequence[str], *, ours: bool) -> bool:
     """Check whether a bullet must go when these facts are forgotten, because it repeats one of them.
 
     A bullet that a model wrote also goes if one fact covers it; a person's own never does.
     """
-    return any(key(bullet) == key(fact) or (ours and stands_in(bullet, fact)) for fact in facts)
+    return any(key(bullet) == key(fact) or (ours and is_covered_by(bullet, fact)) for fact in facts)
 
 
-def lost(before: str, after: str, free: Collection[str]) -> list[str]:
+def lost_bullets(before: str, after: str, free: Collection[str]) -> list[str]:
     """Return the bullets that a new page would lose, except those that are `free` to go, by their keys."""
     new = bullets(after)
     keys = {key(bullet) for bullet in new}
@@ -124,11 +124,13 @@ def lost(before: str, after: str, free: Collection[str]) -> list[str]:
         for bullet in bullets(before)
         if key(bullet) not in keys
         and key(bullet) not in free
-        and not any(stands_in(bullet, other) for other in new)
+        and not any(is_covered_by(bullet, other) for other in new)
     ]
 
 
-def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str]) -> set[str]:
+def unowned_bullets(
+    before: str, after: str, free: Collection[str], explicit: Sequence[str]
+) -> set[str]:
     """Return the keys of the new page's bullets that may go later: nobody typed or stated them.
 
     `free`: those of the old page. `explicit`: statements by people in the new facts. A bullet that takes over the
@@ -141,7 +143,7 @@ def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str
         name = key(bullet)
         if name in old:
             found |= {name} & set(free)
-        elif not any(stands_in(each, bullet) for each in typed) and not any(
+        elif not any(is_covered_by(each, bullet) for each in typed) and not any(
             succeeds(said, bullet) for said in explicit
         ):
             found.add(name)
@@ -216,7 +218,7 @@ def folder_name(scope: str) -> str:
     return f"{name[: MOST_BYTES - len(digest) - 1]}-{digest}"
 
 
-class SaidOnce:
+class WarnOnce:
     """Logs a problem of a scope when it begins or changes, not at each prompt."""
 
     def __init__(self, log: logging.Logger) -> None:
@@ -230,7 +232,7 @@ class SaidOnce:
             self._last[scope] = said
             self._log.warning("%s scope=%s reason=%s", event, scope, problem)
 
-    def over(self, scope: str) -> None:
+    def resolved(self, scope: str) -> None:
         """Note that all is well, so that the next problem is logged again."""
         self._last.pop(scope, None)
 
@@ -242,7 +244,7 @@ class Core:
         self._places = places
         self._edited = edited
         self._kept: dict[str, str] = {}
-        self._warnings = SaidOnce(log)
+        self._warnings = WarnOnce(log)
 
     async def text(self, scope: str) -> str:
         """Return the file of this scope, or its last known text if it cannot be read (F-031)."""
@@ -252,7 +254,7 @@ class Core:
         except MemoryFileUnusable as problem:
             self._warnings.warn("core memory not read, last text stays in use", scope, problem)
             return await self._edited.text(file.name) or ""
-        self._warnings.over(scope)
+        self._warnings.resolved(scope)
         known = self._kept.get(scope)
         if known is None:
             known = await self._edited.text(file.name) or ""

@@ -42,7 +42,7 @@ class PageVersion:
 def core_items(places: Places) -> TextItems:
     """Return the pages as undoable items; an item is the page of a scope, whatever its form."""
     prepared = partial(files_prepared, places.core_file)
-    return TextItems(lambda item: places.core_file(item).found()[0], prepared)
+    return TextItems(lambda item: places.core_file(item).read_unchecked()[0], prepared)
 
 
 class CorePages:
@@ -65,7 +65,7 @@ class CorePages:
 
     async def raw(self, scope: str) -> CorePage:
         """Read the page, whatever its form."""
-        return CorePage(*await asyncio.to_thread(self._places.core_file(scope).found))
+        return CorePage(*await asyncio.to_thread(self._places.core_file(scope).read_unchecked))
 
     async def replace(
         self,
@@ -77,10 +77,10 @@ class CorePages:
     ) -> str | None:
         """Replace the page of a scope; return the change set, or None if the page changed meanwhile.
 
-        `free`: the keys of the bullets that may go later; None: a person wrote it, so none may. Raises:
+        `unowned`: the keys of the bullets that may go later; None: a person wrote it, so none may. Raises:
         MemoryFileUnusable.
         """
-        if why.is_unasked:
+        if why.is_background:
             text = without_secrets(text, seen.text or "")
         change = Change("core", why.scope, state_of(seen.text), state_of(text), why.evidence)
 
@@ -96,7 +96,7 @@ class CorePages:
                 raise
             return None
 
-    async def free(self, scope: str, text: str) -> set[str]:
+    async def unowned(self, scope: str, text: str) -> set[str]:
         """Return the keys of the bullets that a model wrote and nobody stated."""
         query = "SELECT digest FROM unowned_bullets WHERE scope = ?"
         known = set(await self._database.scalars(query, (scope,)))

@@ -26,7 +26,7 @@ from wintermute.memory.fact import (
 )
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import GENERATED
-from wintermute.memory.sense import says_something
+from wintermute.memory.lexical_overlap import says_something
 from wintermute.messages import Json
 
 BATCH = 500
@@ -39,7 +39,7 @@ MOST_LINE = 1_000_000
 MOST_PROBLEMS = 1_000
 """Bad lines of an import that are kept; all are reported."""
 
-TellLine = Callable[[int, str], None]
+ReportLine = Callable[[int, str], None]
 """Takes the number of a bad line, and what is wrong with it."""
 
 
@@ -52,7 +52,7 @@ class _NoWords(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """Counts of an import's lines. `problems`: the number of a bad line, and what is wrong with it."""
 
     stored: int = 0
@@ -73,7 +73,7 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BatchQuestion:
     """A question of a batch. `before`: the last reply before it, if there was one."""
 
     id: str
@@ -82,11 +82,11 @@ class Asked:
     before: str = ""
 
 
-def told_nobody(_number: int, _problem: str) -> None:
+def ignore_problem(_number: int, _problem: str) -> None:
     """Ignore a bad line, for callers that read `Imported.problems`."""
 
 
-def unwatched(_lines: int) -> None:
+def ignore_progress(_lines: int) -> None:
     """Ignore the progress of an import."""
 
 
@@ -110,7 +110,9 @@ def of_list(lines: Iterable[bytes]) -> Iterator[str | bytes]:
         yield json.dumps({"text": text}) if text and text != GENERATED else ""
 
 
-def questions(lines: Iterable[str | bytes], scope: str, report: TellLine) -> Iterator[Asked]:
+def questions(
+    lines: Iterable[str | bytes], scope: str, report: ReportLine
+) -> Iterator[BatchQuestion]:
     """Yield the questions of a file of JSON lines; a bad line is reported (M-069).
 
     `scope`: for lines that name none.
@@ -123,7 +125,7 @@ def questions(lines: Iterable[str | bytes], scope: str, report: TellLine) -> Ite
                 report(number, str(problem))
 
 
-def _asked(line: str | bytes, scope: str) -> Asked:
+def _asked(line: str | bytes, scope: str) -> BatchQuestion:
     values = _object(line)
     text, before = values.get("query"), values.get("before") or ""
     if not isinstance(text, str) or not text.strip():
@@ -133,7 +135,7 @@ def _asked(line: str | bytes, scope: str) -> Asked:
     name = _name(values, "id")
     if name is None:
         raise _Problem('"id" is missing')
-    return Asked(name, text, _scope(values) or scope, before)
+    return BatchQuestion(name, text, _scope(values) or scope, before)
 
 
 async def exported(facts: Facts, scopes: Collection[str]) -> list[str]:
@@ -165,18 +167,18 @@ class Import:
         self._timezone = timezone
         self._named = named
 
-    async def run(
+    async def store_lines(
         self,
         lines: Iterable[str | bytes],
         why: Reason,
-        told: TellLine = told_nobody,
-        read: Callable[[int], None] = unwatched,
-    ) -> Imported:
+        told: ReportLine = ignore_problem,
+        read: Callable[[int], None] = ignore_progress,
+    ) -> ImportResult:
         """Store every good line, as one change set. Lines are read as they are needed.
 
         `told`: called for each bad line. `read`: called now and then with the number of lines done.
         """
-        result = Imported()
+        result = ImportResult()
         numbered = enumerate(lines, 1)
         while batch := list(islice(numbered, BATCH)):
             result = await self._take(batch, why, result, told)
@@ -187,9 +189,9 @@ class Import:
         self,
         batch: Sequence[tuple[int, str | bytes]],
         why: Reason,
-        so_far: Imported,
-        report: TellLine,
-    ) -> Imported:
+        so_far: ImportResult,
+        report: ReportLine,
+    ) -> ImportResult:
         new, skipped, problems = self._read(batch)
         for problem in problems:
             report(*problem)
@@ -199,7 +201,7 @@ class Import:
             why = replace(why, into=so_far.set_id)
             set_id = await self._changes.record(tx, why, changes) if changes else why.into
         outcomes: list[AddOutcome] = [done.outcome for done in taken]
-        return Imported(
+        return ImportResult(
             stored=so_far.stored + outcomes.count("stored"),
             raised=so_far.raised + outcomes.count("raised"),
             ended=so_far.ended + outcomes.count("ended"),

@@ -19,7 +19,7 @@ from wintermute.clock import stamp
 from wintermute.db.values import columns, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
-from wintermute.memory.sense import says_something, successors
+from wintermute.memory.lexical_overlap import says_something, successors
 from wintermute.messages import Json
 from wintermute.secret_shapes import secret_kind
 from wintermute.text import shortened
@@ -150,7 +150,7 @@ class AddedFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ReplacementResult:
     """The outcome of a replacement: new facts in order, known and refused ones included, and retired ones."""
 
     facts: tuple[Fact, ...]
@@ -162,7 +162,7 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RecalledFact:
     """A fact that was in the prompt of a message's cast."""
 
     cast_id: str
@@ -170,7 +170,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class FactCounts:
     """Counts of a scope's facts by their state. `by_source` and `archived` count live facts only."""
 
     scope: str
@@ -212,7 +212,7 @@ def entry(text: str, least: int = LEAST, most: int = MOST) -> str:
     return line
 
 
-def pieces_of(text: str) -> list[str]:
+def storable_parts(text: str) -> list[str]:
     """Split a text that is too long for one fact into parts that can be stored until a model splits it."""
     return [part for part in textwrap.wrap(cleaned(text), MOST) if says_something(part)]
 
@@ -284,18 +284,18 @@ def refusal(old: Sequence[tuple[str, bool]], text: str) -> str | None:
 class Batch:
     """The outcomes of new facts, and the rows to insert and then to update for them."""
 
-    taken: list[AddedFact] = field(default_factory=list)
+    results: list[AddedFact] = field(default_factory=list)
     inserts: list[Json] = field(default_factory=list)
     updates: list[Json] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Succession:
+class ReplacementPlan:
     """A replacement plan: the old facts, the new ones, and for each old one the index of its successor."""
 
     old: tuple[Fact, ...]
     fresh: tuple[NewFact, ...]
-    heirs: tuple[int | None, ...]
+    successors: tuple[int | None, ...]
 
 
 fact_of = reader(Fact)
@@ -349,7 +349,7 @@ def renamed(fact: Fact, scope: str) -> NewFact:
     )
 
 
-def standing(
+def without_refused(
     successors_of: Mapping[str, int | None], taken: Sequence[AddedFact]
 ) -> dict[str, int | None]:
     """Return the successors without the old facts whose successor was refused: those stay."""
@@ -385,7 +385,9 @@ def wanted(new: Sequence[NewFact]) -> tuple[str, str]:
     )
 
 
-def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: NewId) -> Batch:
+def merge_duplicates(
+    new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: NewId
+) -> Batch:
     """Merge new facts with known ones: by id, or by scope and key while the known one is true."""
     by_id = {row["id"]: fact_of(row) for row in rows}
     place = {
@@ -399,7 +401,7 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
         known = by_id.get(fact.id or "")
         has_ended = fact.valid_to is not None and fact.valid_to <= now
         if known:
-            batch.taken.append(AddedFact(known, "known", None))
+            batch.results.append(AddedFact(known, "known", None))
             continue
         if at in place:
             before = by_id[place[at]]
@@ -410,7 +412,7 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
         else:
             taken = _stored(fact, now, new_id)
             if not fact.theirs and secret_kind(fact.text):
-                batch.taken.append(AddedFact(taken.fact, "refused", None))
+                batch.results.append(AddedFact(taken.fact, "refused", None))
                 continue
             row = columns(taken.fact, "retired_at")
             row |= {"key": at[1], "stored_at": now, "ended": has_ended}
@@ -420,17 +422,17 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
         else:
             place[at] = taken.fact.id
         by_id[taken.fact.id] = taken.fact
-        batch.taken.append(taken)
+        batch.results.append(taken)
     return batch
 
 
-def succession(
+def replacement_plan(
     live: Sequence[Fact],
     ids: Collection[str],
     scope: str,
     new: Sequence[tuple[str, Source]],
     evidence: Sequence[str],
-) -> Succession:
+) -> ReplacementPlan:
     """Plan to replace the live facts with these ids by new texts; equal facts stay.
 
     A text that replaces the person's own words counts as their own words too (M-042). If no text matches their
@@ -465,10 +467,10 @@ def succession(
             NewFact(scope, text, new_source, origins=tuple(origins), taint=taint, said_at=said)
         )
     anywhere = 0 if texts else None
-    return Succession(
+    return ReplacementPlan(
         old=tuple(old),
         fresh=tuple(fresh),
-        heirs=tuple(
+        successors=tuple(
             anywhere if successor is None and fact.protected else successor
             for fact, successor in pairs
         ),

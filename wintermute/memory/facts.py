@@ -9,7 +9,7 @@ from datetime import datetime
 from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import SCOPES, Kept, Traces
+from wintermute.db.text_search import SCOPES, SearchableText, TextMatches
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.health.health import Health
@@ -22,25 +22,25 @@ from wintermute.memory.fact import (
     AddedFact,
     AddOutcome,
     Fact,
+    FactCounts,
     FileLine,
     NewFact,
     Queue,
-    Replaced,
+    ReplacementResult,
     Source,
-    Tally,
     entry,
     fact_of,
     facts_of,
     is_protected,
     key,
-    met,
+    merge_duplicates,
     renamed,
+    replacement_plan,
     retirements,
     revived,
-    standing,
     state_of,
-    succession,
     wanted,
+    without_refused,
 )
 from wintermute.memory.index import WordIndex
 from wintermute.memory.ranking import are_apart, place_after
@@ -56,9 +56,9 @@ WAS_TRUE = (
 LIVE = TRUE.replace("{}.", "")
 """Remembered and true; other facts are kept for an undo, or for questions about the past (M-074)."""
 TRUE_THEN = WAS_TRUE.replace("{}.", "")
-AWAKE = f"{LIVE} AND NOT archived"
+ACTIVE = f"{LIVE} AND NOT archived"
 """Live and not archived; archived facts are found by a search only (M-060)."""
-RESTING = "archived = :archived, examined = iif(archived AND NOT :archived, 0, examined)"
+ARCHIVING = "archived = :archived, examined = iif(archived AND NOT :archived, 0, examined)"
 LISTED = f"({LIVE})"
 """The fact has a line in the memories file; written as in the index `facts_unwritten`."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
@@ -68,9 +68,9 @@ SPLIT = "split"
 """Name of the job that splits a long text."""
 NOBODY: Mapping[str, int] = {}
 
-Owing = Callable[[Transaction], Awaitable[None]]
+OnNewTexts = Callable[[Transaction], Awaitable[None]]
 
-FACTS = Kept("facts", ("text",), of=f"+scope IN {SCOPES}")
+FACTS = SearchableText("facts", ("text",), of=f"+scope IN {SCOPES}")
 _line = reader(FileLine)
 _queue = reader(Queue)
 
@@ -87,7 +87,7 @@ class Facts:
         changes: ChangeSets,
         clock: Clock,
         new_id: NewId,
-        on_new_texts: Owing | None = None,
+        on_new_texts: OnNewTexts | None = None,
         health: Health | None = None,
     ) -> None:
         """`on_new_texts`: called when texts are new, in the same transaction.
@@ -127,7 +127,7 @@ class Facts:
         if begin < 1:
             raise ToolFailed(f"begin counts from 1, the newest; {begin} is no place in the list")
         rows = await self._database.rows(
-            f"SELECT * FROM facts WHERE scope = :scope AND {AWAKE if when is None else TRUE_THEN}"
+            f"SELECT * FROM facts WHERE scope = :scope AND {ACTIVE if when is None else TRUE_THEN}"
             " ORDER BY created_at DESC, seq DESC LIMIT :count OFFSET :begin",
             {
                 "scope": scope,
@@ -141,7 +141,7 @@ class Facts:
     async def most_used(self, scope: str, count: int, source: Transaction | Database) -> list[Fact]:
         """Return the live facts that were used most often, then the newest (M-016)."""
         rows = await source.rows(
-            f"SELECT * FROM facts WHERE scope = ? AND {AWAKE}"
+            f"SELECT * FROM facts WHERE scope = ? AND {ACTIVE}"
             " ORDER BY accesses DESC, created_at DESC, seq DESC LIMIT ?",
             (scope, count),
         )
@@ -155,7 +155,7 @@ class Facts:
         )
         return fact_of(row) if row else None
 
-    async def lineage(self, ids: Iterable[str]) -> list[Fact]:
+    async def related_versions(self, ids: Iterable[str]) -> list[Fact]:
         """Return these facts, live or retired, with those they replaced and equal ones of their scope."""
         rows = await self._database.rows(
             "WITH RECURSIVE found (id) AS (SELECT value FROM json_each(?) UNION"
@@ -166,7 +166,7 @@ class Facts:
         )
         return [fact_of(row) for row in rows]
 
-    async def saying(self, traces: Traces) -> list[Fact]:
+    async def saying(self, traces: TextMatches) -> list[Fact]:
         """Return the facts of all scopes, live or retired, that match one of the `traces`."""
         query = f"SELECT * FROM facts WHERE {FACTS.rows()} ORDER BY scope, seq"
         rows = await self._database.rows(query, traces.asked(FACTS))
@@ -187,7 +187,7 @@ class Facts:
     async def stamps(self) -> dict[str, tuple[object, ...]]:
         """Return for each scope a value that changes whenever its facts do."""
         rows = await self._database.rows(
-            f"SELECT scope, count(*), sum({AWAKE}), max(stored_at), max(retired_at) FROM facts"
+            f"SELECT scope, count(*), sum({ACTIVE}), max(stored_at), max(retired_at) FROM facts"
             " GROUP BY scope"
         )
         return {row[0]: tuple(row[n] for n in range(1, 5)) for row in rows}
@@ -203,14 +203,14 @@ class Facts:
     async def _renew(self, tx: Transaction, ids: Collection[str]) -> None:
         """Index the present texts of these facts."""
         if ids:
-            await self.words.renew(tx, ids)
+            await self.words.reindex(tx, ids)
             await self._notify(tx)
 
     async def _notify(self, tx: Transaction) -> None:
         if self._on_new_texts is not None:
             await self._on_new_texts(tx)
 
-    async def kin(self, fact: Fact) -> tuple[list[Fact], list[Fact]]:
+    async def replacements(self, fact: Fact) -> tuple[list[Fact], list[Fact]]:
         """Return the facts that this one replaced, and those that replaced it, as far as they are kept."""
         before = await self._database.rows(
             "SELECT * FROM facts WHERE scope = ? AND replaced_by = ? ORDER BY created_at, seq",
@@ -221,7 +221,7 @@ class Facts:
         )
         return facts_of(before), facts_of(after)
 
-    async def tallies(self) -> list[Tally]:
+    async def tallies(self) -> list[FactCounts]:
         """Count the facts of each scope that has some, by their state."""
         rows = await self._database.rows(
             f"SELECT scope, sum({LIVE}) AS live, sum({LIVE} AND archived) AS archived,"
@@ -232,7 +232,7 @@ class Facts:
         )
         indexed = await self.words.counts(self._database)
         return [
-            Tally(
+            FactCounts(
                 *(row["scope"], row["live"], row["archived"], row["ended"], row["retired"]),
                 by_source={each: row[each] for each in SOURCES},
                 indexed=indexed.get(row["scope"], 0),
@@ -259,7 +259,7 @@ class Facts:
     ) -> tuple[Fact, AddOutcome]:
         """Store one fact; an equal fact stays the only one (M-005 to M-007).
 
-        `until`: when it stops, or stopped, being true. `queued`: it still has to be consolidated with the others of
+        `until`: when it stops, or stopped, being true. `queued_facts`: it still has to be consolidated with the others of
         its scope. Raises: ToolFailed for a text that is too short or too long, or holds a secret.
         """
         line = entry(text, most=most)
@@ -300,7 +300,7 @@ class Facts:
         scope: str,
         old_ids: Iterable[str],
         new: Sequence[tuple[str, Source]],
-    ) -> Replaced:
+    ) -> ReplacementResult:
         """Replace old facts by new ones, which are stored before the old ones are retired (M-057).
 
         An old fact that equals a new one stays. A text in place of the person's own words counts as such (M-042).
@@ -314,9 +314,12 @@ class Facts:
             (json.dumps(ids), scope, json.dumps(names)),
         )
         live = await asyncio.to_thread(facts_of, rows)
-        planned = await asyncio.to_thread(succession, live, set(ids), scope, new, why.evidence)
+        planned = await asyncio.to_thread(
+            replacement_plan, live, set(ids), scope, new, why.evidence
+        )
         successor_of = {
-            fact.id: successor for fact, successor in zip(planned.old, planned.heirs, strict=True)
+            fact.id: successor
+            for fact, successor in zip(planned.old, planned.successors, strict=True)
         }
         return await self.supersede(tx, why, planned.fresh, successor_of)
 
@@ -327,14 +330,14 @@ class Facts:
         fresh: Sequence[NewFact],
         successor_of: Mapping[str, int | None],
         ended: Mapping[str, int] = NOBODY,
-    ) -> Replaced:
+    ) -> ReplacementResult:
         """Store `fresh`, then retire the facts of `successor_of`; those of `ended` were true until now.
 
         `successor_of`, `ended`: old id → index of its successor. An old fact stays that equals a new one, or whose
         successor was refused.
         """
         taken = await self.take(tx, fresh)
-        successor_of = standing(successor_of, taken)
+        successor_of = without_refused(successor_of, taken)
         ended = {old: n for old, n in ended.items() if taken[n].outcome != "refused"}
         stay = {done.fact.id for done in taken}
         places = {
@@ -350,7 +353,7 @@ class Facts:
         )
         changes = [done.change for done in taken if done.change] + over
         changes += await asyncio.to_thread(retirements, retired)
-        return Replaced(
+        return ReplacementResult(
             facts=tuple(done.fact for done in taken),
             outcomes=tuple(done.outcome for done in taken),
             retired=tuple(retired),
@@ -408,7 +411,7 @@ class Facts:
         )
         return [_queue(row) for row in rows]
 
-    async def queued(
+    async def queued_facts(
         self, scope: str, most: int, *, taint: bool, tx: Transaction | None = None
     ) -> list[Fact]:
         """Return the first facts that wait to be consolidated."""
@@ -436,17 +439,19 @@ class Facts:
             " NOT f.ended AND f.scope = json_extract(w.value, '$[0]') AND f.key = json_extract(w.value, '$[1]')",
             (ids, pairs),
         )
-        batch = await asyncio.to_thread(met, new, rows, self._clock.now(), self._new_id)
+        batch = await asyncio.to_thread(
+            merge_duplicates, new, rows, self._clock.now(), self._new_id
+        )
         await self._place(tx, batch.inserts)
         await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
             "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
             " ended = :ended, taint = :taint, protected = :protected, said_at = :said_at,"
-            f" {RESTING} WHERE id = :id",
+            f" {ARCHIVING} WHERE id = :id",
             [stored(update) for update in batch.updates],
         )
         await self._renew(tx, [row["id"] for row in batch.inserts])
-        return batch.taken
+        return batch.results
 
     async def _place(self, tx: Transaction, rows: Sequence[Json]) -> None:
         """Number new rows in their order, with gaps where the conversation paused."""
@@ -555,7 +560,7 @@ class Facts:
             return False
         return await self._put_state(tx, item, state)
 
-    async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
+    async def successors(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
         """Return, for facts that were merged or ended in favour of others, the ids of those others."""
         rows = await tx.rows(
             f"SELECT id, replaced_by FROM facts WHERE id {IN_LIST} AND replaced_by IS NOT NULL"
@@ -579,7 +584,7 @@ class Facts:
             "now": stamp(self._clock.now()),
         }
         done = await tx.execute(
-            f"UPDATE facts SET text = :text, source = :source, speaker = :speaker, protected = :protected, {RESTING},"
+            f"UPDATE facts SET text = :text, source = :source, speaker = :speaker, protected = :protected, {ARCHIVING},"
             # A line in another spelling is in the file, and to be written anew.
             " exported = CASE WHEN text = :text OR NOT exported THEN exported ELSE 2 END,"
             " stored_at = CASE WHEN retired_at IS NULL THEN stored_at ELSE :now END,"
@@ -669,7 +674,7 @@ class Facts:
         )
         return await asyncio.to_thread(lambda: [_line(row) for row in rows])
 
-    async def unwrite(
+    async def mark_unwritten(
         self, tx: Transaction, scope: str, ids: Collection[str] | None = None
     ) -> None:
         """Mark facts as not written, so that a missing line does not count as removed by a person.
@@ -684,7 +689,7 @@ class Facts:
             (json.dumps(list(ids)), scope),
         )
 
-    async def written(self, tx: Transaction, scope: str) -> None:
+    async def mark_written(self, tx: Transaction, scope: str) -> None:
         """Mark exactly the live facts as written to the memories file."""
         await tx.execute(
             f"UPDATE facts SET exported = {LISTED} WHERE scope = ? AND exported <> {LISTED}",

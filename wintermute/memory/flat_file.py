@@ -25,13 +25,13 @@ from wintermute.changes.change_sets import ChangeSets, Reason
 from wintermute.changes.decisions import LINES, Decision, Decisions
 from wintermute.db import Database, Row, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
-from wintermute.files import TextFile, to_its_end
-from wintermute.memory.core import Places, SaidOnce
+from wintermute.files import TextFile, run_uncancelled
+from wintermute.memory.core import Places, WarnOnce
 from wintermute.memory.fact import (
     Fact,
     FileLine,
     NewFact,
-    Replaced,
+    ReplacementResult,
     Source,
     entries,
     key,
@@ -41,13 +41,13 @@ from wintermute.memory.fact import (
     revivals,
 )
 from wintermute.memory.facts import LIVE, Facts
-from wintermute.memory.sense import Heirs, successors
+from wintermute.memory.lexical_overlap import Successors, successors
 from wintermute.secret_shapes import refuse_secret, secret_kind
 
 GENERATED = "# generated: edits here are ignored; use: wintermute memory import FILE"
 """First line of a file that is only an export (M-016)."""
 MOST = 20
-"""Versions of a file that are kept."""
+"""FileVersions of a file that are kept."""
 
 FEW, PART_LOST = 3, 0.2
 """A person may remove this many lines, or this share of a long file, on purpose."""
@@ -65,7 +65,7 @@ MOMENT, SETTLES = 0.2, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class LineLife:
+class LineSpan:
     """The versions of a file that have a line: from `since` until before `until` (None: still there).
 
     `ours`: Wintermute wrote it there, not a person.
@@ -82,7 +82,7 @@ class LineLife:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptLine:
+class RetainedLine:
     """A memory that was missing in a saved file and was retained."""
 
     scope: str
@@ -90,7 +90,7 @@ class KeptLine:
     text: str
 
 
-def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[str]:
+def nearest(spans: Collection[LineSpan], names: Collection[str]) -> frozenset[str]:
     """Return the keys of the version that differs least from a file with these keys; the newest of equals.
 
     A file that shares nothing with any version counts as edited from the newest.
@@ -108,7 +108,7 @@ def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[st
 
 
 def _older(
-    spans: Collection[LineLife], oldest: frozenset[str], found: Collection[str]
+    spans: Collection[LineSpan], oldest: frozenset[str], found: Collection[str]
 ) -> frozenset[str]:
     """Reduce the oldest known version to the lines an even older one may have had (F-066).
 
@@ -123,13 +123,13 @@ def _older(
     return frozenset(name for _, name in lines[:best])
 
 
-class Versions:
+class FileVersions:
     """The store of file versions."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def spans(self, tx: Transaction, scope: str) -> list[LineLife]:
+    async def spans(self, tx: Transaction, scope: str) -> list[LineSpan]:
         """Return all lines of the last versions of a scope's file."""
         rows = await tx.rows(
             "SELECT f.key, l.added_in AS since, l.removed_in AS until, l.by_us AS ours FROM file_lines l JOIN facts f ON f.seq = l.fact"
@@ -138,13 +138,13 @@ class Versions:
         )
         return await asyncio.to_thread(_spans, rows)
 
-    async def found(self, tx: Transaction, scope: str, names: Iterable[str]) -> None:
+    async def record_saved(self, tx: Transaction, scope: str, names: Iterable[str]) -> None:
         """Record the lines of a file that a person saved, by their keys."""
         await self._add(
             tx, scope, "AND key IN (SELECT value FROM json_each(:names))", list(names), ours=0
         )
 
-    async def written(self, tx: Transaction, scope: str, but: Sequence[str] = ()) -> None:
+    async def record_written(self, tx: Transaction, scope: str, but: Sequence[str] = ()) -> None:
         """Record a version with exactly the live facts, `but` these (by id)."""
         await self._add(
             tx, scope, "AND id NOT IN (SELECT value FROM json_each(:names))", but, ours=1
@@ -175,7 +175,7 @@ class Versions:
 
     # Lines to report to the owner
 
-    async def keep(self, tx: Transaction, ids: Collection[str]) -> None:
+    async def mark_retained(self, tx: Transaction, ids: Collection[str]) -> None:
         """Mark facts as retained although a saved file lacked them."""
         await tx.execute(
             "UPDATE facts SET retained = 1"
@@ -183,14 +183,14 @@ class Versions:
             (json.dumps(list(ids)),),
         )
 
-    async def untold(self) -> list[KeptLine]:
+    async def unreported(self) -> list[RetainedLine]:
         """Return the retained lines that were not reported to the owner yet, oldest first."""
         rows = await self._database.rows(
             "SELECT scope, id, text FROM facts WHERE retained = 1 AND retired_at IS NULL ORDER BY seq"
         )
-        return [KeptLine(row["scope"], row["id"], row["text"]) for row in rows]
+        return [RetainedLine(row["scope"], row["id"], row["text"]) for row in rows]
 
-    async def tell(self, tx: Transaction, lines: Iterable[KeptLine]) -> None:
+    async def mark_reported(self, tx: Transaction, lines: Iterable[RetainedLine]) -> None:
         """Mark retained lines as reported to the owner."""
         await tx.execute(
             "UPDATE facts SET retained = 2 WHERE retained AND id IN (SELECT value FROM json_each(?))",
@@ -198,8 +198,8 @@ class Versions:
         )
 
 
-def _spans(rows: Iterable[Row]) -> list[LineLife]:
-    return [LineLife(row["key"], row["since"], row["until"], bool(row["ours"])) for row in rows]
+def _spans(rows: Iterable[Row]) -> list[LineSpan]:
+    return [LineSpan(row["key"], row["since"], row["until"], bool(row["ours"])) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def arranged(lines: Sequence[str], order: Iterable[str]) -> tuple[str, ...]:
 def plan(
     lines: Sequence[str] | None,
     rows: Sequence[FileLine],
-    spans: Collection[LineLife] = (),
+    spans: Collection[LineSpan] = (),
     asked: Collection[str] = (),
 ) -> FileMerge:
     """Plan how to merge a file with the rows of `Facts.for_file`. `lines` None: there is no file.
@@ -291,7 +291,7 @@ def _since(
     names: Collection[str],
     added: Sequence[str],
     gone: Sequence[FileLine],
-    spans: Collection[LineLife],
+    spans: Collection[LineSpan],
 ) -> tuple[set[str], set[str]]:
     """Return the missing lines (id) that are newer than the file's version, and the lost ones.
 
@@ -300,12 +300,12 @@ def _since(
     ours = {span.key for span in spans if span.ours and span.until is None}
     # A line reworded by hand was in the version; one that may be newer counts only if fully
     # covered.
-    successor_of, said = successors([row.text for row in gone], added), Heirs(added)
+    successor_of, said = successors([row.text for row in gone], added), Successors(added)
     base = nearest(spans, names) if gone else frozenset[str]()
     edited = {
         row.key
         for row, successor in zip(gone, successor_of, strict=True)
-        if successor is not None and (row.key in base or not spans or said.keeps(row.text))
+        if successor is not None and (row.key in base or not spans or said.cover(row.text))
     }
     base = nearest(spans, {*names, *edited}) | edited if edited else base
     learnt = {row.id for row in gone if row.key in ours and row.key not in base}
@@ -382,9 +382,9 @@ class FlatFile:
         self._places = places
         self._changes = changes
         self._decisions = decisions
-        self._versions = Versions(database)
+        self._versions = FileVersions(database)
         self._settled: dict[str, _Settled] = {}
-        self._warnings = SaidOnce(log)
+        self._warnings = WarnOnce(log)
 
     async def text(self, scope: str) -> str:
         """Return the file's lines, after edits became facts and new facts became lines.
@@ -399,7 +399,7 @@ class FlatFile:
             last = self._settled.get(scope)
             known = last and last.digest == _digest(content)
             if last and known and not await self._facts.is_unwritten(scope):
-                self._warnings.over(scope)
+                self._warnings.resolved(scope)
                 return last.text
             return await self._sync(scope)
         except MemoryFileUnusable as problem:
@@ -423,7 +423,7 @@ class FlatFile:
         """Make the file of a scope an export: edits in it count no longer."""
         self._settled.pop(scope, None)
         async with self._database.transaction() as tx:
-            await self._facts.unwrite(tx, scope)
+            await self._facts.mark_unwritten(tx, scope)
             await self._mark(tx, scope, live=False)
 
     async def _live(self, scope: str) -> bool | None:
@@ -446,22 +446,24 @@ class FlatFile:
             rows = await self._facts.for_file(tx, scope)
             lines = tuple(row.text for row in rows if row.live)
             digest = await self._write(scope, _FileRead(content, None), lines)
-            await self._facts.written(tx, scope)
-            await self._versions.written(tx, scope)
+            await self._facts.mark_written(tx, scope)
+            await self._versions.record_written(tx, scope)
             await self._mark(tx, scope, live=True)
             return _Settled(text_of(lines), digest)
 
         settled = self._settled[scope] = await self._transaction(scope, work)
         return settled.text
 
-    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+    async def replace(
+        self, scope: str, text: str, why: Reason, begun: datetime
+    ) -> ReplacementResult:
         """Replace the facts by the lines of a text (P-049), within the limits of M-062.
 
         Facts stored since `begun` stay, and facts removed since do not come back, whether the text has them or not.
         Raises: ToolFailed, with what to do, when the text would lose protected facts.
         """
 
-        async def work(tx: Transaction) -> Replaced:
+        async def work(tx: Transaction) -> ReplacementResult:
             old = await self._facts.live(scope, tx, stored_before=begun)
             gone = await self._facts.gone_since(tx, scope, begun, why.cause)
             new = await asyncio.to_thread(_accepted, old, text, gone)
@@ -512,7 +514,7 @@ class FlatFile:
             return await self._facts.purge(tx, scope, ids)
 
         async with self._database.transaction() as tx:
-            await self._facts.unwrite(tx, scope, ids)
+            await self._facts.mark_unwritten(tx, scope, ids)
         self._settled.pop(scope, None)
         return await self._transaction(scope, work)
 
@@ -545,20 +547,20 @@ class FlatFile:
             try:
                 digest = await self._write(scope, found, lines)
             except MemoryFileUnusable as problem:
-                # Not `written`: the next sync tries again, and retires nothing because of it.
-                await self._facts.unwrite(tx, scope, [*planned.learnt, *planned.held])
+                # Not `record_written`: the next sync tries again, and retires nothing because of it.
+                await self._facts.mark_unwritten(tx, scope, [*planned.learnt, *planned.held])
                 self._warnings.warn("memories file not written", scope, problem)
                 return _Settled(text, None)
-            await self._facts.written(tx, scope)
-            await self._facts.unwrite(tx, scope, planned.held)
-            await self._versions.written(tx, scope, planned.held)
+            await self._facts.mark_written(tx, scope)
+            await self._facts.mark_unwritten(tx, scope, planned.held)
+            await self._versions.record_written(tx, scope, planned.held)
             await self._mark(tx, scope, live=True)
             return _Settled(text, digest)
 
         # Cached only after the commit: otherwise edits by hand would count as known.
         settled = self._settled[scope] = await self._transaction(scope, work)
         if settled.digest is not None:
-            self._warnings.over(scope)
+            self._warnings.resolved(scope)
         return settled.text
 
     async def _transaction(self, scope: str, work: Callable[[Transaction], Awaitable[T]]) -> T:
@@ -637,9 +639,9 @@ class FlatFile:
         new = [NewFact(scope, text, theirs=True) for text in planned.added if text not in known]
         taken = await self._facts.take(tx, new)
         edits += [done.change for done in taken if done.change]
-        await self._versions.keep(tx, planned.learnt)
+        await self._versions.mark_retained(tx, planned.learnt)
         if edits or planned.learnt or planned.held:
-            await self._versions.found(tx, scope, planned.names)
+            await self._versions.record_saved(tx, scope, planned.names)
         if not edits:
             return
         summary = f"{len(planned.added)} lines added by hand, {len(gone)} removed"
@@ -651,7 +653,7 @@ class FlatFile:
             return _digest(found.content)
         text = text_of(lines)
         file = self._places.memories_file(scope)
-        if not await to_its_end(partial(file.replace, text, found.content)):
+        if not await run_uncancelled(partial(file.replace, text, found.content)):
             raise _SavedMeanwhile
         return _digest(text.encode())
 

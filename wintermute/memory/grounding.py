@@ -85,7 +85,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class GroundingResult:
     """The verdict on a fact: the lines that ground it, or the reason why none does.
 
     Without such lines and without a reason it is undecided: embeddings compare `fact` with the texts in `said`.
@@ -94,25 +94,25 @@ class Judged:
     text: str
     lines: tuple[int, ...] = ()
     reason: DropReason | None = None
-    told: bool = False
+    is_grounded: bool = False
     fact: str = ""
     said: tuple[str, ...] = ()
 
     @property
     def is_undecided(self) -> bool:
         """True if only embeddings can decide."""
-        return not (self.told or self.reason)
+        return not (self.is_grounded or self.reason)
 
-    def decided(
+    def with_similarity(
         self, places: Mapping[str, int], like: Callable[[int, int], float] | None
-    ) -> "Judged":
+    ) -> "GroundingResult":
         """Return the verdict after embeddings decided; `like` is None if there are none."""
         if not self.is_undecided:
             return self
         if like is None:
             return replace(self, reason="worded otherwise (no embedder)")
         is_told = any(like(places[self.fact], places[each]) >= LEAST_ALIKE for each in self.said)
-        return replace(self, told=is_told, reason=None if is_told else "not said")
+        return replace(self, is_grounded=is_told, reason=None if is_told else "not said")
 
 
 def confirmed(question: str, answer: str) -> str:
@@ -135,19 +135,19 @@ class Grounding:
         self._folded = [f" {folded(line.text)} " for line in lines]
         self._names = {folded(line.name) for line in lines}
 
-    def judged(self, fact: str) -> Judged:
+    def ground(self, fact: str) -> GroundingResult:
         """Return the lines that ground a fact, or the reason why none does."""
         bare = folded(SUBJECT.sub(" ", fact))
         words = [*WORD.findall(bare), *NUMBER.findall(bare)]
         score = [sum(len(w) for w in words if covered(w, each) >= SAME) for each in self._folded]
         best = sorted(range(len(score)), key=lambda n: (-score[n], -n))[:MOST_CANDIDATES]
         candidates = [self._by(fact, (n,)) for n in best]
-        if not any(each.told for each in candidates):
+        if not any(each.is_grounded for each in candidates):
             candidates += [self._by(fact, pair) for n in best for pair in self._pairs(n, words)]
-        ranked = [each for each in candidates if each.told] or [
+        ranked = [each for each in candidates if each.is_grounded] or [
             each for each in candidates if each.is_undecided
         ]
-        return (ranked or candidates or [Judged(fact, (), "not said")])[0]
+        return (ranked or candidates or [GroundingResult(fact, (), "not said")])[0]
 
     def _pairs(self, n: int, words: Sequence[str]) -> Iterator[tuple[int, int]]:
         """Yield a line with another of the same person: adjacent, or with two words of the fact."""
@@ -160,20 +160,20 @@ class Grounding:
                 if abs(place - same.index(n)) == 1 or len(shared) > 1:
                     yield min(k, n), max(k, n)
 
-    def _by(self, fact: str, which: tuple[int, ...]) -> Judged:
+    def _by(self, fact: str, which: tuple[int, ...]) -> GroundingResult:
         text, line = "\n".join(self._lines[n].text for n in which), self._lines[which[-1]]
         language = language_of(f"{text} {fact}")
         bare, said = _without_subject(fact, line.name, language), numeric(folded(text), language)
         others = (name for name in self._names - {folded(line.name)} if name)
         if any(name in bare and name not in said for name in others):
-            return Judged(fact, which, "about others")
+            return GroundingResult(fact, which, "about others")
         compared = _Compared(fact, numeric(bare, language), said, line, language)
         parts = (part.strip() for part in CLAUSE.split(text) if len(part.strip()) > FRAGMENT)
         reason, share = compared.contradiction(), compared.share()
         if not (reason or share) and language.name in UNKNOWN:
             reason = "not said"
         is_told = not reason and share >= MOST_WORDS
-        return Judged(fact, which, reason, is_told, bare.strip(" .,"), (text, *parts))
+        return GroundingResult(fact, which, reason, is_told, bare.strip(" .,"), (text, *parts))
 
 
 class _Compared:

@@ -47,17 +47,17 @@ class WordIndex:
         self._health = health
         self._proven = False
 
-    async def prove(self, database: Database) -> None:
+    async def ensure_complete(self, database: Database) -> None:
         """Check once that the index has as many facts as the table, else rebuild it; 20 ms at 100,000."""
         if self._proven:
             return
         if await self._lacks(database):
             async with database.transaction() as tx:
                 if await self._lacks(tx):  # nobody else was faster
-                    await self.mend(tx, "it lacked some of them")
+                    await self.repair(tx, "it lacked some of them")
         self._proven = True
 
-    async def mend(self, tx: Transaction, reason: object) -> None:
+    async def repair(self, tx: Transaction, reason: object) -> None:
         """Rebuild the damaged index, and report it to the status."""
         log.warning("index of words built anew reason=%s", reason)
         built = await self.rebuild(tx)
@@ -65,7 +65,7 @@ class WordIndex:
             report = f"built anew from {built} memories: {one_line(str(reason))}"
             await self._health.note_in(tx, PART, "ok", report)
 
-    async def renew(self, tx: Transaction, ids: Iterable[str]) -> None:
+    async def reindex(self, tx: Transaction, ids: Iterable[str]) -> None:
         """Index the present rows of these facts."""
         if named := list(ids):
             found = f"{ROWS} JOIN json_each(?) w ON f.id = w.value"
@@ -135,7 +135,7 @@ class WordIndex:
         """Rebuild the index after a failed write; the rebuild includes the new rows."""
         if not is_broken(problem):
             raise problem
-        await self.mend(tx, problem)
+        await self.repair(tx, problem)
 
     async def _lacks(self, source: Database | Transaction) -> bool:
         try:

@@ -13,7 +13,7 @@ from wintermute.db import Database, Transaction
 from wintermute.memory.fact import Fact, NewFact, fact_of, state_of
 from wintermute.memory.facts import Facts
 from wintermute.memory.grounding import Grounding, Line
-from wintermute.memory.sense import Heirs, beginnings, is_negated, words_in
+from wintermute.memory.lexical_overlap import Successors, beginnings, is_negated, words_in
 
 FROM_ONE = (
     "EXISTS (SELECT 1 FROM json_each(facts.origins) o"
@@ -34,9 +34,9 @@ class OriginText(NamedTuple):
     name: str
 
 
-def is_said_in(text: str, others: Iterable[str]) -> bool:
+def is_covered_in(text: str, others: Iterable[str]) -> bool:
     """Check whether these texts together cover a text: its words, numbers and negations (M-039)."""
-    return Heirs([*others]).keeps(text)
+    return Successors([*others]).cover(text)
 
 
 def gist(fact: Fact | NewFact) -> str:
@@ -45,7 +45,7 @@ def gist(fact: Fact | NewFact) -> str:
     return hashlib.sha256(said.encode()).hexdigest()
 
 
-def is_reworded(former: str, last: str) -> bool:
+def changes_meaning(former: str, last: str) -> bool:
     """Check whether an edit changed the meaning; changed blanks and marks do not count (M-089)."""
     return _letters(last) not in ("", _letters(former))
 
@@ -64,7 +64,7 @@ def _letters(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewording:
+class EditedMessage:
     """An edited message. `events`: all its versions; `former`: those before the last."""
 
     message: str
@@ -72,29 +72,31 @@ class Rewording:
     former: tuple[Line, ...]
     last: Line
 
-    def unsays(self, text: str, others: Sequence[str]) -> bool:
+    def retracts(self, text: str, others: Sequence[str]) -> bool:
         """Check whether a fact from this message came only from text that the edit removed (M-089).
 
         It applies the harvest's check by words; embeddings are used when the last version is harvested. The fact
         goes if the edit changed the result of that check, or removed a word of it, and the `others` do not cover the
         former text. In another language no words are shared: then any other message keeps the fact.
         """
-        now, before = (Grounding(each).judged(text) for each in ([self.last], self.former))
-        says_over = Heirs([f"{self.last.name} {self.last.text}"]).overtakes(text, 0)
-        if now.told and not says_over:
+        now, before = (Grounding(each).ground(text) for each in ([self.last], self.former))
+        says_over = Successors([f"{self.last.name} {self.last.text}"]).outdates(text, 0)
+        if now.is_grounded and not says_over:
             return False
         had = words_in(text, "\n".join(each.text for each in self.former))
         if not had:
             return not others
-        elsewhere = Grounding([replace(self.last, text=each) for each in others]).judged(text)
-        if elsewhere.told and had <= words_in(text, "\n".join(others[n] for n in elsewhere.lines)):
+        elsewhere = Grounding([replace(self.last, text=each) for each in others]).ground(text)
+        if elsewhere.is_grounded and had <= words_in(
+            text, "\n".join(others[n] for n in elsewhere.lines)
+        ):
             return False
-        turned = says_over or (before.told, before.reason) != (now.told, now.reason)
+        turned = says_over or (before.is_grounded, before.reason) != (now.is_grounded, now.reason)
         return turned or bool(had - words_in(text, self.last.text))
 
 
 @dataclass(frozen=True, slots=True)
-class KeptWording:
+class CurrentVersion:
     """The message that an event is a version of, and its present text; "" if it is blank."""
 
     message: str
@@ -102,7 +104,7 @@ class KeptWording:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlearnt:
+class RetractionPlan:
     """The consequences for facts when messages are redacted."""
 
     kept: tuple[Fact, ...]
@@ -114,12 +116,12 @@ class Unlearnt:
     """Messages to harvest again, as lost facts came from them too."""
 
 
-def unlearnt(
+def plan_retraction(
     facts: Sequence[Fact],
     before: Sequence[Fact],
     events: Collection[str],
-    kept: Mapping[str, KeptWording],
-) -> Unlearnt:
+    kept: Mapping[str, CurrentVersion],
+) -> RetractionPlan:
     """Decide on all facts that came from these events.
 
     `before`: facts that they replaced. `kept`: their other origins that are messages. An imported fact did not come
@@ -136,7 +138,7 @@ def unlearnt(
         ]
         texts = [kept[name].body for name in others & kept.keys() if kept[name].body] + merged
         elsewhere = not merged and not others <= kept.keys()
-        stays = elsewhere or (bool(texts) and is_said_in(fact.text, texts))
+        stays = elsewhere or (bool(texts) and is_covered_in(fact.text, texts))
         (stay if stays else gone).append(fact)
     gone_by_id = {fact.id: fact for fact in gone}
     believed = {fact.id for fact in gone if _is_believed(fact, gone_by_id)}
@@ -147,7 +149,7 @@ def unlearnt(
             own = (set(fact.origins) - set(events) - parts) & kept.keys()
             again |= {kept[name].message for name in own if kept[name].body}
     back = [fact for fact in before if fact.replaced_by in believed and fact.id not in gone_by_id]
-    return Unlearnt(tuple(stay), tuple(gone), tuple(back), frozenset(again))
+    return RetractionPlan(tuple(stay), tuple(gone), tuple(back), frozenset(again))
 
 
 def _is_believed(fact: Fact, gone_by_id: Mapping[str, Fact]) -> bool:
@@ -160,7 +162,7 @@ def _is_believed(fact: Fact, gone_by_id: Mapping[str, Fact]) -> bool:
     return fact.retired_at is None
 
 
-async def taken_back(tx: Transaction, events: Collection[str]) -> list[Fact]:
+async def retracted_facts(tx: Transaction, events: Collection[str]) -> list[Fact]:
     """Return the facts from these events that a person retired or undid."""
     rows = await tx.rows(
         f"SELECT * FROM facts WHERE retired_at IS NOT NULL AND {FROM_ONE} AND retired_by NOT IN"
@@ -170,7 +172,7 @@ async def taken_back(tx: Transaction, events: Collection[str]) -> list[Fact]:
     return [fact_of(row) for row in rows]
 
 
-def tellings(text: str, messages: Mapping[str, OriginText]) -> set[str]:
+def source_messages(text: str, messages: Mapping[str, OriginText]) -> set[str]:
     """Return the messages that go with a fact: those that contain it and are mainly about it.
 
     If none contains it alone, the fewest that cover most of it together are returned: it may have been told in
@@ -190,10 +192,10 @@ def tellings(text: str, messages: Mapping[str, OriginText]) -> set[str]:
     saying = {
         event
         for event, each in messages.items()
-        if is_said_in(text, [each.body, each.name])
+        if is_covered_in(text, [each.body, each.name])
         and len(words & said[event]) * SMALLEST_PART >= len(said[event])
     }
-    if saying or is_said_in(text, [messages[best].body, messages[best].name]):
+    if saying or is_covered_in(text, [messages[best].body, messages[best].name]):
         return {best} | saying
     while best not in chosen:
         chosen.add(best)
@@ -255,20 +257,24 @@ class Origins:
         )
         return [fact_of(row) for row in rows]
 
-    async def unlearn(self, tx: Transaction, done: Unlearnt, events: Collection[str]) -> None:
+    async def apply_retraction(
+        self, tx: Transaction, done: RetractionPlan, events: Collection[str]
+    ) -> None:
         """Apply the decision: lost facts leave all prompts now; a job purges them and their copies.
 
         Their other origins are removed, so that a second run decides the same.
         """
-        await self.lose(tx, [fact.id for fact in done.kept], events)
+        await self.drop_origins(tx, [fact.id for fact in done.kept], events)
         others = {name for fact in done.gone for name in fact.origins} - set(events)
-        await self.lose(tx, [fact.id for fact in done.gone], others)
+        await self.drop_origins(tx, [fact.id for fact in done.gone], others)
         for scope in sorted({fact.scope for fact in done.gone}):
             ids = [fact.id for fact in done.gone if fact.scope == scope]
             await self._facts.retire_unrecorded(tx, scope, ids, "command")
         await self.revive(tx, done.back)
 
-    async def lose(self, tx: Transaction, ids: Sequence[str], events: Collection[str]) -> None:
+    async def drop_origins(
+        self, tx: Transaction, ids: Sequence[str], events: Collection[str]
+    ) -> None:
         """Remove events from the origins of facts."""
         await tx.execute(
             "UPDATE facts SET origins = (SELECT json_group_array(o.value) FROM json_each(facts.origins) o"

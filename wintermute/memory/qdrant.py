@@ -27,10 +27,10 @@ from wintermute.memory.vectors import (
     Space,
     Unembedded,
     are_missing,
-    are_owed,
+    check_complete,
     is_complete,
+    missing_by_scope,
     packed,
-    prove_complete,
 )
 
 COLLECTION = "memory"
@@ -152,7 +152,7 @@ class QdrantVectors:
     async def nearest(self, space: Space, scope: str, vector: bytes, k: int) -> list[Near]:
         """Return the best point of each fact that is on record."""
         await asyncio.to_thread(packed, vector, space)
-        await prove_complete(self._database, space, "qdrant")
+        await check_complete(self._database, space, "qdrant")
         if k < 1:
             return []
         server = self._opened
@@ -189,11 +189,11 @@ class QdrantVectors:
         """Decide by the record."""
         return await is_complete(tx, HAVE, space, "qdrant")
 
-    async def owed(self, space: Space) -> dict[str, int]:
+    async def missing_counts(self, space: Space) -> dict[str, int]:
         """Count the facts without confirmed points."""
-        return await are_owed(self._database, HAVE, space)
+        return await missing_by_scope(self._database, HAVE, space)
 
-    async def prove_usable(self) -> None:
+    async def check_usable(self) -> None:
         """Check that the server answers; the collection is not checked."""
         server = await self._server()
         await server.ask(server.client.collection_exists(COLLECTION))

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from wintermute.memory.sense import (
+from wintermute.memory.lexical_overlap import (
     CJK_NEGATIONS,
+    CJK_RUN,
     NEGATIONS,
     SHORT_NOT,
-    SIGNS,
     TOKENS,
     main_words,
 )
 from wintermute.memory.words import forms, query_words, spoken_name, words_of
 
-BEGUN = 0.1
+ENDING_PENALTY = 0.1
 """Share of its weight that a word loses if a fact has only its beginning."""
 ASSISTANT = "assistant"
 """Speaker of a fact that is an answer of the assistant."""
@@ -48,7 +48,7 @@ TAIL = 30
 """Last words of the message before that are embedded with a fact."""
 LONG = 600
 """Characters; in a longer text one word says less about the topic."""
-UNIT = re.compile(rf"{SIGNS.pattern[:-1]}|(?:(?!{SIGNS.pattern})\S){{1,40}}\s*|\s+")
+UNIT = re.compile(rf"{CJK_RUN.pattern[:-1]}|(?:(?!{CJK_RUN.pattern})\S){{1,40}}\s*|\s+")
 
 APART = timedelta(hours=6)
 """Pause after which a fact belongs to another conversation."""
@@ -199,7 +199,7 @@ def fuse(
     return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))
 
 
-def begun(asked: Mapping[str, set[str]], text: str) -> float:
+def ending_mismatch(asked: Mapping[str, set[str]], text: str) -> float:
     """Return the share of the asked words that a text has with another ending (M-096)."""
     there = forms(text)
     shared = [word for word in asked if word in there]
@@ -236,16 +236,16 @@ def embedded_text(
     if ASSISTANT in (speaker, before.partition(":")[0], then):
         speaker = before = ""
     name = f"{spoken_name(speaker)}: " if speaker else ""
-    first, *others = [name + piece for piece in pieces(text)]
+    first, *others = [name + piece for piece in text_parts(text)]
     return " ".join([first, *before.split()[-TAIL:]]), *others
 
 
-def pieces(text: str, most: int = PIECE) -> list[str]:
+def text_parts(text: str, most: int = PIECE) -> list[str]:
     """Split a text into parts of `most` words, two CJK characters for a word; return the first MOST_PIECES."""
     found: list[str] = []
     part, size = "", 0.0
     for unit in UNIT.findall(text):
-        size += 0.5 if SIGNS.match(unit) else not unit.isspace()
+        size += 0.5 if CJK_RUN.match(unit) else not unit.isspace()
         if size > most:
             found.append(part.strip())
             part, size = "", 1.0

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database
-from wintermute.memory.fact import Given, Hit, fact_of, key
+from wintermute.memory.fact import Hit, RecalledFact, fact_of, key
 from wintermute.memory.facts import IN_LIST, LIVE, TRUE
 
 MERGED = (
@@ -53,7 +53,7 @@ class Recalls:
         )
         return [Hit(fact_of(row), row["score"]) for row in rows]
 
-    async def judged(self, scope: str, texts: Collection[str]) -> dict[str, str | None]:
+    async def successors_of(self, scope: str, texts: Collection[str]) -> dict[str, str | None]:
         """Map each text that is or was a fact of a scope to None if it is still true.
 
         Otherwise to its successor, or "" if none is known. A fact merged at night counts as true.
@@ -71,7 +71,7 @@ class Recalls:
             named[name]: None if row["so"] else row["heir"] or "" for name, row in newest.items()
         }
 
-    async def given(self, casts: Sequence[str], scope: str) -> list[Given]:
+    async def given(self, casts: Sequence[str], scope: str) -> list[RecalledFact]:
         """Return the facts that these casts' messages were given, in their order, the best match first.
 
         Facts that have ended or were retired since are included.
@@ -81,7 +81,7 @@ class Recalls:
             " JOIN facts f ON f.seq = r.fact WHERE f.scope = ? ORDER BY c.key, r.place",
             (json.dumps(list(casts)), scope),
         )
-        return [Given(row["cast_id"], fact_of(row)) for row in rows]
+        return [RecalledFact(row["cast_id"], fact_of(row)) for row in rows]
 
     async def given_to(self, fact_id: str, most: int) -> list[str]:
         """Return the casts whose messages were given a fact lately, newest first."""

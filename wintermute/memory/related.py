@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from wintermute.config.schema import Memory
 from wintermute.db import Database
 from wintermute.errors import MemoryUnavailable
+from wintermute.memory.embedding_search import EmbeddingSearch
 from wintermute.memory.fact import Fact
 from wintermute.memory.facts import Facts
-from wintermute.memory.meaning import Meaning
+from wintermute.memory.lexical_overlap import shared_words
 from wintermute.memory.search import Search
-from wintermute.memory.sense import shared_words
 
 SHARED = 0.5
 """Share of common words from which two texts are near, without embeddings (M-041)."""
@@ -27,7 +27,7 @@ class RelatedFacts:
     """Finds related facts in one scope, untrusted and trusted ones separately."""
 
     def __init__(
-        self, database: Database, facts: Facts, meaning: Meaning | None, memory: Memory
+        self, database: Database, facts: Facts, meaning: EmbeddingSearch | None, memory: Memory
     ) -> None:
         self._facts = facts
         self._meaning = meaning

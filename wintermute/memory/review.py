@@ -31,7 +31,7 @@ one made by this night is compared by the next one.
 
 
 @dataclass(frozen=True, slots=True)
-class Unjudged:
+class UncomparedFacts:
     """The facts that a night compares in a scope. `more`: new facts left for the next night.
 
     `by_words`: facts to compare as well if there are embeddings.
@@ -42,7 +42,7 @@ class Unjudged:
     by_words: tuple[Fact, ...]
 
 
-async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
+async def uncompared(database: Database, scope: str, began: datetime) -> UncomparedFacts:
     """Return the newest of the new facts, and the oldest with waiting pairs. `began`: start of the night."""
     asked = {"scope": scope, "began": stamp(began), "most": MOST, "again": MOST_WAITING}
     where = (
@@ -57,7 +57,7 @@ async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
         f"SELECT * {where.format(BY_WORDS)} ORDER BY seq LIMIT :most", asked
     )
     known = tuple(facts_of(by_words[: MOST - len(new)]))
-    return Unjudged(tuple(facts_of([*new, *again])), count - len(new), known)
+    return UncomparedFacts(tuple(facts_of([*new, *again])), count - len(new), known)
 
 
 async def scopes_with_news(database: Database, began: datetime) -> set[str]:
@@ -79,7 +79,7 @@ async def comparable(
     return {row["seq"]: fact_of(row) for row in rows}
 
 
-async def looked_at(
+async def mark_compared(
     tx: Transaction,
     ids: Collection[str],
     waiting: Collection[str] = (),
@@ -95,7 +95,7 @@ async def looked_at(
         )
 
 
-async def take_place(tx: Transaction, new_id: str, ids: Collection[str]) -> None:
+async def swap_places(tx: Transaction, new_id: str, ids: Collection[str]) -> None:
     """Give a merged fact the place of its newest part, so that its neighbours stay its neighbours.
 
     A search also scores the neighbours of a hit. The two facts swap places until the part comes back.
@@ -114,7 +114,7 @@ async def take_place(tx: Transaction, new_id: str, ids: Collection[str]) -> None
         )
 
 
-async def hand_down_use(tx: Transaction, new_id: str, ids: Collection[str]) -> None:
+async def add_uses(tx: Transaction, new_id: str, ids: Collection[str]) -> None:
     """Add the uses of these facts to the one that replaced them."""
     await tx.execute(
         "UPDATE facts SET accesses = accesses + found.n,"
@@ -126,7 +126,7 @@ async def hand_down_use(tx: Transaction, new_id: str, ids: Collection[str]) -> N
     )
 
 
-async def is_said_elsewhere(tx: Transaction, scope: str, key: str, but: Collection[str]) -> bool:
+async def has_equal(tx: Transaction, scope: str, key: str, but: Collection[str]) -> bool:
     """Check whether a live fact other than these has this key."""
     return await tx.exists(
         f"SELECT 1 FROM facts WHERE scope = ? AND key = ? AND {LIVE}"

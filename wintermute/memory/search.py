@@ -20,7 +20,7 @@ from wintermute.memory.fact import Hit, facts_of
 from wintermute.memory.facts import TRUE, WAS_TRUE, Facts
 from wintermute.memory.index import scope_word
 from wintermute.memory.ranking import (
-    BEGUN,
+    ENDING_PENALTY,
     MOST_LEADING,
     MOST_POSTINGS,
     WEIGHTS,
@@ -28,8 +28,8 @@ from wintermute.memory.ranking import (
     Query,
     Scored,
     Terms,
-    begun,
     distinct,
+    ending_mismatch,
     fuse,
     leading,
     terms_of,
@@ -59,7 +59,7 @@ WHERE hit.scope = :scope AND {hit} AND {true}
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class FactFilter:
     """A filter on facts, as a clause of SQL about `{}` that may use `:when`."""
 
     clause: str
@@ -71,18 +71,18 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class SimilarFacts:
     """Similar facts: their cosines by `seq`, and the floor below which a cosine is chance."""
 
     likeness: Mapping[int, float]
     floor: float = WEIGHTS.floor
 
 
-NOTHING = Alike({})
+NOTHING = SimilarFacts({})
 
 
 @dataclass(frozen=True, slots=True)
-class ByWords:
+class WordHits:
     """The word index for a query: the facts of each word, and the facts that lead by their sum.
 
     `forms`: spellings of the query's words.
@@ -95,10 +95,10 @@ class ByWords:
     forms: Mapping[str, set[str]]
 
 
-class Likest(Protocol):
+class SimilaritySource(Protocol):
     """A source of facts that are similar by embeddings."""
 
-    async def likest(self, scope: str, query: Query, most: int) -> Alike:
+    async def most_similar(self, scope: str, query: Query, most: int) -> SimilarFacts:
         """Return the most similar live facts; none if embeddings are unavailable."""
         ...
 
@@ -118,7 +118,9 @@ def fitting(hits: Sequence[Hit], window: int) -> list[Hit]:
 class Search:
     """Searches the facts of one scope at a time; the scope is filtered when the index is read."""
 
-    def __init__(self, database: Database, facts: Facts, meaning: Likest | None = None) -> None:
+    def __init__(
+        self, database: Database, facts: Facts, meaning: SimilaritySource | None = None
+    ) -> None:
         self._database = database
         self._facts = facts
         self._meaning = meaning
@@ -149,15 +151,15 @@ class Search:
                 asks = says_something(query.text) or query.before
                 if self._meaning is not None and asks:  # another process embeds it meanwhile
                     most_alike = MOST_LEADING + min(archived, MOST_ARCHIVED)
-                    alike = await self._meaning.likest(scope, query, most_alike)
+                    alike = await self._meaning.most_similar(scope, query, most_alike)
         words = await self._without_archived(looked_up.result()) if archived else looked_up.result()
-        truth = Truth(TRUE) if when is None else Truth(WAS_TRUE, when)
+        truth = FactFilter(TRUE) if when is None else FactFilter(WAS_TRUE, when)
         truth = replace(truth, clause=f"{truth.clause} AND NOT {{}}.archived") if awake else truth
         return await self._found(scope, words, most, alike, truth)
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
         """Return matching facts that are no longer true, best first, by words (M-074)."""
-        ended = Truth("{}.retired_at IS NULL AND {}.ended")
+        ended = FactFilter("{}.retired_at IS NULL AND {}.ended")
         return await self._found(scope, await self._by_words(scope, query), most, NOTHING, ended)
 
     async def sharing(self, scope: str, texts: Sequence[str], most: int) -> list[list[int]]:
@@ -172,19 +174,19 @@ class Search:
             lambda: [leading(each, postings, size, most) for each in terms]
         )
 
-    async def _by_words(self, scope: str, query: Query) -> ByWords:
+    async def _by_words(self, scope: str, query: Query) -> WordHits:
         terms = terms_of(query)
         postings = await self._postings(scope, terms.all)
         size = await self._size(scope)
         order = leading(terms, postings, size)
-        return ByWords(terms, postings, size, order, forms(query.text))
+        return WordHits(terms, postings, size, order, forms(query.text))
 
     async def _archived_count(self, scope: str) -> int:
         """Count the archived facts of a scope."""
         query = "SELECT count(*) FROM facts WHERE scope = ? AND archived"
         return int((await self._database.scalars(query, (scope,)))[0])
 
-    async def _without_archived(self, words: ByWords) -> ByWords:
+    async def _without_archived(self, words: WordHits) -> WordHits:
         """Drop archived facts, which may outnumber the active ones."""
         seqs = sorted({seq for found in words.postings.values() for seq in found})
         query = "SELECT value FROM json_each(?) JOIN facts f ON f.seq = value WHERE f.archived"
@@ -196,7 +198,7 @@ class Search:
         return replace(words, postings=postings, leading=leading(words.terms, postings, words.size))
 
     async def _found(
-        self, scope: str, words: ByWords, most: int, alike: Alike, truth: Truth
+        self, scope: str, words: WordHits, most: int, alike: SimilarFacts, truth: FactFilter
     ) -> list[Hit]:
         beside = await self._beside(scope, {*words.leading, *alike.likeness}, truth)
         weights = replace(WEIGHTS, floor=alike.floor)
@@ -217,18 +219,18 @@ class Search:
         """Return for each word the newest facts of the scope that have it."""
         wanted = json.dumps({word: match(scope_word(scope), word) for word in words})
         asked = {"terms": wanted, "most": MOST_POSTINGS}
-        await self._facts.words.prove(self._database)
+        await self._facts.words.ensure_complete(self._database)
         try:
             rows = await self._database.rows(POSTINGS, asked)
         except Error as problem:
             if not is_broken(problem):
                 raise
             async with self._database.transaction() as tx:
-                await self._facts.words.mend(tx, problem)
+                await self._facts.words.repair(tx, problem)
             rows = await self._database.rows(POSTINGS, asked)
         return {row["word"]: json.loads(row["seqs"]) for row in rows}
 
-    async def _beside(self, scope: str, seqs: Iterable[int], truth: Truth) -> list[Candidate]:
+    async def _beside(self, scope: str, seqs: Iterable[int], truth: FactFilter) -> list[Candidate]:
         """Return these facts, and the ones learnt right before and after each of them."""
         asked = {
             "scope": scope,
@@ -252,7 +254,7 @@ class Search:
         hits = list[Hit]()
         for row, fact in zip(rows, facts, strict=True):
             each = found[row["seq"]]
-            less = BEGUN * each.words * begun(asked, fact.text)
+            less = ENDING_PENALTY * each.words * ending_mismatch(asked, fact.text)
             hits.append(Hit(fact, each.score - less, each.beside))
         hits.sort(key=lambda hit: -(hit.score or 0.0))
         apart = distinct(hits, lambda hit: (hit.fact.speaker, hit.fact.text))

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from wintermute.config.schema import BY_MEANING, Memory
+from wintermute.config.schema import VECTOR_BACKENDS, Memory
 from wintermute.db import Database, loads_vectors
 from wintermute.errors import MemoryUnavailable
-from wintermute.health.health import Finding, Health
-from wintermute.llm.embedded import EXTRA, is_there
+from wintermute.health.health import Health, StatusLine
+from wintermute.llm.embedded import EXTRA, is_installed
+from wintermute.memory.embedding_search import PART, EmbeddingSearch
 from wintermute.memory.facts import LIVE
-from wintermute.memory.meaning import PART, Meaning
 from wintermute.text import counted
 
 LEAST_BYTES = 1_500_000_000
@@ -44,7 +44,7 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """Describe this machine and the packages installed on it."""
-        return cls(is_there(), loads_vectors(), _bytes())
+        return cls(is_installed(), loads_vectors(), _bytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ class MemoryStatus:
         self,
         memory: Memory,
         database: Database,
-        meaning: Meaning | None,
+        meaning: EmbeddingSearch | None,
         health: Health,
-        installed: Callable[[], bool] = is_there,
+        installed: Callable[[], bool] = is_installed,
     ) -> None:
         self._memory = memory
         self._database = database
@@ -98,22 +98,25 @@ class MemoryStatus:
         self._health = health
         self._installed = installed
 
-    async def finding(self) -> Finding:
+    async def finding(self) -> StatusLine:
         """Return the state of memory from stored data alone."""
         backend = self._memory.backend
         query = f"SELECT count(*) FROM facts WHERE {LIVE}"
         (count,) = await self._database.scalars(query)
         parts = [f"{backend}, {'1 memory' if count == 1 else f'{count} memories'}"]
         if self._meaning is None:
-            return Finding(NAME, "ok", parts[0])
-        lacking, former = sum((await self._meaning.owed()).values()), await self._meaning.former()
+            return StatusLine(NAME, "ok", parts[0])
+        lacking, former = (
+            sum((await self._meaning.missing_counts()).values()),
+            await self._meaning.former(),
+        )
         problems = [self._missing()] if self._missing() else await self._trouble()
         if former and lacking and not problems:
             problems.append(
                 f"another model than {former}: all are embedded again, and found by words meanwhile"
             )
         parts += [f"{counted(lacking, 'embedding')} missing"] if lacking else []
-        return Finding(NAME, "warn" if problems else "ok", "; ".join([*parts, *problems]))
+        return StatusLine(NAME, "warn" if problems else "ok", "; ".join([*parts, *problems]))
 
     async def _trouble(self) -> list[str]:
         """Return the last failure, if it still holds."""
@@ -132,26 +135,26 @@ class MemoryStatus:
             )
         return ""
 
-    async def probe(self) -> Finding:
+    async def probe(self) -> StatusLine:
         """Test the search by embeddings once."""
         backend = self._memory.backend
-        if backend not in BY_MEANING:
-            return Finding(NAME, "ok", f"{backend}, which needs nothing else")
+        if backend not in VECTOR_BACKENDS:
+            return StatusLine(NAME, "ok", f"{backend}, which needs nothing else")
         if self._meaning is None:
-            return Finding(NAME, "ok", f"{backend} without embeddings: found by words alone")
+            return StatusLine(NAME, "ok", f"{backend} without embeddings: found by words alone")
         if missing := self._missing():
-            return Finding(NAME, "warn", f"{backend}; {missing}")
+            return StatusLine(NAME, "warn", f"{backend}; {missing}")
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 answered = await self._meaning.probe()
         except MemoryUnavailable as problem:
-            return Finding(NAME, "warn", f"{backend}; found by words alone: {problem}")
+            return StatusLine(NAME, "warn", f"{backend}; found by words alone: {problem}")
         except TimeoutError:
             late = f"no answer within {PROBE_SECONDS:.0f} s"
-            return Finding(NAME, "warn", f"{backend}; found by words alone: {late}")
-        return Finding(NAME, "ok", f"{backend}, by meaning with {answered}")
+            return StatusLine(NAME, "warn", f"{backend}; found by words alone: {late}")
+        return StatusLine(NAME, "ok", f"{backend}, by meaning with {answered}")
 
 
-def with_memory(findings: Iterable[Finding], memory: Finding) -> tuple[Finding, ...]:
+def with_memory(findings: Iterable[StatusLine], memory: StatusLine) -> tuple[StatusLine, ...]:
     """Return the lines of a status with that of memory in place of its parts."""
     return (memory, *(each for each in findings if each.name not in PARTS))

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib import resources
 
-from wintermute.memory.sense import SIGNS, is_negated, words_in
+from wintermute.memory.lexical_overlap import CJK_RUN, is_negated, words_in
 
-SIGN = SIGNS.pattern.removesuffix("+")
+SIGN = CJK_RUN.pattern.removesuffix("+")
 FIRST_WORD = re.compile(rf"{SIGN}|(?:(?!{SIGN})[^\W_])+")
 BLANKS = re.compile(r"[\s,;:.!?]+")
 ONE_WORD = r"[^\W\d_]+(?:-[^\W\d_]+)*"
@@ -60,7 +60,7 @@ def _frames(text: str) -> Iterator[tuple[int, str, str]]:
             yield kind, found[1], found[3]
 
 
-def hands_over(one: str, other: str) -> bool:
+def says_change(one: str, other: str) -> bool:
     """Check whether a text says that something changes, and that both share more than their first word."""
     if not any(map(_says_change, (one, other))):
         return False
@@ -74,6 +74,6 @@ def _says_change(text: str) -> bool:
     said = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
     spaced = f" {' '.join(re.split(BLANKS, said))} "
     return any(
-        phrase in said if SIGNS.match(phrase) or phrase.endswith("'") else f" {phrase} " in spaced
+        phrase in said if CJK_RUN.match(phrase) or phrase.endswith("'") else f" {phrase} " in spaced
         for phrase in table("change")
     )

@@ -149,11 +149,11 @@ class VectorIndex(Protocol):
         """Check whether every live fact had its vectors once; then vectors of other models are deleted."""
         ...
 
-    async def owed(self, space: Space) -> dict[str, int]:
+    async def missing_counts(self, space: Space) -> dict[str, int]:
         """Count the facts of each scope that lack vectors, by our own database."""
         ...
 
-    async def prove_usable(self) -> None:
+    async def check_usable(self) -> None:
         """Check that vectors can be compared now. Raises: MemoryUnavailable."""
         ...
 
@@ -267,7 +267,7 @@ class LocalVectors:
             log.warning("index of vectors broken, built anew reason=%s", problem)
             rows = await self._nearest_anew(space, query)
         if not rows:
-            await prove_complete(self._database, space, "local")
+            await check_complete(self._database, space, "local")
         return [Near(row["seq"], min(1.0, row["likeness"])) for row in rows]
 
     async def missing(
@@ -280,11 +280,11 @@ class LocalVectors:
         """Search for a fact without vectors, unless the space was complete before."""
         return await is_complete(tx, HAVE_LOCAL, space, "local")
 
-    async def owed(self, space: Space) -> dict[str, int]:
+    async def missing_counts(self, space: Space) -> dict[str, int]:
         """Count the facts without a row."""
-        return await are_owed(self._database, HAVE_LOCAL, space)
+        return await missing_by_scope(self._database, HAVE_LOCAL, space)
 
-    async def prove_usable(self) -> None:
+    async def check_usable(self) -> None:
         """Check that sqlite-vec is loaded."""
         self._prove_usable()
 
@@ -357,7 +357,7 @@ def _rows(space: Space, scope: str, entries: Iterable[Embedded]) -> list[dict[st
     ]
 
 
-async def prove_complete(database: Database, space: Space, place: Place) -> None:
+async def check_complete(database: Database, space: Space, place: Place) -> None:
     query = f"SELECT 1 FROM embedding_spaces WHERE id = ? AND {place}"
     if not await database.exists(query, (space.id,)):
         raise MemoryUnavailable(f"the vectors of {space.model} are still being made")
@@ -374,7 +374,7 @@ async def are_missing(
     return [Unembedded(row["seq"], row["id"], row["scope"]) for row in rows]
 
 
-async def are_owed(database: Database, have: str, space: Space) -> dict[str, int]:
+async def missing_by_scope(database: Database, have: str, space: Space) -> dict[str, int]:
     rows = await database.rows(
         f"SELECT f.scope, count(*) AS n FROM facts f WHERE {LIVE} AND NOT EXISTS ({have})"
         " GROUP BY f.scope",

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Collection, Iterator
 from datetime import datetime
 
-from wintermute.memory.sense import SIGNS, TOKENS
+from wintermute.memory.lexical_overlap import CJK_RUN, TOKENS
 
 MOST_LETTERS = 6
 MOST_CHARACTERS = 40
@@ -44,7 +44,7 @@ MONTH_NAMES = (
 )
 MONTHS = {name: f"month{n}" for n, names in enumerate(MONTH_NAMES, 1) for name in names.split()}
 # A run of characters written without blanks, or anything else within one word.
-PARTS = re.compile(f"{SIGNS.pattern}|(?:(?!{SIGNS.pattern}).)+")
+PARTS = re.compile(f"{CJK_RUN.pattern}|(?:(?!{CJK_RUN.pattern}).)+")
 SPOKEN = re.compile(r"@?([^:]*)")
 
 STOP_WORDS = (
@@ -126,7 +126,7 @@ def forms(text: str) -> dict[str, set[str]]:
     """Return the stems of a text, each with the spellings it has there."""
     found: dict[str, set[str]] = {}
     for part in _parts(text[:READ]):
-        if not SIGNS.match(part):
+        if not CJK_RUN.match(part):
             found.setdefault(_stem(_plain(part)), set()).add(_plain(part))
     return found
 
@@ -155,7 +155,7 @@ def spoken_name(speaker: str) -> str:
 def _words(text: str, stops: Collection[str] = ()) -> Iterator[str]:
     """Yield the words of a text in order, without stop words if some are given."""
     for part in _parts(text):
-        if SIGNS.match(part):
+        if CJK_RUN.match(part):
             yield from _asked(part) if stops else _split(part)
         elif (plain := _plain(part)) not in stops:
             yield _stem(plain)

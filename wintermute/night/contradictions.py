@@ -15,27 +15,27 @@ from typing import ClassVar, Literal, get_args
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import Decision
 from wintermute.db import Transaction
-from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.llm.json_answer import Unfit, only
+from wintermute.forgetting.executors import DecisionKind, Kinds
+from wintermute.llm.json_answer import InvalidAnswer, require_keys
 from wintermute.memory.fact import Fact
-from wintermute.memory.likeness import Compared, FactPair
-from wintermute.memory.sense import Heirs
+from wintermute.memory.lexical_overlap import Successors
+from wintermute.memory.similarity import ComparedFacts, FactPair
 from wintermute.memory.values import differ_in_a_value
 from wintermute.messages import Json
 from wintermute.night.dedup import (
     Clusters,
+    checked_line,
     clusters_of,
-    going,
+    facts_to_remove,
     may_end,
     member_texts,
-    merging,
+    merge_decision,
     origins_of,
     pair_digest,
-    proved,
     sources_of,
-    still_so,
+    unchanged_facts,
 )
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
+from wintermute.night.pipeline import ROLE, PhaseStep, PhaseWork, answer_or_step
 from wintermute.stores import Stores
 from wintermute.work.data_folder import DataFolder
 
@@ -56,23 +56,23 @@ class PairAnswer:
     ended: tuple[str, ...] = ()
 
 
-def decision(answer: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
+def parse_pair_answer(answer: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
     """Read a model's answer about two facts (M-058, M-072). Raises: Unfit."""
     action = answer.get("action")
     if action not in ACTIONS:
-        raise Unfit(f'"action" must be one of {", ".join(ACTIONS)}')
+        raise InvalidAnswer(f'"action" must be one of {", ".join(ACTIONS)}')
     if action != "merge":
-        only(answer, "action")
+        require_keys(answer, "action")
         return PairAnswer(action)
-    only(answer, "action", "text")
-    line = proved(
+    require_keys(answer, "action", "text")
+    line = checked_line(
         answer["text"], [part for fact in pair for part in (fact.text, *_days(fact, zone))]
     )
-    merged = Heirs([line])
-    ended = tuple(fact.id for fact in pair if merged.overtakes(fact.text, 0))
-    kept = [fact for fact in pair if merged.keeps(fact.text, 0) and fact.id not in ended]
+    merged = Successors([line])
+    ended = tuple(fact.id for fact in pair if merged.outdates(fact.text, 0))
+    kept = [fact for fact in pair if merged.cover(fact.text, 0) and fact.id not in ended]
     if len(kept) + len(ended) < len(pair) or not kept:
-        raise Unfit("it leaves out or changes what one of them says")
+        raise InvalidAnswer("it leaves out or changes what one of them says")
     return PairAnswer("merge", line, ended)
 
 
@@ -92,7 +92,7 @@ def day_of(fact: Fact, zone: tzinfo) -> date:
     return fact.last_said.astimezone(zone).date()
 
 
-def shown(fact: Fact, zone: tzinfo) -> str:
+def fact_with_day(fact: Fact, zone: tzinfo) -> str:
     """Return a fact with its day and speaker, so that a model can see which one is newer."""
     who = fact.speaker or ("the person" if fact.protected else "somebody")
     return f"{day_of(fact, zone)}, {who}: {fact.text}"
@@ -105,7 +105,7 @@ async def end_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason
     """
     facts, texts = stores.facts, member_texts(item)
     stays = {each["id"]: each["text"] for each in [item.plan["winner"]] if each}
-    unchanged = await still_so(stores, tx, item, why, texts | stays, texts)
+    unchanged = await unchanged_facts(stores, tx, item, why, texts | stays, texts)
     if not unchanged:
         return False
     losers = [fact for fact in unchanged if fact.id in texts]
@@ -140,14 +140,14 @@ class Contradictions:
         """Count facts."""
         return await self._stores.facts.count(scope)
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         """Yield a step for each pair, then one with the facts that are finished. Raises: ModelError."""
         compared = await work.compared()
-        removed = going(work.so_far)
+        removed = facts_to_remove(work.so_far)
         groups = await clusters_of(
             self._stores.nights, compared, work.scope, self._similarity, removed
         )
-        pending = {fact.id for group in groups.owed for fact in group}
+        pending = {fact.id for group in groups.pending for fact in group}
         open_pairs = await self._open_pairs(compared, work.scope, groups)
         named = {name for pair in open_pairs for name in pair}
         new = {*compared.new} - pending
@@ -156,12 +156,12 @@ class Contradictions:
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
         asked: set[FactPair] = set()
         for pair in open_pairs:
-            facts = older, newer = in_order([compared.facts[name] for name in pair])
-            settles = may_settle(older, newer) and not work.is_small
+            facts = older, newer = oldest_first([compared.facts[name] for name in pair])
+            settles = may_settle(older, newer) and not work.asks_small_model
             if room and not removed & {*pair} and (settles or questions < MOST_ASKED):
                 room -= 1
                 step = await self._compare(work, facts)
-                asks = any(map(work.asks, step.items))
+                asks = any(map(work.needs_approval, step.items))
                 if asks and questions >= MOST_ASKED:
                     continue  # it waits, and the model is asked again
                 questions += asks
@@ -175,12 +175,14 @@ class Contradictions:
             _finished(compared, (new & named) - waiting),
             waiting=tuple(sorted(waiting)),
             note=f"{later} pairs wait for the next nights" if later else "",
-            left=later > 0,
+            unfinished=later > 0,
         )
 
-    async def _open_pairs(self, compared: Compared, scope: str, groups: Clusters) -> list[FactPair]:
+    async def _open_pairs(
+        self, compared: ComparedFacts, scope: str, groups: Clusters
+    ) -> list[FactPair]:
         """Return pairs not asked about before, most similar first, without those that dedup still asks about."""
-        pending = [{fact.id for fact in group} for group in groups.owed]
+        pending = [{fact.id for fact in group} for group in groups.pending]
         refused = [{fact.id for fact in group} for group in groups.refused]
         new = {*compared.new}
         pairs = [
@@ -190,29 +192,34 @@ class Contradictions:
             and not any({*pair} <= group for group in pending)
         ]
         digests = {pair: pair_digest(*(compared.facts[name] for name in pair)) for pair in pairs}
-        unjudged = await self._stores.nights.unjudged(scope, set(digests.values()))
+        unjudged = await self._stores.nights.not_yet_asked(scope, set(digests.values()))
         return [pair for pair in pairs if digests[pair] in unjudged]
 
-    async def _compare(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> TidyStep:
+    async def _compare(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> PhaseStep:
         older, newer = pair
         zone = self._stores.tasks.zone
-        values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
+        values = {"entry_1": fact_with_day(older, zone), "entry_2": fact_with_day(newer, zone)}
         digest = pair_digest(older, newer)
         asked = work.models.answer_in_json(
-            *(ROLE, self._template.text(), values, lambda found: decision(found, pair, zone)),
+            *(
+                ROLE,
+                self._template.text(),
+                values,
+                lambda found: parse_pair_answer(found, pair, zone),
+            ),
             sources=sources_of(self._stores, pair),
         )
         answer = await answer_or_step(
             asked, (digest,), lambda problem: f"some were not compared: {problem}"
         )
-        if isinstance(answer, TidyStep):
+        if isinstance(answer, PhaseStep):
             return answer
         if answer.action == "keep_both":
-            return TidyStep(judged=(digest,))
+            return PhaseStep(judged=(digest,))
         if answer.action == "merge":
-            return TidyStep((self._merge_decision(older, newer, answer, digest),))
+            return PhaseStep((self._merge_decision(older, newer, answer, digest),))
         free = answer.action == "keep_second" and may_settle(older, newer)
-        return TidyStep((self._end_decision(older, newer, digest, free=free),))
+        return PhaseStep((self._end_decision(older, newer, digest, free=free),))
 
     def _merge_decision(
         self, older: Fact, newer: Fact, answer: PairAnswer, digest: str
@@ -221,7 +228,7 @@ class Contradictions:
         if over and not (over == (older.id,) and may_settle(older, newer)):
             return self._end_decision(older, newer, digest, free=False)
         reason = "what one of them says is over" if over else "they add to each other"
-        return merging((older, newer), answer.text, reason, digest, over)
+        return merge_decision((older, newer), answer.text, reason, digest, over)
 
     def _end_decision(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Decision:
         days = _in_turn(loser, winner, self._stores.tasks.zone)
@@ -241,12 +248,12 @@ class Contradictions:
         )
 
 
-def _finished(compared: Compared, names: Set[str]) -> TidyStep:
+def _finished(compared: ComparedFacts, names: Set[str]) -> PhaseStep:
     later = names & compared.by_words
-    return TidyStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(later)))
+    return PhaseStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(later)))
 
 
-def in_order(pair: Sequence[Fact]) -> tuple[Fact, Fact]:
+def oldest_first(pair: Sequence[Fact]) -> tuple[Fact, Fact]:
     """Return the older fact, then the newer."""
     older, newer = sorted(pair, key=lambda fact: (fact.last_said, fact.id))
     return older, newer

@@ -14,15 +14,15 @@ from wintermute.changes.decisions import MERGED, Decision, digest_of
 from wintermute.changes.nights import Nights
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
-from wintermute.forgetting.deeds import DecisionKind, Kinds
+from wintermute.forgetting.executors import DecisionKind, Kinds
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, only
+from wintermute.llm.json_answer import InvalidAnswer, require_keys
 from wintermute.memory.fact import Fact, NewFact, entry, key, last_said
-from wintermute.memory.likeness import Compared, FactPair, pair_of
-from wintermute.memory.review import hand_down_use, is_said_elsewhere, looked_at, take_place
-from wintermute.memory.sense import Heirs, are_made_of
+from wintermute.memory.lexical_overlap import Successors, are_made_of
+from wintermute.memory.review import add_uses, has_equal, mark_compared, swap_places
+from wintermute.memory.similarity import ComparedFacts, FactPair, pair_of
 from wintermute.messages import Json
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
+from wintermute.night.pipeline import ROLE, PhaseStep, PhaseWork, answer_or_step
 from wintermute.stores import Stores
 from wintermute.work.data_folder import DataFolder
 
@@ -34,9 +34,9 @@ LONGER = 3
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Clusters of similar facts. `owed`: a model is still to be asked. `refused`: it could not merge them."""
+    """Clusters of similar facts. `pending`: a model is still to be asked. `refused`: it could not merge them."""
 
-    owed: tuple[tuple[Fact, ...], ...]
+    pending: tuple[tuple[Fact, ...], ...]
     refused: tuple[tuple[Fact, ...], ...]
 
 
@@ -70,7 +70,7 @@ def clusters(
 
 
 async def clusters_of(
-    nights: Nights, compared: Compared, scope: str, least: float, gone: Collection[str]
+    nights: Nights, compared: ComparedFacts, scope: str, least: float, gone: Collection[str]
 ) -> Clusters:
     """Return clusters of new facts, without those `gone` and without pairs judged before."""
     near = {
@@ -79,14 +79,14 @@ async def clusters_of(
         if value >= least and not {*pair} & {*gone}
     }
     digests = {pair: pair_digest(*(compared.facts[name] for name in pair)) for pair in near}
-    unjudged = await nights.unjudged(scope, set(digests.values()))
+    unjudged = await nights.not_yet_asked(scope, set(digests.values()))
     pairs = {pair: value for pair, value in near.items() if digests[pair] in unjudged}
     groups = [
         [compared.facts[name] for name in group] for group in clusters(compared.new, pairs, least)
     ]
     groups = [sorted(group, key=lambda fact: (fact.created_at, fact.id)) for group in groups]
     named = {cluster_digest(group) for group in groups}
-    pending = (await nights.unjudged(scope, named)) - compared.asked
+    pending = (await nights.not_yet_asked(scope, named)) - compared.asked
     return Clusters(
         tuple(tuple(group) for group in groups if cluster_digest(group) in pending),
         tuple(tuple(group) for group in groups if cluster_digest(group) not in pending),
@@ -108,37 +108,37 @@ def _shown(fact: Fact) -> str:
     return f"{fact.id} {fact.text}"
 
 
-def going(items: Iterable[Decision]) -> set[str]:
+def facts_to_remove(items: Iterable[Decision]) -> set[str]:
     """Return the ids of facts that these decisions would remove."""
     return {each["id"] for item in items for each in item.plan.get("members", ())}
 
 
-def proved(text: object, inputs: Sequence[str]) -> str:
+def checked_line(text: object, inputs: Sequence[str]) -> str:
     """Return a text as one clean line if it is made of the inputs only (M-039, M-047). Raises: Unfit."""
     if not isinstance(text, str):
-        raise Unfit('"text" must be text')
+        raise InvalidAnswer('"text" must be text')
     try:
         line = entry(text)
     except ToolFailed as problem:
-        raise Unfit(str(problem)) from problem
+        raise InvalidAnswer(str(problem)) from problem
     if len(line) >= LONGER * sum(map(len, inputs)):
-        raise Unfit("it is much longer than what it is made from")
+        raise InvalidAnswer("it is much longer than what it is made from")
     if not are_made_of(line, inputs):
-        raise Unfit("it says something that is not in the data, or uses another language")
+        raise InvalidAnswer("it says something that is not in the data, or uses another language")
     return line
 
 
 def merged_text(answer: Json, members: Sequence[Fact]) -> str:
     """Return the merged text of an answer if it keeps all that its members say (M-056). Raises: Unfit."""
-    only(answer, "text")
-    line = proved(answer["text"], [fact.text for fact in members])
-    merged = Heirs([line])
-    if any(merged.overtakes(fact.text, 0) or not merged.keeps(fact.text, 0) for fact in members):
-        raise Unfit("it leaves out or changes what one of them says")
+    require_keys(answer, "text")
+    line = checked_line(answer["text"], [fact.text for fact in members])
+    merged = Successors([line])
+    if any(merged.outdates(fact.text, 0) or not merged.cover(fact.text, 0) for fact in members):
+        raise InvalidAnswer("it leaves out or changes what one of them says")
     return line
 
 
-def merging(
+def merge_decision(
     members: Sequence[Fact], text: str, reason: str, digest: str, ended: Sequence[str] = ()
 ) -> Decision:
     """Return the decision to replace facts by one text. `ended`: ids of those that the text says are over."""
@@ -165,12 +165,12 @@ def sources_of(stores: Stores, facts: Sequence[Fact]) -> QuestionSources:
     """Return the sources of a question about facts; it is withdrawn if one of them changes first."""
 
     async def are_unchanged(tx: Transaction) -> bool:
-        return await are_as_known(stores, tx, facts[0].scope, {f.id: f.text for f in facts})
+        return await facts_are_unchanged(stores, tx, facts[0].scope, {f.id: f.text for f in facts})
 
     return QuestionSources(tuple(fact.id for fact in facts), are_unchanged)
 
 
-async def are_as_known(
+async def facts_are_unchanged(
     stores: Stores, tx: Transaction, scope: str, texts: Mapping[str, str]
 ) -> bool:
     """Check that all of these facts are live and have these texts."""
@@ -200,7 +200,7 @@ def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
     )
 
 
-async def still_so(
+async def unchanged_facts(
     stores: Stores,
     tx: Transaction,
     item: Decision,
@@ -221,8 +221,8 @@ async def still_so(
     winners = [fact for fact in facts if fact.id not in over]
     if why.cause != "night" or all(may_end(one, other) for one in losers for other in winners):
         return facts
-    await stores.nights.take_back(tx, stores.decisions, item)
-    await looked_at(tx, (), list(texts))
+    await stores.nights.close_unapplied(tx, stores.decisions, item)
+    await mark_compared(tx, (), list(texts))
     return []
 
 
@@ -240,17 +240,17 @@ async def merge_facts(stores: Stores, tx: Transaction, item: Decision, why: Reas
     """
     facts, texts = stores.facts, member_texts(item)
     text, ended = item.plan["text"], item.plan["ended"]
-    members = await still_so(stores, tx, item, why, texts, ended)
-    if not members or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
+    members = await unchanged_facts(stores, tx, item, why, texts, ended)
+    if not members or await has_equal(tx, item.scope, key(text), list(texts)):
         return False
     ends = dict.fromkeys(ended, 0)
     retired = dict.fromkeys([name for name in texts if name not in ends], 0)
     done = await facts.supersede(tx, why, [merged_fact(members, text)], retired, ends)
     [merged] = done.facts
     gone = [*(fact.id for fact in done.retired), *done.ended]
-    await hand_down_use(tx, merged.id, gone)
+    await add_uses(tx, merged.id, gone)
     is_new = done.outcomes[0] != "known"
-    await take_place(tx, merged.id, gone if is_new else [merged.id, *gone])
+    await swap_places(tx, merged.id, gone if is_new else [merged.id, *gone])
     return True
 
 
@@ -281,21 +281,21 @@ class Dedup:
         """Count facts."""
         return await self._stores.facts.count(scope)
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         """Yield a step for each cluster. Raises: ModelError."""
         compared = await work.compared()
         if compared.note:
-            yield TidyStep(note=compared.note, left=compared.more > 0)
-        removed = going(work.so_far)
+            yield PhaseStep(note=compared.note, unfinished=compared.more > 0)
+        removed = facts_to_remove(work.so_far)
         groups = await clusters_of(
             self._stores.nights, compared, work.scope, self._similarity, removed
         )
-        for group in groups.owed:
+        for group in groups.pending:
             yield await self._merge(work, compared, group)
 
     async def _merge(
-        self, work: PhaseWork, compared: Compared, members: Sequence[Fact]
-    ) -> TidyStep:
+        self, work: PhaseWork, compared: ComparedFacts, members: Sequence[Fact]
+    ) -> PhaseStep:
         digest = cluster_digest(members)
         values = {"content": "\n".join(f"- {fact.text}" for fact in members)}
         asked = work.models.answer_in_json(
@@ -305,13 +305,15 @@ class Dedup:
         text = await answer_or_step(
             asked, (digest,), lambda problem: f"some were not merged: {problem}"
         )
-        if isinstance(text, TidyStep):
+        if isinstance(text, PhaseStep):
             compared.asked.update(text.judged)
             return text
         compared.asked.add(digest)
         names = [fact.id for fact in members]
         similarity = min(compared.pairs[pair_of(*two)] for two in combinations(names, 2))
-        planned = merging(members, text, f"they say the same (likeness {similarity:.2f})", digest)
+        planned = merge_decision(
+            members, text, f"they say the same (likeness {similarity:.2f})", digest
+        )
         # After an undo, no question about two of these facts follows.
         pairs = tuple(pair_digest(*two) for two in combinations(members, 2))
-        return TidyStep((planned,), judged=pairs)
+        return PhaseStep((planned,), judged=pairs)

@@ -22,7 +22,7 @@ class Expiry:
     async def run(self) -> None:
         """Purge expired rows daily until cancelled."""
         while True:
-            await self._clock.believed()
+            await self._clock.wait_until_trusted()
             await self.purge()
             await self._clock.sleep(DAY)
 

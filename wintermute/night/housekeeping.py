@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from wintermute.changes.change_sets import KEPT
 from wintermute.clock import stamp
-from wintermute.files import to_its_end
-from wintermute.forgetting.deeds import Kinds
+from wintermute.files import run_uncancelled
+from wintermute.forgetting.executors import Kinds
 from wintermute.night.expiry import purge_expired
-from wintermute.night.tidying import PhaseWork, TidyStep
+from wintermute.night.pipeline import PhaseStep, PhaseWork
 from wintermute.tasks.occurrences import purge_completed
 from wintermute.text import counted
 from wintermute.wiki.folder import StoreFolder
@@ -41,16 +41,16 @@ class Housekeeping:
         self._stores = own.stores
         self._clock = own.clock
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         """Yield one step with the number of removed job folders, tasks and questions."""
         await purge_expired(self._stores, self._clock.now())
         before = self._clock.now() - KEPT
         async with self._stores.database.transaction() as tx:
             questions = await self._stores.decisions.outdate(tx)
             await self._stores.nights.expire(tx)
-            await self._stores.nights.expire_judged(tx)
+            await self._stores.nights.expire_asked(tx)
             tasks = await purge_completed(tx, before)
-        folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))
+        folders = await run_uncancelled(partial(_drop_jobs, self._stores.wiki.files, before))
         freed = await self._vacuum()
         if await self._has_news():
             async with self._stores.database.transaction() as tx:
@@ -66,14 +66,14 @@ class Housekeeping:
         ]
         notes = [f"gone: {', '.join(counts)}"] if counts else []
         notes += [f"{freed:,} bytes of the database given back"] if freed else []
-        yield TidyStep(note="; ".join(notes), counts=(tasks + folders + questions, 0))
+        yield PhaseStep(note="; ".join(notes), counts=(tasks + folders + questions, 0))
 
     async def _vacuum(self) -> int:
         """Vacuum the database if much of it is empty, as after many vectors were deleted; return bytes freed.
 
         Writers wait meanwhile, so a very large database is left alone.
         """
-        free, whole = await self._stores.database.holes()
+        free, whole = await self._stores.database.unused_bytes()
         if free < LEAST_HOLES or free < PART_HOLES * whole or whole > MOST_REWRITTEN:
             return 0
         return free if await self._stores.database.scrub() else 0

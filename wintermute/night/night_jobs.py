@@ -16,9 +16,15 @@ from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.errors import StoreBusy
 from wintermute.jobs import Job
-from wintermute.mailbox.inbox import Waiting
-from wintermute.night.morning import Morning
-from wintermute.night.tidying import Progress, Tidying, alone, is_at_work, unwatched
+from wintermute.mailbox.inbox import InboxRow
+from wintermute.night.daily_report import DailyReport
+from wintermute.night.pipeline import (
+    NightPipeline,
+    Progress,
+    ignore_progress,
+    is_night_running,
+    night_lock,
+)
 from wintermute.stores import Stores
 from wintermute.tasks.due import instant
 from wintermute.work.jobs import JobDone, JobPutOff
@@ -64,23 +70,23 @@ def _at(day: date, begins: time, zone: ZoneInfo) -> datetime:
     return instant(datetime.combine(day, begins), zone)
 
 
-async def finish_left(
-    stores: Stores, pipeline: Tidying, but: str = "", progress: Progress = unwatched
+async def finish_interrupted(
+    stores: Stores, pipeline: NightPipeline, but: str = "", progress: Progress = ignore_progress
 ) -> list[Night]:
     """Finish all interrupted nights `but` one. The caller holds `alone`."""
     await stores.placing.finish()
     running = await stores.nights.running(stores.database)
-    return [await pipeline.tidy(left, progress) for left in running if left.id != but]
+    return [await pipeline.run_night(left, progress) for left in running if left.id != but]
 
 
-class NightWatch:
+class NightScheduler:
     """Enqueues nights in time, and runs them."""
 
     def __init__(
         self,
         stores: Stores,
-        pipeline: Tidying,
-        report: Morning,
+        pipeline: NightPipeline,
+        report: DailyReport,
         dreaming: Dreaming,
         clock: CheckedClock,
     ) -> None:
@@ -92,7 +98,7 @@ class NightWatch:
         self._clock = clock
         self._missed: tuple[date, datetime] | None = None  # the date, and the time it was noticed
 
-    async def owe(self, tx: Transaction) -> datetime | None:
+    async def enqueue_due(self, tx: Transaction) -> datetime | None:
         """Enqueue interrupted nights and the newest one, if it has not begun; return the time of the next look."""
         again = await self._enqueue_interrupted(tx)
         return min(filter(None, (again, await self._enqueue_newest(tx))), default=None)
@@ -104,7 +110,7 @@ class NightWatch:
         now, zone = self._clock.now(), self._stores.tasks.zone
         night = newest_night(now, self._start_time, zone)
         tomorrow = next_night(night, self._start_time, zone).at
-        if await self._stores.nights.has_been(night.day, tx):
+        if await self._stores.nights.was_started(night.day, tx):
             return tomorrow
         if now - night.at <= ON_TIME:
             await self._enqueue(tx, night.day, "schedule")
@@ -118,9 +124,9 @@ class NightWatch:
         """
         if not await self._stores.nights.running(tx):
             return None
-        if is_at_work(self._stores.data_dir):
+        if is_night_running(self._stores.data_dir):
             return self._clock.now() + BUSY
-        await self._stores.jobs.owe(tx, NIGHT)
+        await self._stores.jobs.enqueue_due(tx, NIGHT)
         return None
 
     async def _catch_up(self, tx: Transaction, night: NightTime, now: datetime) -> datetime | None:
@@ -132,9 +138,9 @@ class NightWatch:
         if self._missed is None or self._missed[0] != night.day or self._missed[1] > now:
             self._missed = (night.day, now)
         last = await self._stores.inbox.last_said()
-        quiet_from = max(self._missed[1], last or self._missed[1]) + SILENCE
-        if quiet_from > now:
-            return quiet_from
+        next_idle = max(self._missed[1], last or self._missed[1]) + SILENCE
+        if next_idle > now:
+            return next_idle
         await self._enqueue(tx, night.day, "late")
         return None
 
@@ -142,20 +148,20 @@ class NightWatch:
         args = {"date": day.isoformat(), "why": why}
         await self._stores.jobs.enqueue(tx, NIGHT, day.isoformat(), "", args)
 
-    async def work(self, job: Job) -> JobDone | JobPutOff:
+    async def run_job(self, job: Job) -> JobDone | JobPutOff:
         """Run the night of a job to its end; a job without a reason only finishes interrupted nights."""
         why: Occasion | None = job.args.get("why")
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(alone(self._stores.data_dir))
+                await stack.enter_async_context(night_lock(self._stores.data_dir))
             except StoreBusy as busy:
                 return JobPutOff(self._clock.now() + BUSY, str(busy))
-            await finish_left(self._stores, self._pipeline, job.progress.get("night", ""))
+            await finish_interrupted(self._stores, self._pipeline, job.progress.get("night", ""))
             if why is None or not (self._enabled or why == "asked" or "night" in job.progress):
                 return JobDone()  # nights were turned off after it was enqueued
             night = await self._begin(job, why)
             if night is not None and night.state == "running":  # otherwise another process ended it
-                night = await self._pipeline.tidy(night)
+                night = await self._pipeline.run_night(night)
         if night is None or "conversation" not in job.args:
             return JobDone()
         return JobDone(
@@ -169,13 +175,15 @@ class NightWatch:
         async with self._stores.database.transaction() as tx:
             night = await self._stores.nights.begin(tx, date.fromisoformat(job.args["date"]), why)
             if night is not None:
-                await self._stores.jobs.went_on(tx, job.id, {"night": night.id})
+                await self._stores.jobs.save_progress(tx, job.id, {"night": night.id})
         return night
 
 
-async def owe_asked(stores: Stores, tx: Transaction, row: Waiting, now: datetime) -> bool:
+async def enqueue_requested_night(
+    stores: Stores, tx: Transaction, row: InboxRow, now: datetime
+) -> bool:
     """Enqueue a night that a person asked for, with a report to them; False if one is enqueued already."""
-    if await stores.jobs.is_owed(tx, NIGHT, ""):
+    if await stores.jobs.is_pending(tx, NIGHT, ""):
         return False
     day = now.astimezone(stores.tasks.zone).date()
     args = {"date": day.isoformat(), "why": "asked", "conversation": row.conversation_id}

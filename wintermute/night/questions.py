@@ -7,13 +7,13 @@ from datetime import date
 from functools import partial
 from typing import Literal
 
-from wintermute.changes.decisions import LINES, OPEN, PAGE_LINES, Decision, turned
+from wintermute.changes.decisions import LINES, OPEN, PAGE_LINES, Decision, answered_otherwise
 from wintermute.changes.nights import Night
 from wintermute.errors import StorageBlocked, WintermuteError
-from wintermute.files import to_its_end
-from wintermute.forgetting.deeds import Deeds
+from wintermute.files import run_uncancelled
+from wintermute.forgetting.executors import Executors
 from wintermute.stores import Stores
-from wintermute.wiki.asked_lines import shown_again
+from wintermute.wiki.withheld_lines import show_again
 
 NIGHT = re.compile(r"(\d{8}(?:-\d{1,4})?)(?:#(\d{1,6}))?")
 RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
@@ -44,7 +44,7 @@ class NoSuchNight(WintermuteError):
     """Error: there is no such night, or no such item in it."""
 
 
-class SeveralMeant(WintermuteError):
+class AmbiguousNumber(WintermuteError):
     """Error: the number fits items of several nights, and an older one is still open."""
 
     def __init__(self, items: Sequence[Decision]) -> None:
@@ -53,7 +53,7 @@ class SeveralMeant(WintermuteError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnswerResult:
     """Result of an answer. `problem`: why nothing was done; "" if it was done."""
 
     item: Decision
@@ -104,7 +104,7 @@ class Questions:
             raise NoSuchNight(f"the night {night.id} has no item {match[2]}: {known}")
         return found
 
-    async def shown(self, word: str, scope: str) -> Decision:
+    async def lookup(self, word: str, scope: str) -> Decision:
         """Find an item by `NIGHT#N`, or by `N` in the newest night that has one here.
 
         Raises: NoSuchNight.
@@ -121,7 +121,7 @@ class Questions:
             await self._stores.decisions.outdate(tx)
             return await self._stores.decisions.listed(tx, scope=scope, states=OPEN)
 
-    async def meant(self, words: Sequence[str], scope: str) -> list[Decision]:
+    async def named(self, words: Sequence[str], scope: str) -> list[Decision]:
         """Find the questions of a scope that `all`, `3`, `3-7` or `NIGHT#3` name.
 
         A number refers to the newest night with such an item here, answered or not, so typing it twice never
@@ -136,7 +136,7 @@ class Questions:
                 here = await self._items_numbered(scope, first, last, word)
                 older = [i for i in waiting if first <= i.n <= last and i.night != here[0].night]
                 if older:
-                    raise SeveralMeant([*older, *here])
+                    raise AmbiguousNumber([*older, *here])
                 named += here
             else:
                 named.append(await self.item(word, scope))
@@ -150,29 +150,33 @@ class Questions:
         here = [item for item in matching if item.night == matching[-1].night]
         return [item for item in here if item.state == "open"] or here[:1]
 
-    async def follow(self, item: Decision, word: str, executors: Deeds) -> Answered:
+    async def apply_answer(self, item: Decision, word: str, executors: Executors) -> AnswerResult:
         """Apply one of `ANSWERS`; other than yes and no only for a contradiction (M-087)."""
         answer = ANSWERS[word]
         if item.kind != "ended" and word not in ("yes", "no"):
-            return Answered(item, ONLY_YES_OR_NO)
-        return await (self.no(item) if answer == "both" else self.yes(item, executors, answer))
+            return AnswerResult(item, ONLY_YES_OR_NO)
+        return await (
+            self.refuse(item) if answer == "both" else self.approve(item, executors, answer)
+        )
 
-    async def yes(self, item: Decision, executors: Deeds, answer: WhichHolds = "new") -> Answered:
+    async def approve(
+        self, item: Decision, executors: Executors, answer: WhichHolds = "new"
+    ) -> AnswerResult:
         """Apply a decision if its subject is unchanged (M-079); a no before it can be revised."""
         item = await self._reopen(item)
         if item.state != "open":
-            return Answered(item, ANSWERED[item.state])
+            return AnswerResult(item, ANSWERED[item.state])
         keeps_other = item.kind == "ended" and answer != "new"
-        wanted = turned(item, neither=answer == "neither") if keeps_other else item
+        wanted = answered_otherwise(item, neither=answer == "neither") if keeps_other else item
         try:
             done = await executors.apply(item, "command", wanted)
         except StorageBlocked:
             raise
         except WintermuteError as problem:
-            return Answered(wanted, str(problem))
+            return AnswerResult(wanted, str(problem))
         if item.scope:
             await self._stores.memories.text(item.scope)
-        return Answered(wanted, "" if done else CHANGED)
+        return AnswerResult(wanted, "" if done else CHANGED)
 
     async def _reopen(self, item: Decision) -> Decision:
         """Reopen a refused decision, except for lines, which are back in their file."""
@@ -182,19 +186,19 @@ class Questions:
             await self._stores.decisions.move(tx, item, "open")
         return replace(item, state="open")
 
-    async def no(self, item: Decision) -> Answered:
+    async def refuse(self, item: Decision) -> AnswerResult:
         """Refuse a decision: it is not asked again."""
         if item.state != "open":
-            return Answered(item, ANSWERED[item.state])
+            return AnswerResult(item, ANSWERED[item.state])
         async with self._stores.placing.settled(), self._stores.database.transaction() as tx:
             if not await self._stores.decisions.move(tx, item, "refused"):
-                return Answered(item, CHANGED)
+                return AnswerResult(item, CHANGED)
             if item.kind == PAGE_LINES:  # the lines stay, and models see them again
                 files, lines = self._stores.wiki.files, item.plan["lines"]
-                await to_its_end(partial(shown_again, files, lines))
+                await run_uncancelled(partial(show_again, files, lines))
         if item.kind == LINES:  # the lines are written back to their file
             await self._stores.memories.text(item.scope)
-        return Answered(item)
+        return AnswerResult(item)
 
 
 def is_number(word: str) -> bool:

@@ -11,8 +11,8 @@ from wintermute.changes.decisions import FORGOTTEN as FORGOTTEN_REASON
 from wintermute.changes.decisions import Decision
 from wintermute.changes.nights import Night, PhaseTally
 from wintermute.messages import Json
-from wintermute.night.programme import kind_of
-from wintermute.prompt.gather import event
+from wintermute.night.phases import kind_of
+from wintermute.prompt.context_builder import event
 from wintermute.text import counted, one_line, plain
 
 MOST_SHOWN = 160
@@ -113,9 +113,9 @@ def _in_words(item: Decision, change: str, shown: Callable[[str], str]) -> str:
     return " ".join(part for part in (lead(item), change, why) if part)
 
 
-def for_a_model(item: Decision) -> Decision:
+def without_untrusted_text(item: Decision) -> Decision:
     """Return an item without untrusted text, which would taint the cast and forbid answers to nights."""
-    if not item.from_outside:
+    if not item.is_untrusted:
         return item
     instead, why = OUTSIDE
     return replace(item, before=(), after=instead.format(item.id), reason=why)
@@ -126,12 +126,12 @@ def is_forgotten(item: Decision) -> bool:
     return not item.before and not item.after and item.reason == FORGOTTEN_REASON
 
 
-def is_whole(item: Decision) -> bool:
+def fits_in_line(item: Decision) -> bool:
     """Decide if an item fits into a line without being cut."""
     return all(len(one_line(text)) <= MOST_SHOWN for text in (*item.before, item.after))
 
 
-def whole(item: Decision, *, chat: bool) -> list[str]:
+def item_in_full(item: Decision, *, chat: bool) -> list[str]:
     """Return an item in full, as lines."""
 
     def block(text: str) -> list[str]:
@@ -160,7 +160,7 @@ def item_line(item: Decision, name: str) -> str:
     return f"- `{name}` {item_words(item)}{state}"
 
 
-def told_of(nights: Sequence[Night], today: date) -> str:
+def nights_label(nights: Sequence[Night], today: date) -> str:
     """Name the nights that a message is about."""
     first = nights[0]
     if len(nights) == 1 and first.date == today and first.why in ("schedule", "late"):
@@ -191,7 +191,7 @@ def message(
     (item,) = asked
     name = item.id  # a later night may have an item with the same number
     line = f"{line}\nThe question: {item_words(item)}\n"
-    if is_whole(item):
+    if fits_in_line(item):
         both = ("the newer one", "both", how_to_answer(item))
         yes, no, typed = both if is_choice(item) else ("yes", "no", f"`/night yes {name}`")
         return NightMessage(f"{line}✅ {yes}, ❌ {no}, or {typed}.", item)
@@ -204,7 +204,7 @@ def report_event(items: Sequence[Decision]) -> str:
         return ""
     lines = [
         "What was tidied at night, by itself. The person may have seen it; it asks nothing of you.",
-        *(_event_line(for_a_model(item)) for item in items[:MOST_REPORTED]),
+        *(_event_line(without_untrusted_text(item)) for item in items[:MOST_REPORTED]),
     ]
     if more := len(items) - MOST_REPORTED:
         lines += [f"and {more} more"] if more > 0 else []
@@ -224,12 +224,12 @@ def _event_line(item: Decision) -> str:
     return f"{item.id} {item.kind}, {state.get(item.state, item.state)}: {change}{why}"
 
 
-def left_over(night: Night, scopes: Collection[str]) -> list[PhaseTally]:
+def unfinished_phases(night: Night, scopes: Collection[str]) -> list[PhaseTally]:
     """Return the phases of these scopes that have work left."""
     return [each for each in night.phases if each.status == "left" and each.scope in scopes]
 
 
-def failed(night: Night) -> list[PhaseTally]:
+def failed_phases(night: Night) -> list[PhaseTally]:
     """Return the phases that failed."""
     return [tally for tally in night.phases if tally.status == "failed"]
 

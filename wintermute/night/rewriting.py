@@ -12,16 +12,16 @@ from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import LINES, LIST, Decision, DecisionState, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import ContextTooLarge, ModelError
-from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.llm.json_answer import Unfit
+from wintermute.forgetting.executors import DecisionKind, Kinds
+from wintermute.llm.json_answer import InvalidAnswer
 from wintermute.llm.tokens import estimate
+from wintermute.memory.archive import active_count
 from wintermute.memory.fact import Fact, NewFact, key, listed, refusal, retirements
-from wintermute.memory.resting import awake_count
-from wintermute.memory.review import hand_down_use, is_said_elsewhere
-from wintermute.memory.sense import Heirs, are_made_of, successors
+from wintermute.memory.lexical_overlap import Successors, are_made_of, successors
+from wintermute.memory.review import add_uses, has_equal
 from wintermute.messages import Reply, json_in
 from wintermute.night.dedup import merged_fact, origins_of, sources_of
-from wintermute.night.tidying import ALWAYS_ALLOWED, ROLE, PhaseWork, TidyStep, answer_or_step
+from wintermute.night.pipeline import ALWAYS_ALLOWED, ROLE, PhaseStep, PhaseWork, answer_or_step
 from wintermute.stores import Stores
 from wintermute.templates import fill
 from wintermute.text import untagged
@@ -48,28 +48,30 @@ class Export:
     def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         """Yield one step with the number of facts and of lines."""
-        facts = await awake_count(self._stores.database, work.scope)
+        facts = await active_count(self._stores.database, work.scope)
         text = await self._stores.memories.text(work.scope)
-        yield TidyStep(counts=(facts, len(text.splitlines())))
+        yield PhaseStep(counts=(facts, len(text.splitlines())))
 
 
-def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
+def parse_list(reply: Reply, old: Sequence[Fact]) -> list[str]:
     """Return the lines of an answer if they may replace these facts (M-062). Raises: Unfit."""
     if not reply.is_whole:
-        raise Unfit("it was cut off before its end")
+        raise InvalidAnswer("it was cut off before its end")
     if problem := refusal([(fact.text, fact.protected) for fact in old], reply.text):
-        raise Unfit(problem, "the list would lose required lines, or is no list")
+        raise InvalidAnswer(problem, "the list would lose required lines, or is no list")
     if json_in(reply.text, reply) is not reply:
-        raise Unfit("it is JSON, not one fact per line")
+        raise InvalidAnswer("it is JSON, not one fact per line")
     lines = listed(reply.text)
     if len(reply.text) > LONGER * sum(len(fact.text) + 1 for fact in old):
-        raise Unfit("it is much longer than what it is made from")
+        raise InvalidAnswer("it is much longer than what it is made from")
     known = {key(fact.text) for fact in old}
     new = [line for line in lines if key(line) not in known]
     if not all(are_made_of(line, [fact.text for fact in old]) for line in new):
-        raise Unfit("a line says something that is not in the others, or uses another language")
+        raise InvalidAnswer(
+            "a line says something that is not in the others, or uses another language"
+        )
     return lines
 
 
@@ -88,12 +90,12 @@ async def rewrite_list(stores: Stores, tx: Transaction, item: Decision, why: Rea
     known = [(fact.text, fact.protected) for fact in facts]  # they may be protected by now
     if await asyncio.to_thread(refusal, known, "\n".join(lines)):
         return False
-    if any([await is_said_elsewhere(tx, item.scope, key(line), list(old)) for line in lines]):
+    if any([await has_equal(tx, item.scope, key(line), list(old)) for line in lines]):
         return False
-    new, successors_of = await asyncio.to_thread(instead, facts, lines)
+    new, successors_of = await asyncio.to_thread(rewritten_facts, facts, lines)
     made = await stores.facts.supersede(tx, why, new, successors_of)
     for n, successor in enumerate(made.facts):
-        await hand_down_use(tx, successor.id, [old for old, at in successors_of.items() if at == n])
+        await add_uses(tx, successor.id, [old for old, at in successors_of.items() if at == n])
     return True
 
 
@@ -132,7 +134,7 @@ class ListRewriting:
         """Count lines."""
         return await self._stores.facts.count(scope)
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         """Yield at most one rewritten list. Facts with an end or from outside keep their own lines.
 
         So does a line that a person restored or refused to lose: no later list removes it.
@@ -140,28 +142,29 @@ class ListRewriting:
         if not work.dry:
             await self._stores.memories.text(work.scope)  # reads edits made by hand
         kept = await self._refused_lines(work.scope)
-        if new := await self._stores.nights.unjudged(work.scope, kept):
-            yield TidyStep(judged=tuple(new))  # digests are kept longer than items
+        if new := await self._stores.nights.not_yet_asked(work.scope, kept):
+            yield PhaseStep(judged=tuple(new))  # digests are kept longer than items
         if await self._stores.decisions.waiting(work.scope, LINES):
             return  # a person may be about to remove some of them (M-090)
         live = await self._stores.facts.live(work.scope)
         candidates = [fact for fact in live if not _is_excluded(fact)]
         texts = [fact.text for fact in candidates]
-        if not await self._stores.nights.unjudged(work.scope, [digest := _digest(texts)]):
+        if not await self._stores.nights.not_yet_asked(work.scope, [digest := _digest(texts)]):
             return
         free = (
-            await self._stores.nights.unjudged(work.scope, [_line(text) for text in texts]) - kept
+            await self._stores.nights.not_yet_asked(work.scope, [_line(text) for text in texts])
+            - kept
         )
         old = [fact for fact in candidates if _line(fact.text) in free]
         if len(old) < FEWEST:
             return
         lines = await answer_or_step(self._ask(work, old), (digest,), _unchanged)
-        if isinstance(lines, TidyStep):
+        if isinstance(lines, PhaseStep):
             yield lines
             return
         # The new list is not asked about again.
         after = [*lines, *(text for text in texts if _line(text) not in free)]
-        yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
+        yield PhaseStep(_item(old, lines, digest), judged=(digest, _digest(after)))
 
     async def _refused_lines(self, scope: str) -> set[str]:
         """Return digests of the lines that a person refused to lose."""
@@ -175,8 +178,8 @@ class ListRewriting:
         question = fill(self._template.text(), {"content": untagged(shown)})
         if estimate(question) > work.models.window(ROLE):
             raise ContextTooLarge(LARGE)
-        return await work.models.proved_answer(
-            *(ROLE, question, lambda reply: rewritten(reply, old), AGAIN),
+        return await work.models.checked_answer(
+            *(ROLE, question, lambda reply: parse_list(reply, old), AGAIN),
             sources=sources_of(self._stores, old),
         )
 
@@ -205,8 +208,8 @@ def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Decis
     new = [line for line in lines if key(line) not in known]
     if not gone and not new:
         return ()
-    new_list = Heirs(lines)
-    lost = [fact for fact in gone if not new_list.keeps(fact.text)]
+    new_list = Successors(lines)
+    lost = [fact for fact in gone if not new_list.cover(fact.text)]
     loses = max(len(lost), len(gone) - len(new), 0)
     return (
         Decision(
@@ -222,7 +225,7 @@ def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Decis
     )
 
 
-def instead(
+def rewritten_facts(
     old: Sequence[Fact], lines: Sequence[str]
 ) -> tuple[list[NewFact], dict[str, int | None]]:
     """Return the facts of a new list, and for each old fact the index of its successor.

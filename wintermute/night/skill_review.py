@@ -17,13 +17,13 @@ from typing import ClassVar
 from wintermute.changes.decisions import Decision, digest_of
 from wintermute.clock import stamp
 from wintermute.errors import ToolFailed
-from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.llm.json_answer import Unfit, only
+from wintermute.forgetting.executors import DecisionKind, Kinds
+from wintermute.llm.json_answer import InvalidAnswer, require_keys
 from wintermute.llm.tokens import estimate
-from wintermute.memory.sense import are_made_of, main_words, shared_words
+from wintermute.memory.lexical_overlap import are_made_of, main_words, shared_words
 from wintermute.messages import Json
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
-from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, shown, summary_in
+from wintermute.night.pipeline import ROLE, PhaseStep, PhaseWork, answer_or_step
+from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, skill_path, summary_in
 from wintermute.work.data_folder import DataFolder
 
 LONG = 4_000
@@ -61,24 +61,26 @@ class SkillText:
         return digest_of("skill", self.name, self.text)
 
 
-def proposed(found: Json, old: Sequence[SkillText]) -> str:
+def parse_proposal(found: Json, old: Sequence[SkillText]) -> str:
     """Return the text that replaces these skills; "" for none. Raises: Unfit."""
-    only(found, "text")
+    require_keys(found, "text")
     text = found["text"]
     if not isinstance(text, str):
-        raise Unfit('"text" must be a text')
+        raise InvalidAnswer('"text" must be a text')
     if not text.strip():
         return ""
     texts = [skill.text for skill in old]
     if not summary_in(text):
-        raise Unfit("its first line does not say what it is for")
+        raise InvalidAnswer("its first line does not say what it is for")
     if len(text) >= min(MOST_DOCUMENTATION, sum(map(len, texts))):
-        raise Unfit("it is not shorter")
+        raise InvalidAnswer("it is not shorter")
     lines = [line for line in text.splitlines() if line.strip()]
     if not all(are_made_of(NUMBERING.sub("", line), texts) for line in lines):
-        raise Unfit("a line says something that is in none of them, or uses another language")
+        raise InvalidAnswer(
+            "a line says something that is in none of them, or uses another language"
+        )
     if _numbers(NUMBERING.sub("", "\n".join(texts))) - _numbers(text):
-        raise Unfit("a number of them is missing")
+        raise InvalidAnswer("a number of them is missing")
     return text.rstrip() + "\n"
 
 
@@ -99,12 +101,12 @@ class SkillReview:
         mine = self._stores.owner.scope == scope
         return len(await self._stores.skills.listed()) if mine else 0
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         """Yield one step for each question. Raises: ModelError."""
         if work.scope != self._stores.owner.scope:
             return
         skills = await self._skills()
-        new = await self._stores.nights.unjudged(
+        new = await self._stores.nights.not_yet_asked(
             work.scope, [skill.digest for skill in skills.values()]
         )
         asked, asked_about, waiting = 0, set[str](), set[str]()
@@ -113,18 +115,18 @@ class SkillReview:
                 waiting |= {skill.name for skill in group}
                 continue
             if asked == MOST:
-                yield TidyStep(note="more skills wait for the next night", left=True)
+                yield PhaseStep(note="more skills wait for the next night", unfinished=True)
                 return
             asked += 1
             asked_about |= {skill.name for skill in group}
             yield await self._propose(work, group)
         judged = [s.digest for s in skills.values() if s.digest in new and s.name not in waiting]
         if judged:
-            yield TidyStep(judged=tuple(judged))
+            yield PhaseStep(judged=tuple(judged))
         unread = [s for s in await self._unread(skills) if s.name not in asked_about]
         digests = {digest_of("unread", skill.digest): skill for skill in unread}
-        for digest in sorted(await self._stores.nights.unjudged(work.scope, digests)):
-            yield TidyStep((_removal(digests[digest], digest),))
+        for digest in sorted(await self._stores.nights.not_yet_asked(work.scope, digests)):
+            yield PhaseStep((_removal(digests[digest], digest),))
 
     async def _skills(self) -> dict[str, SkillText]:
         folder, skills = self._stores.places.skills(), dict[str, SkillText]()
@@ -156,26 +158,28 @@ class SkillReview:
         groups = [(skills[one], skills[other]) for one, other in ranked]
         return [*groups, *((skill,) for skill in fresh if len(skill.text) > LONG)]
 
-    async def _propose(self, work: PhaseWork, group: Sequence[SkillText]) -> TidyStep:
+    async def _propose(self, work: PhaseWork, group: Sequence[SkillText]) -> PhaseStep:
         """Ask a model to shorten a long skill, or to merge two similar ones."""
         judged = tuple(skill.digest for skill in group)
-        content = "\n\n".join(f"{shown(skill.name)}\n\n{skill.text}" for skill in group)
+        content = "\n\n".join(f"{skill_path(skill.name)}\n\n{skill.text}" for skill in group)
         template = self._template.text()
         if estimate(template + content) > work.models.window(ROLE):
-            return TidyStep(judged=judged, note=f"{shown(group[0].name)} is too long for a model")
+            return PhaseStep(
+                judged=judged, note=f"{skill_path(group[0].name)} is too long for a model"
+            )
         asked = work.models.answer_in_json(
-            *(ROLE, template, {"content": content}, lambda found: proposed(found, group))
+            *(ROLE, template, {"content": content}, lambda found: parse_proposal(found, group))
         )
-        names = " and ".join(shown(skill.name) for skill in group)
+        names = " and ".join(skill_path(skill.name) for skill in group)
         text = await answer_or_step(
             asked, judged, lambda problem: f"nothing is proposed for {names}: {problem}"
         )
-        if isinstance(text, TidyStep):
+        if isinstance(text, PhaseStep):
             return text
         if not text:
-            return TidyStep(judged=judged)
+            return PhaseStep(judged=judged)
         kept = SkillText(group[0].name, text, group[0].saved)
-        return TidyStep((_replacement(group, text),), judged=(*judged, kept.digest))
+        return PhaseStep((_replacement(group, text),), judged=(*judged, kept.digest))
 
     async def _unread(self, skills: Mapping[str, SkillText]) -> list[SkillText]:
         """Return skills that were neither written nor read for `UNREAD`, according to the loom."""

@@ -17,14 +17,21 @@ from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import Decision, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import ContextTooLarge, ToolFailed
-from wintermute.forgetting.deeds import DecisionKind, Kinds
+from wintermute.forgetting.executors import DecisionKind, Kinds
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit
+from wintermute.llm.json_answer import InvalidAnswer
 from wintermute.llm.tokens import estimate
-from wintermute.memory.sense import TOKENS, Heirs, are_made_of, is_negated, main_words, succeeds
+from wintermute.memory.lexical_overlap import (
+    TOKENS,
+    Successors,
+    are_made_of,
+    is_negated,
+    main_words,
+    succeeds,
+)
 from wintermute.messages import Json
 from wintermute.night.dedup import LONGER
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
+from wintermute.night.pipeline import ROLE, PhaseStep, PhaseWork, answer_or_step
 from wintermute.prompt.assemble import task_lines
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import (
@@ -104,7 +111,7 @@ def actions_of(answer: Json, tasks: Mapping[str, Task]) -> TaskAnswer:
     """Read the usable actions of an answer, at most one a task (T-056, T-057). Raises: Unfit."""
     listed = answer.get("actions")
     if not isinstance(listed, list):
-        raise Unfit('"actions" must be a list')
+        raise InvalidAnswer('"actions" must be a list')
     actions: dict[str, TaskAction] = {}
     ignored = list[str]()
     for item in listed:
@@ -204,28 +211,28 @@ class TaskReview:
         tasks = await self._stores.tasks.listed(scope)
         return {task.id: task for task in tasks if task.scope in scopes}
 
-    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[PhaseStep]:
         """Yield at most one step. Raises: ModelError."""
         tasks = await self._tasks(work.scope)
         digest = _digest(tasks.values())
-        if not tasks or not await self._stores.nights.unjudged(work.scope, [digest]):
+        if not tasks or not await self._stores.nights.not_yet_asked(work.scope, [digest]):
             return
         answer = await answer_or_step(
             *(self._ask(work, tasks), (digest,)),
             lambda problem: LARGE if isinstance(problem, ContextTooLarge) else UNUSABLE,
         )
-        if isinstance(answer, TidyStep):
+        if isinstance(answer, PhaseStep):
             yield answer
             return
         for left_out in answer.ignored:
             log.warning("action on a task ignored reason=%s", left_out)
-        plan = planned(answer, tasks)
-        waiting = f"{counted(plan.wait, 'task')} that could end wait for the next night"
-        notes = [*answer.ignored, *([waiting] if plan.wait else [])]
+        plan = plan_actions(answer, tasks)
+        waiting = f"{counted(plan.waiting, 'task')} that could end wait for the next night"
+        notes = [*answer.ignored, *([waiting] if plan.waiting else [])]
         # The resulting list is not asked about again, unless some ends have to wait.
-        known = (digest,) if plan.wait else (digest, _digest(plan.then))
-        note, left = "; ".join(notes), plan.wait > 0
-        yield TidyStep(plan.items, judged=known, note=note, left=left)
+        known = (digest,) if plan.waiting else (digest, _digest(plan.tasks_after))
+        note, left = "; ".join(notes), plan.waiting > 0
+        yield PhaseStep(plan.items, judged=known, note=note, unfinished=left)
 
     async def _ask(self, work: PhaseWork, tasks: Mapping[str, Task]) -> TaskAnswer:
         async def are_unchanged(tx: Transaction) -> bool:
@@ -255,14 +262,14 @@ def says_all_of(kept: Task, other: Task) -> bool:
 
     It must also be due at the same time, at least as urgent, and visible in the same room or everywhere.
     """
-    covering = Heirs([kept.content])
+    covering = Successors([kept.content])
     return (
         kept.scope in {other.scope, EVERYWHERE}
         and (kept.plan, kept.snoozed) == (other.plan, other.snoozed)
         and kept.priority <= other.priority
         and _words(other.content) <= _words(kept.content)
-        and covering.keeps(other.content, 0)
-        and not covering.overtakes(other.content, 0)
+        and covering.cover(other.content, 0)
+        and not covering.outdates(other.content, 0)
     )
 
 
@@ -274,17 +281,17 @@ def _words(content: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """End of a task. `heir`: the task that covers it. `proved`: its own text or the other task proves it."""
+    """End of a task. `successor`: the task that covers it. `proved`: its own text or the other task proves it."""
 
     action: TaskAction
-    heir: Task | None = None
+    successor: Task | None = None
     proved: bool = True
 
 
 def ends_of(actions: Sequence[TaskAction], then: Mapping[str, Task]) -> list[TaskEnd]:
     """Choose the tasks that may end together: a task that covers another one stays, so one of a cycle stays.
 
-    `then`: all tasks with their new wording.
+    `tasks_after`: all tasks with their new wording.
     """
     ending = {action.task.id: action for action in actions if action.ends}
     ended = {name for name, action in ending.items() if says_done(action.task.content)}
@@ -309,14 +316,14 @@ def ends_of(actions: Sequence[TaskAction], then: Mapping[str, Task]) -> list[Tas
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """Decisions from an answer. `then`: tasks after them. `wait`: number of ends left for the next night."""
+    """Decisions from an answer. `tasks_after`: tasks after them. `waiting`: number of ends left for the next night."""
 
     items: tuple[Decision, ...]
-    then: tuple[Task, ...]
-    wait: int = 0
+    tasks_after: tuple[Task, ...]
+    waiting: int = 0
 
 
-def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
+def plan_actions(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
     """Turn actions into decisions. While an update waits or was ignored, no task ends at once.
 
     The wording that makes one task cover another may not be in place yet.
@@ -332,7 +339,7 @@ def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
         ended += at_once
         if at_once and ended > MOST_ENDED:
             continue
-        relies = {end.heir.id: end.heir.content} if end.heir else {}
+        relies = {end.successor.id: end.successor.content} if end.successor else {}
         items.append(_item(end.action, relies, question=not at_once))
         done += [end.action] if at_once else []
     after = {**tasks, **{action.task.id: action.after for action in done}}

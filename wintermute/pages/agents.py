@@ -27,18 +27,18 @@ from typing import Protocol
 
 from wintermute.config.secrets import Redaction
 from wintermute.errors import ConfigurationError, FileUnusable, WintermuteError
-from wintermute.files import ENTER, READ, locked, to_its_end
+from wintermute.files import ENTER, READ, locked, run_uncancelled
 from wintermute.pages.page_lines import LineOrigins
-from wintermute.pages.raw_material import Talk
+from wintermute.pages.sources import SourceTranscript
 from wintermute.templates import Template
 from wintermute.text import clean
-from wintermute.wiki.asked_lines import asked_lines, with_asked, without_asked
-from wintermute.wiki.folder import FileChange, StoreFolder, told
+from wintermute.wiki.folder import FileChange, StoreFolder, disk_errors
 from wintermute.wiki.links import INDEX, JOBS, PAGE_FOLDERS
 from wintermute.wiki.page_jobs import WikiJob, text_at
 from wintermute.wiki.pages import text_of
 from wintermute.wiki.store import FOLDERS, WikiStore
 from wintermute.wiki.verdict import StoreView
+from wintermute.wiki.withheld_lines import with_withheld, withheld_lines, without_withheld
 
 BUILTIN = "builtin"
 CONVERSATION = "__CONVERSATION_PATH__"
@@ -65,7 +65,7 @@ Inventory = Mapping[str, bytes]
 class PageTask:
     """Input of an agent. `raw`: path of the raw copy, which a dry run does not write."""
 
-    talk: Talk
+    transcript: SourceTranscript
     raw: str
     job: WikiJob
     store: WikiStore
@@ -164,7 +164,7 @@ class _Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramResult:
     """Result of a program. `late`: it was killed after its time limit."""
 
     exit_code: int
@@ -173,9 +173,9 @@ class Ended:
     late: bool
 
 
-async def run(
+async def run_program(
     words: Sequence[str], folder: Path, given: str, environment: Mapping[str, str], seconds: float
-) -> Ended:
+) -> ProgramResult:
     """Run a program in its own process group, and kill what is left of the group at the end.
 
     Raises: WintermuteError if it cannot be started.
@@ -198,7 +198,7 @@ async def run(
         await asyncio.wait(parts, timeout=DRAIN_SECONDS)
         for part in parts:
             part.cancel()  # a process that left the group may keep its outputs open
-    return Ended(process.returncode or 0, out.printed(), err.printed(), late)
+    return ProgramResult(process.returncode or 0, out.printed(), err.printed(), late)
 
 
 async def _start(
@@ -329,8 +329,10 @@ def _compare(
     try:
         before, after = store.content(path), copy.content(path)
         was = None if before is None else before.decode()
-        asked = asked_lines(store)
-        changes.append(FileChange(path, was, with_asked(text_of(after or b""), was or "", asked)))
+        asked = withheld_lines(store)
+        changes.append(
+            FileChange(path, was, with_withheld(text_of(after or b""), was or "", asked))
+        )
     except (FileUnusable, UnicodeDecodeError) as problem:
         problems.append(f"{path!r} {problem}")
 
@@ -338,13 +340,13 @@ def _compare(
 @asynccontextmanager
 async def _copy_folder() -> AsyncIterator[Path]:
     """Create a folder for a copy and remove it at the end; folders left by a kill are removed first."""
-    await to_its_end(sweep_copies)
-    copy = Path(await to_its_end(partial(tempfile.mkdtemp, prefix=COPY)))
+    await run_uncancelled(sweep_copies)
+    copy = Path(await run_uncancelled(partial(tempfile.mkdtemp, prefix=COPY)))
     with locked(copy):
         try:
             yield copy
         finally:
-            await to_its_end(partial(_remove, copy))
+            await run_uncancelled(partial(_remove, copy))
 
 
 def sweep_copies() -> None:
@@ -393,11 +395,11 @@ class ProgramAgent:
         """Run the program on a copy. Raises: StoreUnusable; WintermuteError if it cannot be started."""
         async with _copy_folder() as folder:
             copy, job = StoreFolder(folder), f"{JOBS}/{task.job.name or 'dry-run'}"
-            known = await to_its_end(partial(_copy_for, task, folder, job))
+            known = await run_uncancelled(partial(_copy_for, task, folder, job))
             values = {"store": folder, "sleep": folder / job, "conversation": folder / task.raw}
             words = command_line(self._template, {name: str(path) for name, path in values.items()})
             prompt = self._prompt.text().replace(CONVERSATION, task.raw)
-            ended = await run(words, folder, prompt, self._environment, self._seconds)
+            ended = await run_program(words, folder, prompt, self._environment, self._seconds)
             outputs = (ended.stdout, ended.stderr, text_at(copy, f"{job}/{REPORT}") or "")
             if ended.late:
                 why = f"{self._name} was not done after {self._seconds:g} s"
@@ -405,17 +407,17 @@ class ProgramAgent:
             if ended.exit_code:
                 why = f"{self._name} ended with exit code {ended.exit_code}"
                 return PageWork((), None, (), why, ended.exit_code, *outputs)
-            found = await to_its_end(partial(differences, copy, known, task.store.files))
+            found = await run_uncancelled(partial(differences, copy, known, task.store.files))
             return PageWork(found[0], None, found[1], "", 0, *outputs)
 
 
 def _copy_for(task: PageTask, folder: Path, job: str) -> Inventory:
-    with task.store.files.reading(), told(folder):
+    with task.store.files.reading(), disk_errors(folder):
         known = dict(copy_store(task.store.root, folder))
-        withheld = asked_lines(task.store.files)
+        withheld = withheld_lines(task.store.files)
         for name in [*known] if withheld else ():
             content = (folder / name).read_bytes()
-            shown = without_asked(content.decode(errors="replace"), withheld)
+            shown = without_withheld(content.decode(errors="replace"), withheld)
             if shown != content.decode(errors="replace"):
                 (folder / name).write_bytes(shown.encode())
                 known[name] = _digest(folder / name)
@@ -423,7 +425,7 @@ def _copy_for(task: PageTask, folder: Path, job: str) -> Inventory:
             (folder / name).mkdir(parents=True, exist_ok=True)
         if not (folder / task.raw).is_dir():  # a dry run has no raw copy in the store
             (folder / task.raw).mkdir(parents=True)
-            for name, text in task.talk.files:
+            for name, text in task.transcript.files:
                 path = folder / task.raw / name
                 path.write_bytes(text.encode())
                 known[f"{task.raw}/{name}"] = _digest(path)

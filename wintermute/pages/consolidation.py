@@ -24,9 +24,9 @@ from wintermute.errors import (
     StoreChanged,
     WintermuteError,
 )
-from wintermute.files import to_its_end
+from wintermute.files import run_uncancelled
 from wintermute.pages.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
-from wintermute.pages.raw_material import Consolidations, RawMaterial, Talk
+from wintermute.pages.sources import Consolidations, ConversationSource, SourceTranscript
 from wintermute.secret_shapes import secret_kind, without_secrets
 from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.links import INDEX, RAW, is_page, name_of
@@ -35,24 +35,24 @@ from wintermute.wiki.page_jobs import (
     JobStatus,
     SeenPages,
     WikiJob,
-    alone,
     begin,
-    is_under_way,
+    is_being_applied,
+    job_lock,
     keep_raw,
     listed_jobs,
-    marked_outside,
-    note,
+    marked_untrusted,
     patch,
     put_in_place,
     raw_path,
     sweep,
     text_at,
     unrecorded,
+    write_job_files,
     written_change,
     written_lines,
 )
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.verdict import PageVerdict, StoreView, judged
+from wintermute.wiki.verdict import PageVerdict, StoreView, judge_changes
 
 DIFF, PROPOSED = "diff.patch", "proposed.patch"
 OUT, ERR = "agent.stdout.txt", "agent.stderr.txt"
@@ -92,7 +92,7 @@ class Consolidation:
         self._redact = redact
 
     async def consolidate(
-        self, material: RawMaterial, agent: str, *, wait: bool = False
+        self, material: ConversationSource, agent: str, *, wait: bool = False
     ) -> WikiJob | None:
         """Turn a conversation into pages; return the finished job, or None if nothing new was said.
 
@@ -100,27 +100,27 @@ class Consolidation:
         StoreUnusable; WintermuteError if this is no conversation.
         """
         worker = self.agent(agent)
-        async with alone(self._files, self._clock, wait=wait):
-            await to_its_end(partial(_prepare, self._files))
+        async with job_lock(self._files, self._clock, wait=wait):
+            await run_uncancelled(partial(_prepare, self._files))
             if self._records is not None:
-                await self._records.settle(self._files)
+                await self._records.settle_interrupted(self._files)
             talk = await material.read()
             if talk is None:
                 return None
             job = WikiJob("", agent, talk.named)
-            job = await to_its_end(partial(begin, self._files, job, self._now()))
+            job = await run_uncancelled(partial(begin, self._files, job, self._now()))
             log.info("consolidation began job=%s agent=%s", job.name, agent)
             job = await self._run_agent(job, talk, worker)
             log.info("consolidation over job=%s status=%s", job.name, job.status)
             return job
 
-    async def preview(self, material: RawMaterial, agent: str) -> Preview | None:
+    async def preview(self, material: ConversationSource, agent: str) -> Preview | None:
         """Return the result of a job without a change to the store. Raises: as `consolidate`."""
         worker = self.agent(agent)
         talk = await material.read()
         if talk is None:
             return None
-        raw = await to_its_end(partial(self._raw_copy_path, talk))
+        raw = await run_uncancelled(partial(self._raw_copy_path, talk))
         task = await self._task(talk, WikiJob("", agent, raw_copy=raw))
         done = await self._judge(task, await worker.pages(task))
         changes = done.work.changes if done.refused else done.verdict.changes
@@ -136,17 +136,17 @@ class Consolidation:
     def _now(self) -> datetime:
         return self._clock.now().astimezone(self._zone)
 
-    async def _task(self, talk: Talk, job: WikiJob) -> PageTask:
+    async def _task(self, talk: SourceTranscript, job: WikiJob) -> PageTask:
         """Return the input of the agent: the store as it is now."""
-        view = await to_its_end(partial(_view, self._store))
+        view = await run_uncancelled(partial(_view, self._store))
         return PageTask(talk, job.raw_copy, job, self._store, view, self._now().date())
 
-    async def _run_agent(self, job: WikiJob, talk: Talk, worker: PageAgent) -> WikiJob:
+    async def _run_agent(self, job: WikiJob, talk: SourceTranscript, worker: PageAgent) -> WikiJob:
         """Run the agent, and apply its changes if they are allowed."""
         done = _Done(PageWork(exit_code=1), PageVerdict())
         try:
             job = await self._write_raw(job, talk)
-            seen = await to_its_end(partial(SeenPages, self._files))
+            seen = await run_uncancelled(partial(SeenPages, self._files))
             task = await self._task(talk, job)
             done = _Done(await worker.pages(task), PageVerdict())
             done = await self._judge(task, done.work)
@@ -158,7 +158,9 @@ class Consolidation:
             return await self._end_unchanged(replace(failed, status="rejected"), talk, done)
         except (StoreChanged, QuestionWithdrawn) as problem:  # outputs may contain forgotten text
             status: JobStatus = "rejected" if isinstance(problem, StoreChanged) else "failed"
-            await to_its_end(partial(note, self._files, job, dict.fromkeys(self._texts(done), "")))
+            await run_uncancelled(
+                partial(write_job_files, self._files, job, dict.fromkeys(self._texts(done), ""))
+            )
             ended = replace(job, status=status, reason=str(problem))
             return await self._end_unchanged(
                 ended, talk, _Done(PageWork(exit_code=1), PageVerdict())
@@ -172,23 +174,23 @@ class Consolidation:
             await self._end_unchanged(replace(job, reason="stopped before its end"), talk, done)
             raise
 
-    async def _write_raw(self, job: WikiJob, talk: Talk) -> WikiJob:
+    async def _write_raw(self, job: WikiJob, talk: SourceTranscript) -> WikiJob:
         """Write the raw copy of the conversation, and record its path first (W-059)."""
-        job = replace(job, raw_copy=await to_its_end(partial(self._raw_copy_path, talk)))
-        await to_its_end(partial(note, self._files, job, {JOB: job.as_json()}))
+        job = replace(job, raw_copy=await run_uncancelled(partial(self._raw_copy_path, talk)))
+        await run_uncancelled(partial(write_job_files, self._files, job, {JOB: job.as_json()}))
         if self._records is not None:
-            await self._records.begun(job, talk)
-        await to_its_end(partial(_write_raw_copy, self._files, job.raw_copy, talk))
+            await self._records.record_begun(job, talk)
+        await run_uncancelled(partial(_write_raw_copy, self._files, job.raw_copy, talk))
         return job
 
-    def _raw_copy_path(self, talk: Talk) -> str:
+    def _raw_copy_path(self, talk: SourceTranscript) -> str:
         if talk.named.startswith(f"{RAW}/"):
             return talk.named  # a raw copy already: its pages are written again
         if talk.part is None and (left := self._left_copy(talk)):
             return left
         return raw_path(self._files, talk.name, self._now().date())
 
-    def _left_copy(self, talk: Talk) -> str:
+    def _left_copy(self, talk: SourceTranscript) -> str:
         """Return the raw copy of an unsuccessful job if it has the same text; else ""."""
         for job in listed_jobs(self._files):
             if job.conversation == talk.named and job.raw_copy:
@@ -200,21 +202,23 @@ class Consolidation:
     async def _judge(self, task: PageTask, work: PageWork) -> "_Done":
         revealing = [each.path for each in work.changes if self._has_secret(each.after or "")]
         reasons = tuple(f"{path} would hold a secret of the configuration" for path in revealing)
-        work = await to_its_end(partial(_remove_secrets, work))
+        work = await run_uncancelled(partial(_remove_secrets, work))
         if work.failed or work.objections:
             return _Done(work, PageVerdict(reasons=work.objections))
-        verdict = await to_its_end(partial(_verdict, task, work))
+        verdict = await run_uncancelled(partial(_verdict, task, work))
         return _Done(work, PageVerdict(reasons=reasons) if reasons else verdict)
 
     def _has_secret(self, text: str) -> bool:
         return self._redact(text) != text
 
-    async def _apply(self, job: WikiJob, talk: Talk, done: "_Done", seen: SeenPages) -> WikiJob:
+    async def _apply(
+        self, job: WikiJob, talk: SourceTranscript, done: "_Done", seen: SeenPages
+    ) -> WikiJob:
         """Record the changes and put them in place. Raises: StoreChanged; QuestionWithdrawn."""
         changes, proposed = done.verdict.changes, done.verdict.proposed
         end = self._now().isoformat(timespec="seconds")
         job = replace(job, end=end, exit_code=0, proposed=tuple(p.change.path for p in proposed))
-        await to_its_end(partial(note, self._files, job, self._texts(done)))
+        await run_uncancelled(partial(write_job_files, self._files, job, self._texts(done)))
         record = unrecorded
         if self._records is not None:
             lines = done.work.lines
@@ -224,12 +228,12 @@ class Consolidation:
         job = await put_in_place(self._files, job, changes, beside, seen, record)
         if self._records is not None:
             with _logged_failure(job):
-                await self._records.settled(job.name)
+                await self._records.mark_settled(job.name)
         return job
 
-    async def _end_unchanged(self, job: WikiJob, talk: Talk, done: "_Done") -> WikiJob:
+    async def _end_unchanged(self, job: WikiJob, talk: SourceTranscript, done: "_Done") -> WikiJob:
         """End a job without changes, and write the reason to its folder."""
-        if await to_its_end(partial(is_under_way, self._files, job)):
+        if await run_uncancelled(partial(is_being_applied, self._files, job)):
             return job  # the next job finishes it
         if talk.part is not None:
             job = replace(job, raw_copy="")
@@ -237,9 +241,9 @@ class Consolidation:
         job = replace(job, end=end, exit_code=code, reason=self._redact(job.reason))
         texts = {**self._texts(done), REPORT: self._report(job, done), JOB: job.as_json()}
         with _logged_failure(job):
-            await to_its_end(partial(note, self._files, job, texts))
+            await run_uncancelled(partial(write_job_files, self._files, job, texts))
             if self._records is not None:
-                await self._records.dropped(self._files, job.name)
+                await self._records.drop(self._files, job.name)
         return job
 
     def _texts(self, done: "_Done") -> dict[str, str]:
@@ -302,7 +306,7 @@ def _view(store: WikiStore) -> StoreView:
         return StoreView(store.pages(), store.tree().names, store.files.presence)
 
 
-def _write_raw_copy(files: StoreFolder, raw: str, talk: Talk) -> None:
+def _write_raw_copy(files: StoreFolder, raw: str, talk: SourceTranscript) -> None:
     if (files.root / raw).is_dir():
         return
     with files.writing():
@@ -311,15 +315,15 @@ def _write_raw_copy(files: StoreFolder, raw: str, talk: Talk) -> None:
 
 def _verdict(task: PageTask, work: PageWork) -> PageVerdict:
     files = task.store.files
-    return judged(
+    return judge_changes(
         task.view,
         work.changes,
         today=task.today,
         ours={change.path: written_lines(files, change.path) for change in work.changes},
         plan=work.plan,
         index=text_at(files, INDEX) or "",
-        files=[f"{task.raw}/{name}" for name, _ in task.talk.files],
-        outside=task.talk.is_outside,
+        files=[f"{task.raw}/{name}" for name, _ in task.transcript.files],
+        outside=task.transcript.is_outside,
     )
 
 
@@ -336,7 +340,7 @@ def _remove_secrets(work: PageWork) -> PageWork:
 
 
 def _beside(
-    files: StoreFolder, job: WikiJob, talk: Talk, done: _Done, report: str
+    files: StoreFolder, job: WikiJob, talk: SourceTranscript, done: _Done, report: str
 ) -> list[FileChange]:
     """Return the files that change with the pages: lines written by us, taint marks and the report."""
     here = StoreFolder(files.root / job.raw_copy)
@@ -345,6 +349,6 @@ def _beside(
     changes = [written_change(files, change) for change in done.verdict.changes]
     if talk.is_outside:
         pages = [each.path for each in done.verdict.changes if is_page(each.path)]
-        changes.append(marked_outside(files, [job.raw_copy, *pages]))
+        changes.append(marked_untrusted(files, [job.raw_copy, *pages]))
     path = f"{job.folder}/{REPORT}"
     return [*changes, FileChange(path, text_at(files, path), report)]

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from wintermute.db import Row, Transaction
-from wintermute.memory.sense import beginnings
+from wintermute.memory.lexical_overlap import beginnings
 from wintermute.stores import Stores
-from wintermute.wiki.asked_lines import asked_lines, digest, sourced
 from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.links import ENDING, INDEX, JOBS, fences, is_page, links_in, name_of
 from wintermute.wiki.page_jobs import names_in, read_job, text_at, written_lines
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.verdict import lines_of, opening_line
+from wintermute.wiki.withheld_lines import content_lines, digest, withheld_lines
 
 MARK = r"[ \t]+\[\d{1,4}(?:[ \t]*,[ \t]*\d{1,4})*\](?:[ \t]*\[\d{1,4}\])*"
 MARKS = re.compile(rf"(?<=[.!?]){MARK}(?=\s)|(?<=\S){MARK}(?=[ \t]*(?:[.!?|]|$))")
@@ -56,7 +56,7 @@ class LostLines:
     """Lines that came from forgotten messages. `anywhere`: digests of lines to delete on any page.
 
     `texts`: their text. `asked`: people's lines that share words with them, by digest. `jobs`: jobs that saw
-    the messages. `found`: the lines to delete as they are in the file, by digest.
+    the messages. `lines`: the lines to delete as they are in the file, by digest.
     """
 
     known: frozenset[KnownLine] = frozenset()
@@ -64,9 +64,9 @@ class LostLines:
     texts: tuple[str, ...] = ()
     asked: dict[str, str] = field(default_factory=dict)
     jobs: tuple[str, ...] = ()
-    found: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)
 
-    def goes(self, path: str, line: str) -> bool:
+    def is_lost(self, path: str, line: str) -> bool:
         """Decide if a line of a page is deleted."""
         name = digest(line)
         return name in self.anywhere or (path, name) in self.known
@@ -74,19 +74,21 @@ class LostLines:
     def cut(self, path: str, text: str) -> str:
         """Return the text of a page without these lines; their links stay."""
         lines = text.splitlines(keepends=True)
-        return "".join(left_of(line) if self.goes(path, line) else line for line in lines)
+        return "".join(
+            remaining_links(line) if self.is_lost(path, line) else line for line in lines
+        )
 
 
 NOTHING_LOST = LostLines()
 
 
-def left_of(line: str) -> str:
+def remaining_links(line: str) -> str:
     """Return the links of a deleted line as a list entry; "" if it has none."""
     links = [f"[[{target}]]" for target in links_in(line)]
     return f"- {' '.join(links)}\n" if links else ""
 
 
-def unmarked(
+def strip_marks(
     text: str, before: str, shown: Collection[int]
 ) -> tuple[str, dict[str, tuple[int, ...]]]:
     """Return a page without origin marks, and the numbers by line; lines from `before` keep theirs.
@@ -108,7 +110,7 @@ def unmarked(
     return "".join(lines), named
 
 
-def origins(
+def find_origins(
     text: str,
     before: str,
     named: Mapping[str, Sequence[int]],
@@ -121,9 +123,9 @@ def origins(
     or from an older line of the page. `earlier`: origins that this job found before.
     """
     words = {n: beginnings(ANSWER.split(DAY.sub("", said))[0]) for n, (said, _) in shown.items()}
-    old = {line: beginnings(line) for line in sourced(before)}
+    old = {line: beginnings(line) for line in content_lines(before)}
     found = dict(earlier)
-    for line in (each for each in sourced(text) if each not in old):
+    for line in (each for each in content_lines(text) if each not in old):
         marks = [n for n in named.get(line, ()) if n in shown]
         left = beginnings(line).difference(*(words[n] for n in marks or shown))
         holders = {word: [n for n in words if word in words[n]] for word in left}
@@ -139,7 +141,7 @@ def origins(
     return found
 
 
-def renamed(origins_by_line: LineOrigins, was: str | None, now: str | None) -> LineOrigins:
+def with_new_lines(origins_by_line: LineOrigins, was: str | None, now: str | None) -> LineOrigins:
     """Return origins for the lines as they are `now`, each under its new text.
 
     Lines that have become equal but had different origins came from all messages.
@@ -153,13 +155,13 @@ def renamed(origins_by_line: LineOrigins, was: str | None, now: str | None) -> L
     return moved
 
 
-async def keep_sources(
+async def store_origins(
     tx: Transaction, changes: Sequence[FileChange], named: Mapping[str, LineOrigins], raw: str
 ) -> None:
     """Store the origins of new lines; a line without an origin came from all of `raw`."""
     for change in sorted(changes, key=lambda each: each.path == INDEX):
         before = {*lines_of(change.before or "")}
-        for line in (each for each in sourced(change.after or "") if each not in before):
+        for line in (each for each in content_lines(change.after or "") if each not in before):
             origin = named.get(change.path, {}).get(line, LineOrigin())
             known = [(change.path, digest(each)) for each in origin.lines]
             # Our line in the index repeats the opening line of a page.
@@ -223,7 +225,7 @@ async def lost_lines(
     every = _known(await database.rows("SELECT DISTINCT path, line FROM page_lines"))
     find = partial(_lost, stores.wiki, every, _known(rows), jobs, frozenset(answered))
     lost = await asyncio.to_thread(find, said, asks=asks)
-    return LostLines(asked=lost.asked | lost.found, jobs=lost.jobs) if asks else lost
+    return LostLines(asked=lost.asked | lost.lines, jobs=lost.jobs) if asks else lost
 
 
 def _known(rows: Iterable[Row]) -> frozenset[KnownLine]:
@@ -249,7 +251,7 @@ def _lost(
         pages = _lines(wiki)
         at = {path for path, _ in known}
         near = [each for each in pages if lost.anywhere or each[0] in at]
-        gone = {each for each in near if lost.goes(*each)}
+        gone = {each for each in near if lost.is_lost(*each)}
         going = {digest(line): line for _, line in gone}
         names, texts = (
             {*(name for _, name in known), *lost.anywhere},
@@ -258,7 +260,7 @@ def _lost(
         for path in (f"{job}/{patch}" for job in names_in(files, JOBS) for patch in PATCHES):
             lines = (line[1:] for line in (text_at(files, f"{JOBS}/{path}") or "").splitlines())
             texts |= {_bare(line) for line in lines if digest(line) in names}
-        others, already = [each for each in pages if each not in gone], asked_lines(files)
+        others, already = [each for each in pages if each not in gone], withheld_lines(files)
         shares = _sharing(others, [*said, *texts] if known or asks else ())
         own = [
             line
@@ -273,7 +275,7 @@ def _lost(
 def _lines(wiki: WikiStore) -> list[tuple[str, str]]:
     """Return the lines of all pages and of the index that have text."""
     texts = ((path, text_at(wiki.files, path) or "") for path in pages_of(wiki))
-    return [(path, line) for path, text in texts for line in sourced(text)]
+    return [(path, line) for path, text in texts for line in content_lines(text)]
 
 
 def pages_of(wiki: WikiStore) -> list[str]:
@@ -287,7 +289,7 @@ def _lines_of_job(files: StoreFolder, job: str) -> set[KnownLine]:
     return {
         (path, digest(line))
         for path in (record.changed_files if record else ())
-        for line in sourced("\n".join(written_lines(files, path)))
+        for line in content_lines("\n".join(written_lines(files, path)))
     }
 
 
@@ -309,9 +311,9 @@ def _is_most(shared: Collection[str], least: int) -> bool:
     return 2 * len(shared) > least and (len(shared) > 1 or numbered)
 
 
-def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
+def withheld_places(wiki: WikiStore) -> list[tuple[str, str]]:
     """Return place and digest of each line that people are asked about."""
-    asked, found = asked_lines(wiki.files), list[tuple[str, str]]()
+    asked, found = withheld_lines(wiki.files), list[tuple[str, str]]()
     for path in pages_of(wiki) if asked else ():
         lines = enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
         found += [(f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked]

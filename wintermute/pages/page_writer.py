@@ -15,19 +15,18 @@ from functools import partial
 from typing import Literal, cast
 
 from wintermute.errors import AnswerUnusable, FileUnusable
-from wintermute.files import to_its_end
+from wintermute.files import run_uncancelled
+from wintermute.llm.background import BackgroundModels
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, only
+from wintermute.llm.json_answer import InvalidAnswer, require_keys
 from wintermute.llm.tokens import estimate
-from wintermute.llm.unasked import UnaskedModels
 from wintermute.messages import Json, Reply
 from wintermute.pages.agents import CONVERSATION, PageTask, PageWork
-from wintermute.pages.page_lines import LineOrigins, origins, renamed, unmarked
-from wintermute.pages.raw_material import Consolidations
+from wintermute.pages.page_lines import LineOrigins, find_origins, strip_marks, with_new_lines
+from wintermute.pages.sources import Consolidations
 from wintermute.secret_shapes import without_secrets
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged
-from wintermute.wiki.asked_lines import asked_lines, with_asked, without_asked
 from wintermute.wiki.folder import FileChange
 from wintermute.wiki.links import (
     ENDING,
@@ -53,6 +52,7 @@ from wintermute.wiki.pages import (
     without_matter,
 )
 from wintermute.wiki.verdict import UNLINKABLE, StoreView, path_problem, shortest_link
+from wintermute.wiki.withheld_lines import with_withheld, withheld_lines, without_withheld
 
 ROLE = "dreaming"
 MOST_PAGES = 20
@@ -98,7 +98,7 @@ class WriterPrompts:
     page: Template
 
 
-def pieces(blocks: Sequence[str], room: int) -> list[dict[int, str]]:
+def split_parts(blocks: Sequence[str], room: int) -> list[dict[int, str]]:
     """Split a conversation into parts of at most `room` tokens, or one message; keys are message numbers."""
     parts: list[dict[int, str]] = []
     left = 0
@@ -112,27 +112,27 @@ def pieces(blocks: Sequence[str], room: int) -> list[dict[int, str]]:
     return parts
 
 
-def planned(answer: Json, view: StoreView) -> tuple[PlannedPage, ...]:
+def parse_plan(answer: Json, view: StoreView) -> tuple[PlannedPage, ...]:
     """Read the pages of a plan, each once (W-078). Raises: Unfit."""
-    only(answer, "pages")
+    require_keys(answer, "pages")
     pages = answer["pages"]
     if not isinstance(pages, list) or not all(isinstance(each, dict) for each in pages):
-        raise Unfit('"pages" must be a list of objects')
+        raise InvalidAnswer('"pages" must be a list of objects')
     if len(pages) > MOST_PAGES:
-        raise Unfit(f"it names {len(pages)} pages: at most {MOST_PAGES} are allowed")
+        raise InvalidAnswer(f"it names {len(pages)} pages: at most {MOST_PAGES} are allowed")
     named = [_planned(each, view) for each in pages]
     return tuple({page.path: page for page in reversed(named) if page.path != INDEX}.values())[::-1]
 
 
 def _planned(page: Json, view: StoreView) -> PlannedPage:
-    only(page, "path", "action", "reason")
+    require_keys(page, "path", "action", "reason")
     if not all(isinstance(value, str) for value in page.values()):
-        raise Unfit('"path", "action" and "reason" must be texts')
+        raise InvalidAnswer('"path", "action" and "reason" must be texts')
     if page["action"] not in ("create", "update"):
-        raise Unfit('"action" must be "create" or "update"')
+        raise InvalidAnswer('"action" must be "create" or "update"')
     path = _path(page["path"].strip(), view.names)
     if problem := path_problem(path):
-        raise Unfit(f"{path[:80]!r} {problem}", "one of its paths is not a page's")
+        raise InvalidAnswer(f"{path[:80]!r} {problem}", "one of its paths is not a page's")
     action = "update" if path in view.names.paths else "create"
     reason = shortened(one_line(page["reason"]), MOST_REASON)
     return PlannedPage(path, cast("Literal['create', 'update']", action), reason)
@@ -150,30 +150,30 @@ def _path(given: str, names: Names) -> str:
     return min(same) if len(same) == 1 else path
 
 
-def page_in(reply: Reply, title: str) -> str:
+def parse_page(reply: Reply, title: str) -> str:
     """Read exactly one page from an answer (W-078). Raises: Unfit."""
     if not reply.is_whole:
-        raise Unfit("it was cut off before its end: make it shorter")
+        raise InvalidAnswer("it was cut off before its end: make it shorter")
     text = clean(reply.text).strip()
     if fenced := FENCE.match(text):
         text = fenced[1].strip()
     problems, body = examined(f"{text}\n")
     if problems:
-        raise Unfit(f"its beginning is wrong: {problems[0]}", "its frontmatter is wrong")
+        raise InvalidAnswer(f"its beginning is wrong: {problems[0]}", "its frontmatter is wrong")
     if SECOND.search(body):
-        raise Unfit("it holds more than one page")
+        raise InvalidAnswer("it holds more than one page")
     if is_open_fence(body):
-        raise Unfit("a block of code in it does not end")
+        raise InvalidAnswer("a block of code in it does not end")
     head, content = f"{text}\n".removesuffix(body).rstrip(), without_sources(body)
     text = "\n\n".join(
         [head, content] if content.startswith("# ") else [head, f"# {title}", content]
     )
     if tokens(len(text)) > MOST_TOKENS:
-        raise Unfit(f"it is too long: at most {MOST_TOKENS} tokens")
+        raise InvalidAnswer(f"it is too long: at most {MOST_TOKENS} tokens")
     return text
 
 
-def cited(text: str, raw: str, citation: str, before: str = "") -> str:
+def with_citation(text: str, raw: str, citation: str, before: str = "") -> str:
     """Return a page with its source line, and those it had before."""
     sources = [f"Source: [[{citation}]]"]
     if any(link.startswith(f"{raw}/") for link in links_in(text)):
@@ -234,7 +234,7 @@ class PageWriter:
 
     def __init__(
         self,
-        models: UnaskedModels,
+        models: BackgroundModels,
         prompts: WriterPrompts,
         kept: Consolidations | None = None,
         progress: Callable[[str], None] = _no_progress,
@@ -256,10 +256,10 @@ class PageWriter:
         lines: dict[str, LineOrigins] = {}
         plan: list[PlannedPage] = []
         failed: dict[str, AnswerUnusable] = {}
-        base_view = task.view.after((), [f"{task.raw}/{name}" for name, _ in task.talk.files])
+        base_view = task.view.after((), [f"{task.raw}/{name}" for name, _ in task.transcript.files])
         window = self._models.window(ROLE, self._backend)
         known_names = KnownNames(task.view.names)
-        parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
+        parts = split_parts(task.transcript.blocks, min(MOST_PIECE, int(SHARE * window)))
         for n, part in enumerate(parts, 1):
             text = "\n".join(part.values())
             self._progress(f"part {n} of {len(parts)}: which pages it is about")
@@ -286,7 +286,7 @@ class PageWriter:
             left = _dead(change.after or "", change.before or "", view)
             after = unlinked(change.after or "", left)
             texts[path] = replace(change, after=after)
-            lines[path] = renamed(lines[path], change.after, after)
+            lines[path] = with_new_lines(lines[path], change.after, after)
         planned_pages = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]
         reasons = [f"- {page.path}: {page.reason}" for page in plan] or ["Nothing is worth a page."]
         reasons += [f"- {path} was not written: {problem}" for path, problem in failed.items()]
@@ -301,7 +301,7 @@ class PageWriter:
     async def _plan(
         self, task: PageTask, view: StoreView, transcript: str, names: Sequence[str], window: int
     ) -> tuple[PlannedPage, ...]:
-        index = await to_its_end(partial(text_at, task.store.files, INDEX))
+        index = await run_uncancelled(partial(text_at, task.store.files, INDEX))
         index = task.store.shown(index or "")
         shown = "\n".join(without_matter(index).splitlines()[:MOST_INDEX_LINES])
         values = {
@@ -312,7 +312,7 @@ class PageWriter:
         }
         template = self._prompts.plan.text()
         return await self._models.answer_in_json(
-            *(ROLE, template, values, lambda found: planned(found, view)),
+            *(ROLE, template, values, lambda found: parse_plan(found, view)),
             sources=self._sources(task),
             backend=self._backend,
         )
@@ -327,9 +327,12 @@ class PageWriter:
     ) -> tuple[FileChange, LineOrigins]:
         """Write one page; return it and the origins of its new lines. `told`: origins from the part before."""
         if known is None:
-            known = await to_its_end(partial(_current, task, page.path))
-        whole, asked = known.after or "", await to_its_end(partial(asked_lines, task.store.files))
-        now, title = without_asked(whole, asked), name_of(page.path)
+            known = await run_uncancelled(partial(_current, task, page.path))
+        whole, asked = (
+            known.after or "",
+            await run_uncancelled(partial(withheld_lines, task.store.files)),
+        )
+        now, title = without_withheld(whole, asked), name_of(page.path)
         names = dict.fromkeys((*shown.names, *_page_links(now, shown.view)))
         values = {
             "path": page.path,
@@ -350,21 +353,23 @@ class PageWriter:
         answers: list[str] = []
 
         def read(reply: Reply) -> str:
-            answers.append(page_in(reply, title))
+            answers.append(parse_page(reply, title))
             if len(answers) == 1 and (dead := _dead(answers[0], now, shown.view, names)):
                 told = "link only to pages of the list, and write other names without brackets"
-                raise Unfit(f"[[{dead[0]}]] leads nowhere: {told}", "a link in it leads nowhere")
+                raise InvalidAnswer(
+                    f"[[{dead[0]}]] leads nowhere: {told}", "a link in it leads nowhere"
+                )
             return answers[-1]
 
-        text = await self._models.proved_answer(
+        text = await self._models.checked_answer(
             *(ROLE, question, read, AGAIN), sources=self._sources(task), backend=self._backend
         )
         # Secrets are removed here as before storing (M-083), so that digests of lines match.
-        text, marks = unmarked(without_secrets(text, whole), now, shown.part)
-        events = dict(enumerate(task.talk.sources, 1))
+        text, marks = strip_marks(without_secrets(text, whole), now, shown.part)
+        events = dict(enumerate(task.transcript.sources, 1))
         said = {n: (block, events.get(n, ())) for n, block in shown.part.items()}
-        text = with_asked(cited(text, task.raw, _citation(task), now), whole, asked)
-        return replace(known, after=text), origins(text, whole, marks, said, told)
+        text = with_withheld(with_citation(text, task.raw, _citation(task), now), whole, asked)
+        return replace(known, after=text), find_origins(text, whole, marks, said, told)
 
     def _instructions(self, task: PageTask) -> str:
         """Return the instructions without the section for programs."""
@@ -372,10 +377,10 @@ class PageWriter:
         return instructions.strip().replace(CONVERSATION, task.raw)
 
     def _sources(self, task: PageTask) -> QuestionSources | None:
-        events = tuple(dict.fromkeys(event for event, _ in task.talk.events))
+        events = tuple(dict.fromkeys(event for event, _ in task.transcript.events))
         if self._records is None or not events:
             return None
-        return QuestionSources(events, partial(self._records.stands, task.talk.part))
+        return QuestionSources(events, partial(self._records.is_unchanged, task.transcript.part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +406,7 @@ def _current(task: PageTask, path: str) -> FileChange:
 
 def _citation(task: PageTask) -> str:
     """Return the link that cites the whole conversation: its first message that was said."""
-    names = [name for name, _ in task.talk.files if not UNLINKABLE & {*name}]
+    names = [name for name, _ in task.transcript.files if not UNLINKABLE & {*name}]
     said = [name for name in names if not name.endswith("system.md")]
     return f"{task.raw}/{(said or names or [''])[0].removesuffix(ENDING)}"
 

@@ -150,7 +150,7 @@ def _requires(needs: str, where: str) -> frozenset[str] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class PromptParts:
     """The content of each part, in their order, data as rendered here; "" for no part."""
 
     instructions: str
@@ -165,7 +165,7 @@ class Parts:
     skills: str = ""
 
 
-def assemble(parts: Parts) -> str:
+def assemble(parts: PromptParts) -> str:
     """Return the prompt: heading and content of each part that has some (P-002, P-004)."""
     headings = (RANKED if each == MEMORIES and parts.ranked else each for each in HEADINGS)
     contents = (

@@ -2,11 +2,11 @@
 
 from wintermute.conversation.state import Speaker
 from wintermute.health.health import HealthState
+from wintermute.llm.context_windows import CUTS
 from wintermute.llm.models import Models
-from wintermute.llm.windows import CUTS
 from wintermute.mailbox.notices import EVER
 from wintermute.stores import Stores
-from wintermute.work.deliveries import Deliveries
+from wintermute.work.routing import TargetRooms
 
 NOTICE = "{problem}. Until that is fixed, I ask the other models of the list; `/status` shows it."
 
@@ -49,7 +49,9 @@ class BackendNotices:
         stores, owner = self._stores, self._stores.owner.scope
         text = NOTICE.format(problem=problem)
         async with stores.database.transaction() as tx:
-            target = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
+            target = await (await TargetRooms.current(tx, stores, self._speaker)).target_room(
+                tx, owner, None
+            )
             if target:
                 await stores.notices.notice_once(
                     *(tx, key, EVER, target.id, text), meant_for=owner, unasked=True

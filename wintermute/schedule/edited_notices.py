@@ -10,13 +10,13 @@ from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
 from wintermute.memory.core import MEMORIES, Places
-from wintermute.memory.flat_file import KeptLine
-from wintermute.night.morning import SIGNS
+from wintermute.memory.flat_file import RetainedLine
+from wintermute.night.daily_report import YES_NO_REACTIONS
 from wintermute.night.report import item_words, quoted
 from wintermute.night.rewriting import MOST_NAMED, ask_about_lines
-from wintermute.prompt.edited import SKILLS, EditedLook
+from wintermute.prompt.file_checks import SKILLS, FileChecks
 from wintermute.stores import Stores
-from wintermute.work.deliveries import Deliveries
+from wintermute.work.routing import TargetRooms
 
 PAUSE = 5.0  # seconds
 UNUSABLE = "{problem}. Until that is fixed, I do not change it and use its last good text."
@@ -43,14 +43,14 @@ class EditedNotices:
 
     def __init__(self, stores: Stores, speaker: Speaker, clock: Clock) -> None:
         self._stores = stores
-        self._files = EditedLook(stores.places, stores.prompts)
+        self._files = FileChecks(stores.places, stores.prompts)
         self._speaker = speaker
         self._clock = clock
         self._last_problems: Mapping[str, str] = {}
 
     async def run(self) -> None:
         """Check the files, until cancelled."""
-        reported = await self._stores.edited.told()
+        reported = await self._stores.edited.notified()
         while True:
             reported = await self._notify(reported)
             await self._clock.sleep(PAUSE)
@@ -61,7 +61,7 @@ class EditedNotices:
         problems, lasting = await self._problems()
         new_problems = [name for name in problems if name in lasting and name not in reported]
         known = reported & problems.keys()
-        kept = await stores.versions.untold()
+        kept = await stores.versions.unreported()
         lost = [each for each in await stores.decisions.waiting(None, LINES) if not each.night]
         if not new_problems and not kept and not lost and known == reported:
             return reported
@@ -70,17 +70,19 @@ class EditedNotices:
             for name in new_problems
         ]
         async with stores.database.transaction() as tx:
-            target = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
+            target = await (await TargetRooms.current(tx, stores, self._speaker)).target_room(
+                tx, owner, None
+            )
             if target is not None:  # otherwise later, when the owner has a direct chat
                 for text in [*texts, *_kept_notices(kept, stores.places)]:
                     await stores.outbox.enqueue(
                         *(tx, target.id, text), kind="notice", meant_for=owner, unasked=True
                     )
                 known |= set(new_problems)
-                await stores.versions.tell(tx, kept)
+                await stores.versions.mark_reported(tx, kept)
                 for question in lost:
                     await self._ask(tx, target, question)
-            await stores.edited.tell(tx, known)
+            await stores.edited.note_notified(tx, known)
         if target is not None:
             self._speaker.speak(target.id)
         return known
@@ -96,17 +98,17 @@ class EditedNotices:
             *(tx, target.id, text),
             kind="notice",
             meant_for=question.scope,
-            signs=SIGNS,
+            signs=YES_NO_REACTIONS,
             unasked=True,
         )
-        await stores.nights.tell(tx, item.night, question.scope, outbox_id, item.n)
+        await stores.nights.record_report(tx, item.night, question.scope, outbox_id, item.n)
 
     async def _problems(self) -> tuple[Mapping[str, str], set[str]]:
         """Return the problem of each file, and the files whose problem was there at the last check, too.
 
         A problem that is found only once may come from a file that is just being saved.
         """
-        checked = await asyncio.to_thread(self._files.look)
+        checked = await asyncio.to_thread(self._files.check)
         if checked.prompts:
             await self._stores.edited.keep(checked.prompts.items())
         problems = dict(checked.problems)
@@ -117,7 +119,7 @@ class EditedNotices:
         return problems, {name for name, _ in before.items() & problems.items()}
 
 
-def _kept_notices(lines: Sequence[KeptLine], places: Places) -> list[str]:
+def _kept_notices(lines: Sequence[RetainedLine], places: Places) -> list[str]:
     """Return a notice for each file that was saved without these memories."""
     texts = []
     for scope, found in groupby(

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from wintermute.clock import Clock, Doubt
+from wintermute.clock import Clock, ClockDoubt
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
-from wintermute.mailbox.outbox import ANYBODY, TERMINAL, Late
+from wintermute.mailbox.outbox import ANYBODY, TERMINAL, LateNote
 from wintermute.stores import Stores
-from wintermute.tasks.occurrences import LATE, Claim, Due, Occurrence, cause, claim, mark
+from wintermute.tasks.occurrences import LATE, Claim, Due, Occurrence, cause, claim, late_note
 from wintermute.tasks.tasks import EVERYWHERE, OccurrenceState, complete
 from wintermute.text import span
-from wintermute.work.deliveries import Deliveries
-from wintermute.work.runner import guarded
+from wintermute.work.routing import TargetRooms
+from wintermute.work.runner import catch_bugs
 
 REMINDER = "\N{ALARM CLOCK} "
 """Beginning of every reminder (T-046)."""
@@ -39,7 +39,7 @@ RELEASE_EVERY = timedelta(seconds=30)
 """Time between attempts to deliver reminders that had no room."""
 
 
-def doubted(doubt: Doubt) -> str:
+def doubted(doubt: ClockDoubt) -> str:
     """Return why the schedule does not trust the machine's clock (F-015)."""
     if doubt.ahead is None:
         return UNKNOWN
@@ -48,7 +48,7 @@ def doubted(doubt: Doubt) -> str:
     return DOUBTED.format(waits=waits, by=f"{span(abs(doubt.ahead))} {direction}")
 
 
-class Fired(NamedTuple):
+class FiringResult(NamedTuple):
     """The conversations with something to send now, and the seconds until the next due task."""
 
     conversations: frozenset[str]
@@ -56,7 +56,7 @@ class Fired(NamedTuple):
     """From now; None: nothing is due."""
 
 
-class KeptClaim(NamedTuple):
+class StoredClaim(NamedTuple):
     """A claim as it is stored, with the conversation and the outbox row of its message."""
 
     claim: Claim
@@ -74,7 +74,7 @@ class Firing:
         self._clock = clock
         self._released: float | None = None
 
-    async def fire(self, since: datetime) -> Fired:
+    async def fire(self, since: datetime) -> FiringResult:
         """Claim all due tasks, and move refused messages to another room.
 
         `since`: the start of this program; a task that was due before it counts as missed.
@@ -90,7 +90,7 @@ class Firing:
                 due = await self._stores.occurrences.next_due(tx)
                 seconds = (due - self._clock.now()).total_seconds() if due else None
             if len(found) < BATCH:
-                return Fired(frozenset(conversations), seconds)
+                return FiringResult(frozenset(conversations), seconds)
 
     async def _retry_roomless(self, tx: Transaction) -> None:
         now = self._clock.monotonic()
@@ -98,8 +98,8 @@ class Firing:
             self._released = now
             await self._stores.occurrences.release(tx)
 
-    async def _deliveries(self, tx: Transaction) -> Deliveries:
-        return await Deliveries.now(tx, self._stores, self._speaker)
+    async def _deliveries(self, tx: Transaction) -> TargetRooms:
+        return await TargetRooms.current(tx, self._stores, self._speaker)
 
     async def _move_refused(self, tx: Transaction) -> set[str]:
         """Move messages that one room refused to another. Returns the conversations to send in."""
@@ -108,14 +108,14 @@ class Firing:
             return set()
         ids = [str(each.outbox_id) for each in waiting]
         unserved = None if self._speaker.serves(TERMINAL) else TERMINAL
-        refused = await self._stores.outbox.refused(tx, ids, unserved)
+        refused = await self._stores.outbox.undeliverable(tx, ids, unserved)
         undeliverable = [each for each in waiting if each.outbox_id in refused]
         if not undeliverable:
             return set()
         deliveries, conversations = await self._deliveries(tx), set()
         for each in undeliverable:
             task = await self._stores.tasks.find(tx, each.task_id, None)
-            target = await deliveries.home(tx, task.scope, each.conversation_id)
+            target = await deliveries.target_room(tx, task.scope, each.conversation_id)
             outbox_id = str(each.outbox_id)
             if target is not None and target.room_id != refused[outbox_id]:
                 await self._stores.outbox.move(tx, outbox_id, target.id)
@@ -129,12 +129,12 @@ class Firing:
         before = await self._stores.occurrences.claimed(tx, claims)
         before |= {each.due.task.id for each in claims if each.is_unreal(self._clock.now())}
         open_ = await self._stores.occurrences.open_of(tx, [each.due.task.id for each in claims])
-        stored: list[KeptClaim] = []
+        stored: list[StoredClaim] = []
         conversations: set[str] = set()
         held: list[str] = []
         for each in claims:
             task = each.due.task
-            target = await deliveries.home(tx, task.scope, each.due.made_in)
+            target = await deliveries.target_room(tx, task.scope, each.due.made_in)
             if target is None:
                 held.append(task.id)
             elif task.id in before:
@@ -158,19 +158,19 @@ class Firing:
         async def compute() -> Claim:
             return claim(due, self._clock.now(), since, self._stores.tasks.zone)
 
-        found = await guarded(compute(), due.task.id)
+        found = await catch_bugs(compute(), due.task.id)
         if found is None:
             await self._stores.occurrences.hold(tx, [due.task.id])
         return found
 
-    async def _enqueue(self, tx: Transaction, each: Claim, target: Conversation) -> KeptClaim:
+    async def _enqueue(self, tx: Transaction, each: Claim, target: Conversation) -> StoredClaim:
         task, zone = each.due.task, self._stores.tasks.zone
         log.info("due task=%s at=%s missed=%s", task.id, each.due_at.isoformat(), each.missed)
         if task.plan.mode != "reminder":
-            return KeptClaim(each, "claimed", target.id, None)
+            return StoredClaim(each, "claimed", target.id, None)
         text, grace = REMINDER + task.content, timedelta(0) if each.missed else LATE
         now = self._clock.now() if each.missed else None
-        late = Late(each.due_at + grace, mark(each.due_at, each.missed, zone, now))
+        late = LateNote(each.due_at + grace, late_note(each.due_at, each.missed, zone, now))
         outbox_id = await self._stores.outbox.enqueue(
             tx,
             target.id,
@@ -180,15 +180,15 @@ class Firing:
             meant_for=ANYBODY if task.scope == EVERYWHERE else task.scope,
             cause=cause(task.id, each.due_at),
         )
-        return KeptClaim(each, "claimed", target.id, outbox_id)
+        return StoredClaim(each, "claimed", target.id, outbox_id)
 
-    async def _merge(self, tx: Transaction, each: Claim, open_: Occurrence) -> KeptClaim:
+    async def _merge(self, tx: Transaction, each: Claim, open_: Occurrence) -> StoredClaim:
         """Let one message, or one run, count for all due moments until now (T-043, T-051)."""
         more = max(each.missed, 1)
-        await self._stores.occurrences.stands_for(tx, open_.seq, more)
+        await self._stores.occurrences.add_missed(tx, open_.seq, more)
         if open_.outbox_id is not None:
-            text = mark(each.due_at, max(open_.missed, 1) + more, self._stores.tasks.zone)
-            late = Late(open_.due_at, text)
+            text = late_note(each.due_at, max(open_.missed, 1) + more, self._stores.tasks.zone)
+            late = LateNote(open_.due_at, text)
             named = cause(each.due.task.id, each.due_at)
             await self._stores.outbox.relabel(tx, open_.outbox_id, late, named)
-        return KeptClaim(each, "missed", open_.conversation_id, None)
+        return StoredClaim(each, "missed", open_.conversation_id, None)

@@ -19,7 +19,7 @@ import yaml
 from wintermute.changes.change_sets import KEPT, Change, ChangeSet, ChangeSets, ItemKind, Reason
 from wintermute.changes.placing import Placing
 from wintermute.changes.texts import TextItems, files_prepared, state_of
-from wintermute.changes.undo import Undo, Undone, standing
+from wintermute.changes.undo import Undo, Undone, effective_steps
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import FileUnusable, ToolFailed
@@ -63,7 +63,7 @@ SkillCache = dict[str, tuple[SkillStamp, Skill | None]]
 """Stamp of each file when it was read, and the skill in it."""
 
 
-def look(folder: Path, seen: SkillCache) -> SkillCache:
+def scan(folder: Path, seen: SkillCache) -> SkillCache:
     """Scan the folder; return its files by name and open only those that changed since `seen`.
 
     Raises: OSError for a folder that cannot be read.
@@ -190,7 +190,7 @@ def skill_items(folder: Path) -> TextItems:
 
 def _file(folder: Path, name: str) -> TextFile:
     path = folder / f"{name}{ENDING}"
-    return TextFile(path, shown(name), MOST_BYTES, mode=0, refusal=ToolFailed, read=_decoded)
+    return TextFile(path, skill_path(name), MOST_BYTES, mode=0, refusal=ToolFailed, read=_decoded)
 
 
 def _decoded(content: bytes) -> str:
@@ -200,7 +200,7 @@ def _decoded(content: bytes) -> str:
         raise FileUnusable("is not a text file in UTF-8") from error
 
 
-def shown(name: str) -> str:
+def skill_path(name: str) -> str:
     """Return the file's name in the prompt (P-035)."""
     return f"data/skills/{name}{ENDING}"
 
@@ -227,7 +227,7 @@ class Skills:
         """Return all readable skills by name (P-034..P-036)."""
         problem = ""
         try:
-            self._seen = await asyncio.to_thread(look, self._folder, self._seen)
+            self._seen = await asyncio.to_thread(scan, self._folder, self._seen)
         except OSError as error:
             self._seen, problem = {}, error.strerror or str(error)
         if problem and problem != self._problem:
@@ -280,9 +280,9 @@ class Skills:
             before = await self._placing.files["skill"].state(name)
             await self._placing.finish()
             if await self._placing.files["skill"].state(name) != before:
-                return f"{shown(name)} was changed: an interrupted change is finished now"
+                return f"{skill_path(name)} was changed: an interrupted change is finished now"
             for newest in await self._undoable(name):
-                undone = await undo.run(newest, {name})
+                undone = await undo.apply(newest, {name})
                 if undone.back or undone.kept:
                     return _restored(name, newest, undone)
         kept = f"changes are kept for {KEPT.days} days"
@@ -299,7 +299,7 @@ class Skills:
         item: tuple[ItemKind, str] = ("skill", name)
         steps = (await self._changes.steps(self._database, [item]))[item]
         now = await self._placing.files["skill"].state(name)
-        ids = [step.set_id for step in standing(steps, now) if step.cause != "undo"]
+        ids = [step.set_id for step in effective_steps(steps, now) if step.cause != "undo"]
         change_sets = [await self._changes.get(set_id) for set_id in ids]
         return [change_set for change_set in change_sets if change_set]
 
@@ -312,10 +312,10 @@ def _restored(name: str, newest: ChangeSet, undone: Undone) -> str:
     at = stamp(newest.created_at)[:16].replace("T", " ")
     if not undone.back:
         raise ToolFailed(
-            f"{shown(name)}: the change of {at} UTC was not undone, because of a later edit"
+            f"{skill_path(name)}: the change of {at} UTC was not undone, because of a later edit"
         )
     gone = "gone" if undone.back[0].after is None else "back"
-    return f"{shown(name)} is {gone}: the change of {at} UTC is undone"
+    return f"{skill_path(name)} is {gone}: the change of {at} UTC is undone"
 
 
 def _skill_text(name: str, summary: str, documentation: str) -> str:

@@ -98,14 +98,14 @@ def _split(rule: str) -> dict[str, str]:
     for part in rule.split(";"):
         name, equals, value = part.partition("=")
         if not equals or not value:
-            raise ToolFailed(f"rrule part '{shown(part)}' is not NAME=VALUE, as in BYDAY=MO,WE")
+            raise ToolFailed(f"rrule part '{excerpt(part)}' is not NAME=VALUE, as in BYDAY=MO,WE")
         if name in parts:
-            raise ToolFailed(f"rrule part {shown(name)} is given twice")
+            raise ToolFailed(f"rrule part {excerpt(name)} is given twice")
         parts[name] = value
     return parts
 
 
-def shown(text: str) -> str:
+def excerpt(text: str) -> str:
     """Return a quotation of a text, short and safe to show."""
     return one_line(text)[:SHOWN]
 
@@ -113,7 +113,7 @@ def shown(text: str) -> str:
 def _check_frequency(parts: dict[str, str]) -> None:
     frequency = parts.get("FREQ")
     if frequency not in FREQUENCIES:
-        given = f"FREQ={shown(frequency)} is not allowed" if frequency else "FREQ is missing"
+        given = f"FREQ={excerpt(frequency)} is not allowed" if frequency else "FREQ is missing"
         raise ToolFailed(f"rrule: {given}; it must be DAILY, WEEKLY, MONTHLY or YEARLY")
 
 
@@ -129,7 +129,7 @@ def _check_part(name: str, value: str, frequency: str) -> None:
     elif name == "UNTIL":
         _require(_is_until(value), name, value, "a time such as 20260301T090000Z")
     elif name != "FREQ":
-        raise ToolFailed(f"rrule part {shown(name)} is unknown")
+        raise ToolFailed(f"rrule part {excerpt(name)} is unknown")
 
 
 def _check_numbers(name: str, value: str, frequency: str) -> None:
@@ -152,7 +152,7 @@ def _check_weekdays(value: str, frequency: str) -> None:
     days = [WEEKDAY.fullmatch(day) for day in value.split(",")]
     _require(all(days), "BYDAY", value, "days such as MO,WE, or 1MO and -1FR")
     if frequency in {"DAILY", "WEEKLY"} and any(day and day[1] for day in days):
-        raise ToolFailed(f"rrule: BYDAY={shown(value)} has no meaning with FREQ={frequency}")
+        raise ToolFailed(f"rrule: BYDAY={excerpt(value)} has no meaning with FREQ={frequency}")
 
 
 def _check_together(parts: dict[str, str]) -> None:
@@ -166,7 +166,7 @@ def _check_together(parts: dict[str, str]) -> None:
 
 def _require(fits: bool, name: str, value: str, known: str) -> None:
     if not fits:
-        raise ToolFailed(f"rrule: {name}={shown(value)} cannot be read; it must be {known}")
+        raise ToolFailed(f"rrule: {name}={excerpt(value)} cannot be read; it must be {known}")
 
 
 def _is_until(value: str) -> bool:
@@ -226,7 +226,7 @@ def missed(schedule: DueTimes, first: datetime, now: datetime, zone: ZoneInfo) -
     return Missed(_latest(schedule, first, now, zone), MOST_MISSED)
 
 
-def clock(time: str) -> str:
+def short_time(time: str) -> str:
     """Return a time of day without seconds if they are zero."""
     return time[:8].removesuffix(":00") if len(time) > 5 else time
 

@@ -12,22 +12,30 @@ from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import OF_TALKS, Kept
+from wintermute.db.text_search import OF_CONVERSATIONS, SearchableText
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.messages import ROOM
 from wintermute.tasks.due import missed, next_due
 from wintermute.tasks.schedules import FiringMode
-from wintermute.tasks.tasks import COLUMNS, SIGNS, OccurrenceState, Sign, Task, complete, task_of
+from wintermute.tasks.tasks import (
+    COLUMNS,
+    REMINDER_REACTIONS,
+    OccurrenceState,
+    ReminderAnswer,
+    Task,
+    complete,
+    task_of,
+)
 
 LATE = timedelta(minutes=5)
 """A message that is later than this names its due time (T-038)."""
 TOLD_AT = "iif(mode = 'reminder', claimed_at, ended_at)"
 MOST_FAILURES = 3
 """Failures in a row after which a task is paused (T-050)."""
-OCCURRENCES = Kept(
+OCCURRENCES = SearchableText(
     "occurrences",
     ("content", "result"),
-    of=OF_TALKS,
+    of=OF_CONVERSATIONS,
     ours="mode <> 'reminder' AND claimed_at >= :since",
     # An occurrence whose message is stuck may never end.
     waits="iif(state = 'claimed' AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.id = outbox_id"
@@ -89,7 +97,7 @@ def cause(task_id: str, due_at: datetime) -> str:
     return f"{task_id} {stamp(due_at)}"
 
 
-def mark(due_at: datetime, count: int, zone: ZoneInfo, now: datetime | None = None) -> str:
+def late_note(due_at: datetime, count: int, zone: ZoneInfo, now: datetime | None = None) -> str:
     """Return the end of a late message (T-042, T-043); without the date if `now` is on the same day."""
     local = due_at.astimezone(zone)
     is_today = now is not None and now.astimezone(zone).date() == local.date()
@@ -220,7 +228,7 @@ class Occurrences:
             ],
         )
 
-    async def stands_for(self, tx: Transaction, seq: int, more: int) -> None:
+    async def add_missed(self, tx: Transaction, seq: int, more: int) -> None:
         """Let an undelivered occurrence cover later due moments as well."""
         await tx.execute(
             "UPDATE occurrences SET missed = max(missed, 1) + ? WHERE seq = ?", (more, seq)
@@ -249,10 +257,10 @@ class Occurrences:
         if row is None:
             return ()
         await complete(tx, [row["task_id"]], now)
-        return (*SIGNS,)
+        return (*REMINDER_REACTIONS,)
 
     async def answer(
-        self, tx: Transaction, outbox_id: str, sign: Sign, *, by_owner: bool
+        self, tx: Transaction, outbox_id: str, sign: ReminderAnswer, *, by_owner: bool
     ) -> str | None:
         """Record an answer to a delivered reminder and return its task; each answer counts once (T-063).
 
@@ -368,7 +376,7 @@ class TaskRuns:
         )
         return [(occurrence(row), row["interruptions"]) for row in rows]
 
-    async def parked(self, tx: Transaction, runs: Sequence[int]) -> None:
+    async def suspended(self, tx: Transaction, runs: Sequence[int]) -> None:
         """Note that the running ones of these were suspended in an orderly way, which is no interruption."""
         await tx.execute(
             f"UPDATE occurrences SET interruptions = interruptions - 1 WHERE {AT_WORK}"
@@ -377,7 +385,7 @@ class TaskRuns:
             (json.dumps([*runs]),),
         )
 
-    async def hurry(self, tx: Transaction) -> None:
+    async def retry_now(self, tx: Transaction) -> None:
         """Retry postponed runs now: after a start the reason may be gone."""
         await tx.execute(
             "UPDATE occurrences SET not_before = '0' WHERE state = 'claimed'"
@@ -402,11 +410,11 @@ class TaskRuns:
             "UPDATE occurrences SET cast_id = ?, not_before = NULL WHERE seq = ?", (cast_id, seq)
         )
 
-    async def put_off(self, tx: Transaction, seq: int, until: float) -> None:
+    async def postpone(self, tx: Transaction, seq: int, until: float) -> None:
         """Postpone a run, by the monotonic clock (F-015)."""
         await tx.execute("UPDATE occurrences SET not_before = ? WHERE seq = ?", (until, seq))
 
-    async def dropped(self, tx: Transaction, seq: int, why: str) -> None:
+    async def cancel_run(self, tx: Transaction, seq: int, why: str) -> None:
         """End a run that is no longer wanted. A task that is not due again is paused."""
         await self._end(tx, seq, "missed", why, None)
         await tx.execute(

@@ -19,7 +19,7 @@ from dateutil.relativedelta import relativedelta
 from wintermute.clock import DAYS as NAMES
 from wintermute.errors import ToolFailed
 from wintermute.tasks import grammar
-from wintermute.tasks.due import MONTHS, clock, instant, shown
+from wintermute.tasks.due import MONTHS, excerpt, instant, short_time
 from wintermute.tasks.grammar import MEANING, folded
 
 DAYS = tuple(name[:3].lower() for name in NAMES)
@@ -52,7 +52,7 @@ APART = {
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedText:
     """A time found in a text, as a `PlanRequest` takes it, and the text without it."""
 
     at: str
@@ -117,7 +117,7 @@ class When:
             named += f" {year}" if year else ""
         if self.recurs:
             named = f"{self._every()} {named}".strip()
-        return f"{named} at {clock(self.clock.isoformat())}".strip() if self.clock else named
+        return f"{named} at {short_time(self.clock.isoformat())}".strip() if self.clock else named
 
     def _every(self) -> str:
         unit, count = self.rhythm or ("week", 1)
@@ -126,13 +126,13 @@ class When:
         every = f"every {count} {unit}s" if count > 1 else f"every {unit}"
         return f"{every} on" if self.days or self.date else every
 
-    def asked(self) -> dict[str, Any]:
+    def request_parts(self) -> dict[str, Any]:
         """Return the parts of a `PlanRequest` for a series."""
         unit, count = self.rhythm or ("week", 1)
         if unit in ELAPSED:
             return {"schedule_type": "interval", "interval_seconds": count * ELAPSED[unit]}
         assert self.clock is not None
-        at = clock(self.clock.isoformat())
+        at = short_time(self.clock.isoformat())
         if count == 1 and unit != "year":
             kind = {"day": "daily", "week": "weekly", "month": "monthly"}[unit]
             days, day = ",".join(DAYS[day] for day in self.days), self.date and self.date[2]
@@ -159,7 +159,6 @@ def _number(text: str) -> int:
 
 
 def _span(unit: str, count: str) -> tuple[str, int]:
-    """Return a number of minutes, hours, days and so on."""
     known, number = MEANING["unit"][unit], _number(count)
     return ("minute", 30 * number) if known == HALF else (known, number)
 
@@ -410,7 +409,7 @@ def _one(meanings: Sequence[When], text: str) -> When:
     first = meanings[0]
     if not first.is_whole:
         example = f"{first.words()} at {'19:00' if first.day == 0 else '9'}"
-        raise ToolFailed(f"'{shown(text)}' has no time of day. Write for example '{example}'.")
+        raise ToolFailed(f"'{excerpt(text)}' has no time of day. Write for example '{example}'.")
     if len(meanings) > 1:
         _choose(text, *meanings)
     return first
@@ -420,10 +419,10 @@ def _choose(text: str, *meanings: When | str) -> NoReturn:
     readings = " or ".join(
         f"'{each if isinstance(each, str) else each.words()}'" for each in meanings
     )
-    raise ToolFailed(f"'{shown(text)}' can mean different times. Write {readings}.")
+    raise ToolFailed(f"'{excerpt(text)}' can mean different times. Write {readings}.")
 
 
-def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
+def find_time(text: str, now: datetime, zone: ZoneInfo) -> TimedText | None:
     """Find the time at the beginning or end of a sentence, and the rest; None: there is none.
 
     Raises: ToolFailed if the time is ambiguous, or a day without a time of day.
@@ -450,11 +449,11 @@ def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
 
 
 def _check_rest(
-    text: str, head: _Phrase | None, found: Timed, when: When, now: datetime, zone: ZoneInfo
+    text: str, head: _Phrase | None, found: TimedText, when: When, now: datetime, zone: ZoneInfo
 ) -> None:
     """Refuse a time if the words beside it may belong to it: `call tomorow at 9`, `tomorrow 1 egg`."""
     ends = f"{found.rest[:WINDOW]} {found.rest[-WINDOW:]}"
-    rest, words, bare = shown(found.rest), ends.split(), when.clock
+    rest, words, bare = excerpt(found.rest), ends.split(), when.clock
     if head and head.loose and rest:
         _choose(found.at, when, _with_day(when, now, zone))
     if head and head.bare and bare and 0 < bare.hour < 7 and text[head.stop : head.stop + 1] == " ":
@@ -463,7 +462,7 @@ def _check_rest(
     if words and when == When(clock=when.clock):
         why = _unknown(text, words[:1] + words[-1:]) or _unreal(folded(ends), certain=True)
         if text.startswith(found.rest) and grammar.FOREIGN.match(words[-1]):
-            why = ONLY.format(shown(" ".join(words[-2:])))
+            why = ONLY.format(excerpt(" ".join(words[-2:])))
         if why:
             raise ToolFailed(why)
 
@@ -474,7 +473,7 @@ def _unknown(text: str, words: Sequence[str]) -> str:
         plain = folded(word).strip(STRIPPED + ".!?").partition("'")[0]
         near = next((spelt for day, spelt in grammar.NAMED.items() if _is_misspelt(plain, day)), "")
         if near and plain not in grammar.KNOWN and (text.startswith(word) or word[0].islower()):
-            return f"I do not know the day '{shown(word)}'. Did you mean '{near}'?"
+            return f"I do not know the day '{excerpt(word)}'. Did you mean '{near}'?"
     return ""
 
 
@@ -504,30 +503,30 @@ def _unreal(line: str, *, certain: bool = False) -> str:
                 slot == "iso" or part.get("year") or (part.get("month") and found[0][0].isdecimal())
             )
         if named or not (certain or slot == "clock"):
-            return f"There is no such date or time as '{shown(found[0])}'."
+            return f"There is no such date or time as '{excerpt(found[0])}'."
     return ""
 
 
-def unread(text: str) -> str:
+def why_unreadable(text: str) -> str:
     """Explain why a text has no readable time, naming the part; empty if there is nothing to name."""
     text = unicodedata.normalize("NFC", text).strip(STRIPPED + ".!?…")[-WINDOW:]
     line = folded(text)
     if why := _unreal(line) or _unknown(text, text.split()):
         return why
     if foreign := grammar.FOREIGN.search(text):
-        return ONLY.format(shown(foreign[0]))
+        return ONLY.format(excerpt(foreign[0]))
     phrases = (_phrase(line, begin.start()) for begin in grammar.BEGINS.finditer(line))
     phrase = next((each for each in phrases if each and each.is_whole and not each.short), None)
     if phrase is None:
         odd = grammar.ODD.search(line)
-        return UNREAD.format(shown(text[odd.start() : odd.end()])) if odd else ""
+        return UNREAD.format(excerpt(text[odd.start() : odd.end()])) if odd else ""
     before, at, after = text[: phrase.start], text[phrase.start : phrase.stop], text[phrase.stop :]
     left = grammar.STOPPED.search(folded(before)) or grammar.FAR.search(folded(before))
     right = grammar.STOPS.match(folded(after))
     if left or right:
         part = (before[left.start() :] if left else "") + at + (right[0] if right else "")
-        return UNREAD.format(shown(part))
-    moved = shown(f"{at} {before.strip()} {after.strip()}")
+        return UNREAD.format(excerpt(part))
+    moved = excerpt(f"{at} {before.strip()} {after.strip()}")
     why = f"I read a time at the beginning or at the end, as in '{moved}'."
     return why if before and after else ""
 
@@ -538,7 +537,7 @@ def _goes_on(text: str, line: str, head: _Phrase) -> bool:
     Raises: ToolFailed for a series with a start or an end.
     """
     if head.meanings[0].recurs and grammar.BOUND.match(line, head.stop):
-        series = shown(text[: head.stop])
+        series = excerpt(text[: head.stop])
         raise ToolFailed(f"I cannot read when '{series}' should start or end. Leave that out.")
     at = grammar.BETWEEN.match(line, head.stop).end()  # type: ignore[union-attr]  # may be empty
     behind = _phrase(line, at) if head.bare and head.meanings[0].ahead else None
@@ -547,7 +546,7 @@ def _goes_on(text: str, line: str, head: _Phrase) -> bool:
 
 def _joined(
     text: str, head: _Phrase | None, tail: _Phrase | None, now: datetime, zone: ZoneInfo
-) -> tuple[Timed, Sequence[When]] | None:
+) -> tuple[TimedText, Sequence[When]] | None:
     """Join the times at both ends, as in `tomorrow call mum at 9`, with the possible meanings."""
     if head and tail and head.is_whole != tail.is_whole:
         at = f"{text[: head.stop]} {text[tail.start : tail.stop]}"
@@ -559,19 +558,19 @@ def _joined(
                 due = {moment(each, at, now, zone) for each in (alone, both) if not both.recurs}
                 if head.short or len(due) != 1:
                     _choose(text, both, alone)
-            return Timed(at, text[head.stop : tail.start].strip(STRIPPED)), meanings
+            return TimedText(at, text[head.stop : tail.start].strip(STRIPPED)), meanings
     if head and tail and head.bare and head.is_whole and tail.is_whole:
         one, two = head.meanings[0], tail.meanings[0]
         other = two if tail.names_day else replace(one, clock=two.clock)
         at_now = one.clock or now.astimezone(zone).time().replace(second=0, microsecond=0)
         _choose(text, replace(one, clock=at_now), other)
     if head and (head.is_whole or not head.short):
-        return Timed(text[: head.stop], text[head.stop :].lstrip(STRIPPED)), head.meanings
+        return TimedText(text[: head.stop], text[head.stop :].lstrip(STRIPPED)), head.meanings
     if tail:
         if tail.day and not tail.names_day:
             _choose(text, tail.day, _with_day(tail.meanings[0], now, zone))
         rest = text[: tail.start].rstrip(STRIPPED)
-        return Timed(text[tail.start : tail.stop], rest), tail.meanings
+        return TimedText(text[tail.start : tail.stop], rest), tail.meanings
     return None
 
 
@@ -624,7 +623,9 @@ def _on(when: When, text: str, today: date) -> date:
     real = (date(each, month or 1, number) for each in years if _is_day(each, month, number))
     day = next(each for each in real if year or each >= today)
     if when.days and day.weekday() not in when.days:
-        raise ToolFailed(f"'{shown(text)}': {day} is a {NAMES[day.weekday()]}. Write one of them.")
+        raise ToolFailed(
+            f"'{excerpt(text)}': {day} is a {NAMES[day.weekday()]}. Write one of them."
+        )
     return day
 
 
@@ -651,20 +652,19 @@ def plan_parts(text: str) -> dict[str, Any]:
     """Return the parts of a `PlanRequest` that a time asks for; a single time stays as text."""
     meanings = _meanings(text)
     when = _one(meanings, text) if meanings else When()
-    return when.asked() if when.recurs else {"at": text}
+    return when.request_parts() if when.recurs else {"at": text}
 
 
 def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     """Return the `at` of a schedule `once` (T-017): a wall clock time, or an instant in UTC if it has an offset."""
     meanings = _meanings(text)
     if not meanings:
-        why = unread(text) or f"at '{shown(text)}' cannot be read."
+        why = why_unreadable(text) or f"at '{excerpt(text)}' cannot be read."
         raise ToolFailed(f"{why} Write for example {EXAMPLES}.")
     when = _one(meanings, text)
     if when.recurs:
-        raise ToolFailed(
-            f"at '{shown(text)}' comes again. Name one time or leave out schedule_type."
-        )
+        named = excerpt(text)
+        raise ToolFailed(f"at '{named}' comes again. Name one time or leave out schedule_type.")
     at = moment(when, text, now, zone)
     # Years first: at the ends of the calendar there are no time zones.
     past, far = at.year < now.year - 1, at.year > now.year + 101
@@ -673,9 +673,9 @@ def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
         past, far = due <= now, due > now + FURTHEST
     if past:
         local = f"{now.astimezone(zone):%a %Y-%m-%d %H:%M} {zone.key}"
-        raise ToolFailed(f"at '{shown(text)}': that time has passed, it is {local} now")
+        raise ToolFailed(f"at '{excerpt(text)}': that time has passed, it is {local} now")
     if far:
-        raise ToolFailed(f"at '{shown(text)}' is more than a hundred years ahead")
+        raise ToolFailed(f"at '{excerpt(text)}' is more than a hundred years ahead")
     return at.isoformat()
 
 
@@ -685,7 +685,7 @@ def time_of_day(name: str, text: str) -> str:
     found = meanings[0].clock if len(meanings) == 1 else None
     if found is None or meanings[0] != When(clock=found):
         raise ToolFailed(
-            f"{name} '{shown(text)}' is no time of day; write for example 09:00 or 18:30"
+            f"{name} '{excerpt(text)}' is no time of day; write for example 09:00 or 18:30"
             + ("; a date goes with schedule_type once" if name == "at" else "")
         )
     return found.isoformat()
@@ -695,5 +695,6 @@ def weekdays(text: str) -> tuple[int, ...]:
     """Read names of days or their short forms, in any case, separated by commas (T-021)."""
     names = [folded(word).strip() for word in text.split(",")]
     if strange := [name for name in names if name not in grammar.DAYS]:
-        raise ToolFailed(f"day_of_week '{shown(strange[0])}' is no day; write for example mon,thu")
+        day = excerpt(strange[0])
+        raise ToolFailed(f"day_of_week '{day}' is no day; write for example mon,thu")
     return tuple(sorted({grammar.DAYS[name] for name in names}))

@@ -18,14 +18,14 @@ from zoneinfo import ZoneInfo
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import (
     checked_rule,
-    clock,
     comes_twice,
     dates,
+    excerpt,
     in_gap,
     instant,
     moments,
     next_due,
-    shown,
+    short_time,
     upcoming,
 )
 from wintermute.tasks.parse import DAYS, plan_parts, time_of_day, wall_time, weekdays
@@ -99,7 +99,7 @@ class PlanRequest:
         return self == NOTHING
 
     @property
-    def times(self) -> bool:
+    def has_schedule(self) -> bool:
         """True if any part of a schedule is asked for."""
         return self.schedule_type is not None or bool(self.parts())
 
@@ -184,7 +184,7 @@ class Once(Schedule):
     def describe(self, zone: ZoneInfo) -> str:
         when = datetime.fromisoformat(self.at)
         local = when.astimezone(zone) if when.tzinfo else when
-        return f"once at {local:%Y-%m-%d} {clock(local.time().isoformat())}"
+        return f"once at {local:%Y-%m-%d} {short_time(local.time().isoformat())}"
 
     def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
         at = datetime.fromisoformat(self.at)
@@ -231,7 +231,7 @@ class Daily(Schedule):
         return "", ""
 
     def describe(self, zone: ZoneInfo) -> str:
-        return f"{self.kind}{self.day_rule()[0]} at {clock(self.at)}"
+        return f"{self.kind}{self.day_rule()[0]} at {short_time(self.at)}"
 
     def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
         at, today = time.fromisoformat(self.at), after.astimezone(zone).date()
@@ -336,7 +336,7 @@ class Interval(Schedule):
     def describe(self, zone: ZoneInfo) -> str:
         minutes, rest = divmod(self.seconds, 60)
         every = f"every {self.seconds} s" if rest else f"every {minutes} min"
-        return f"{every} {'-'.join(map(clock, self.window))}" if self.window else every
+        return f"{every} {'-'.join(map(short_time, self.window))}" if self.window else every
 
     def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
         if self.window is None:
@@ -494,12 +494,12 @@ class Plan:
 UNPLANNED = Plan()
 
 
-async def planned(
+async def apply_request(
     request: PlanRequest, now: datetime, zone: ZoneInfo, before: Plan = UNPLANNED
 ) -> Plan:
     """Apply a request to a plan. Parts that are not asked for stay unchanged."""
     schedule = before.schedule
-    if request.times:
+    if request.has_schedule:
         schedule = await _scheduled(request, now, zone, before.schedule)
     mode, ai_prompt = _execution(request, before)
     if mode != "reminder" and schedule is None:
@@ -518,7 +518,7 @@ async def _scheduled(
         raise ToolFailed(f"{' and '.join(given)} needs a schedule_type: {', '.join(KINDS)}")
     if name not in KINDS and name != "none":
         kinds = f"{', '.join(KINDS)} or none"
-        raise ToolFailed(f"schedule_type '{shown(name)}' is unknown; it must be {kinds}")
+        raise ToolFailed(f"schedule_type '{excerpt(name)}' is unknown; it must be {kinds}")
     kind = KINDS.get(name)
     takes = kind.takes if kind else ()
     if other := [part for part in given if part not in takes]:
@@ -544,7 +544,7 @@ def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:
     mode = next((mode for mode in MODES if mode == name), None)
     if mode is None:
         raise ToolFailed(
-            f"execution_mode '{shown(name)}' is unknown; it must be {', '.join(MODES)}"
+            f"execution_mode '{excerpt(name)}' is unknown; it must be {', '.join(MODES)}"
         )
     prompt = before.ai_prompt if request.ai_prompt is None else clean(request.ai_prompt).strip()
     if mode == "reminder":

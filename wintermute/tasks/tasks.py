@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import OF_TALKS, SCOPES, Kept
+from wintermute.db.text_search import OF_CONVERSATIONS, SCOPES, SearchableText
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
@@ -21,14 +21,22 @@ from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.secret_shapes import without_secrets
 from wintermute.tasks.due import next_due
-from wintermute.tasks.schedules import NOTHING, UNPLANNED, Once, Plan, PlanRequest, planned, read
+from wintermute.tasks.schedules import (
+    NOTHING,
+    UNPLANNED,
+    Once,
+    Plan,
+    PlanRequest,
+    apply_request,
+    read,
+)
 from wintermute.text import is_blank, one_line
 
 Status = Literal["active", "paused", "completed", "deleted"]
 OccurrenceState = Literal["claimed", "done", "failed", "missed"]
-Sign = Literal["done", "snooze", "tomorrow", "cancel"]
+ReminderAnswer = Literal["done", "snooze", "tomorrow", "cancel"]
 """The answers a person can give to a delivered reminder (T-063)."""
-SIGNS: Mapping[str, Sign] = {
+REMINDER_REACTIONS: Mapping[str, ReminderAnswer] = {
     "\N{WHITE HEAVY CHECK MARK}": "done",
     "\N{SLEEPING SYMBOL}": "snooze",
     "\N{ALARM CLOCK}": "tomorrow",
@@ -54,10 +62,10 @@ VISIBLE = "(scope IN (:scope, 'global') OR :scope IS NULL)"
 """The only rule of which tasks a scope can see (T-013..T-015). NULL: a person at the command line,
 who sees all.
 """
-TASKS = Kept(
+TASKS = SearchableText(
     *("tasks", ("content", "reason", "ai_prompt")),
     where="status = 'deleted'",
-    of=f"scope IN {SCOPES} OR {OF_TALKS}",
+    of=f"scope IN {SCOPES} OR {OF_CONVERSATIONS}",
     cuts="text",
 )
 """Only deleted tasks are searched when something is forgotten; the others are for a person to change."""
@@ -221,7 +229,7 @@ class Tasks:
         Nothing is stored if any argument is invalid (T-010). `written` is when the person wrote the
         request: a single time counts from then (F-029) and may have passed by now.
         """
-        if why.is_unasked:
+        if why.is_background:
             content, request = without_secrets(content), _hidden(request)
         now = self._clock.now()
         since = _since(request, UNPLANNED, written) or now
@@ -232,7 +240,7 @@ class Tasks:
             priority=checked_priority(priority),
             status="active",
             created_at=now,
-            plan=await planned(request, since, self.zone),
+            plan=await apply_request(request, since, self.zone),
             made_by=why.cause,
         )
         values = columns(task, "schedule", "plan", "next_due", "number")
@@ -262,7 +270,7 @@ class Tasks:
         if task.status not in ("active", "paused"):
             first = "; resume it first" if task.status == "completed" else ""
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed{first}")
-        if target.why.is_unasked:
+        if target.why.is_background:
             content = content and without_secrets(content, task.content)
             request = _hidden(request, task.plan.ai_prompt or "")
         now = self._clock.now()
@@ -271,10 +279,12 @@ class Tasks:
             task,
             content=task.content if content is None else checked_text(content, "content"),
             priority=task.priority if priority is None else checked_priority(priority),
-            snoozed=None if request.times else task.snoozed,
-            plan=await planned(request, since, self.zone, task.plan),
+            snoozed=None if request.has_schedule else task.snoozed,
+            plan=await apply_request(request, since, self.zone, task.plan),
         )
-        return await self._become(tx, target.why, task, changed, now, since, starts=request.times)
+        return await self._become(
+            tx, target.why, task, changed, now, since, starts=request.has_schedule
+        )
 
     async def complete(self, tx: Transaction, target: Target, reason: str) -> Task:
         """Complete a task; the reason says if it is done or no longer needed (T-005)."""
@@ -430,7 +440,7 @@ class Tasks:
         row = await tx.row(f"SELECT {COLUMNS} FROM tasks WHERE id = ?", (item,))
         return state_of(self._task(row)) if row else None
 
-    async def heirs(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
+    async def successors(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
         """Return nothing: a task never replaces another."""
         return {}
 
@@ -473,7 +483,7 @@ class Tasks:
         """Move the tasks of a scope to its new name."""
         await tx.execute("UPDATE tasks SET scope = ? WHERE scope = ?", (scope, was))
 
-    async def made_in(self, tx: Transaction, was: str, conversation_id: str) -> None:
+    async def move_conversation(self, tx: Transaction, was: str, conversation_id: str) -> None:
         """Move the tasks that were asked for in one conversation to another, which gets their reminders."""
         query = "UPDATE tasks SET conversation_id = ? WHERE conversation_id = ?"
         await tx.execute(query, (conversation_id, was))

@@ -22,7 +22,7 @@ LEAVES = ("/quit", "/exit", "quit", "exit")
 class Keyboard:
     """Lines typed by a person. Enter sends, Alt-Enter begins a new line, /quit or Ctrl-D ends the chat."""
 
-    patient = True
+    interactive = True
 
     def __init__(
         self, typed: Iterable[str], commands: Mapping[str, str], waiting: Callable[[], str]
@@ -64,7 +64,7 @@ class Keyboard:
             except EOFError:
                 return None
 
-    def leave(self) -> None:
+    def end_prompt(self) -> None:
         """End the prompt with a blank line if nothing is typed yet."""
         app = self._session.app
         if app.is_running and not app.is_done and not self._session.default_buffer.text:
@@ -76,7 +76,7 @@ class Keyboard:
 
 
 @contextmanager
-def unechoed() -> Iterator[None]:
+def without_echo() -> Iterator[None]:
     """Hide typed characters while an answer is drawn; the next prompt shows them."""
     before = termios.tcgetattr(sys.stdin)
     quiet = termios.tcgetattr(sys.stdin)

@@ -211,7 +211,7 @@ class MarkdownPage:
         self._draw()
         self._loose, self._above = False, 0
 
-    def take_back(self) -> bool:
+    def discard(self) -> bool:
         """Discard the unfinished answer; True if it could be removed from the screen completely."""
         rows = self._above + len(self._shown)
         is_there = rows < self._size().lines and self._drawn_at == self._size()
@@ -222,7 +222,7 @@ class MarkdownPage:
         self._above = 0
         return is_there
 
-    def beside(self, text: str) -> None:
+    def show_aside(self, text: str) -> None:
         """Write another text above the unfinished part."""
         above = self._above
         self._write(blocks(harmless(text).rstrip()))
@@ -248,7 +248,7 @@ class MarkdownPage:
         is_watched = self._watched()
         lines = self._unfinished_lines() if is_watched else []
         if self._drawn_at == self._size():
-            lines = standing(self._shown, lines)
+            lines = as_shown(self._shown, lines)
         drawn = self._redraw(lines)
         if drawn:
             self._screen.write(drawn)
@@ -276,10 +276,10 @@ class MarkdownPage:
         self._drawn_at = self._size()
         if shown and before != self._drawn_at:  # resized: their position is unknown, so they stay
             return "\n" + "\n".join(lines)
-        return changed(shown, lines)
+        return redraw_sequence(shown, lines)
 
 
-def standing(shown: Sequence[str], lines: Sequence[str]) -> list[str]:
+def as_shown(shown: Sequence[str], lines: Sequence[str]) -> list[str]:
     """Return the lines as the terminal shows them once they are drawn.
 
     A blank at the end of a shown line stays: a word may follow it.
@@ -288,12 +288,12 @@ def standing(shown: Sequence[str], lines: Sequence[str]) -> list[str]:
     return [*stays, *lines[len(stays) :]]
 
 
-def changed(shown: Sequence[str], lines: Sequence[str]) -> str:
+def redraw_sequence(shown: Sequence[str], lines: Sequence[str]) -> str:
     """Return the control sequence and text that replace the lines before the cursor.
 
     Unchanged lines are not written again: that would flicker.
     """
-    lines = standing(shown, lines)
+    lines = as_shown(shown, lines)
     pairs = zip(shown, lines, strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     if same == len(shown):

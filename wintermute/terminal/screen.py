@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, TextIO
 
-from wintermute.clock import Clock, until_set
+from wintermute.clock import Clock, wait_for_event
+from wintermute.conversation.model_failures import ANSWERED, SILENT
+from wintermute.conversation.replies import MODEL, MOST_WORDS, waiting_for
 from wintermute.conversation.rooms import Rooms, next_row, passes_by
-from wintermute.conversation.trouble import ANSWERED, SILENT
-from wintermute.conversation.words import MODEL, MOST_WORDS, waiting_for
 from wintermute.ids import NewId
 from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import Incoming, Quote
 from wintermute.stores import Stores
@@ -37,12 +37,12 @@ NEWS = ("outage ", "budget ")
 class Pipe:
     """A stream whose lines are messages, as if they were typed."""
 
-    patient = False
+    interactive = False
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
-    def leave(self) -> None:
+    def end_prompt(self) -> None:
         """Do nothing: no line is being typed here."""
 
     async def next(self, *, waits: bool) -> str | None:
@@ -93,11 +93,11 @@ class Page(Protocol):
         """Add the last piece, and end the line."""
         ...
 
-    def take_back(self) -> bool:
+    def discard(self) -> bool:
         """Discard the unfinished answer; False if some of it stays on the screen."""
         ...
 
-    def beside(self, text: str) -> None:
+    def show_aside(self, text: str) -> None:
         """Show another text, after which the unfinished answer goes on."""
         ...
 
@@ -133,12 +133,12 @@ class PlainPage:
         self._end_line()
         self._written = False
 
-    def take_back(self) -> bool:
+    def discard(self) -> bool:
         self._held = None
         self._end_line()
         return not self._written
 
-    def beside(self, text: str) -> None:
+    def show_aside(self, text: str) -> None:
         held, written, self._held = self._held, self._written, None
         self._end_line()
         self.end(text)
@@ -206,12 +206,12 @@ class TerminalSpeaker:
         """Return None: the terminal has its conversation from the first message on."""
         return None
 
-    def attend(self, row: Waiting) -> None:
+    def attend(self, row: InboxRow) -> None:
         """Show that the model is working on an answer."""
         self.name(row)
         self._wait_for(MODEL)
 
-    def name(self, row: Waiting) -> None:
+    def name(self, row: InboxRow) -> None:
         """Name the message that is being answered, once, if it was typed in an earlier chat."""
         known = row.event_id in self._named_events or row.event_id in self.typed
         if known or row.kind not in ("message", "command") or row.is_unasked:
@@ -221,7 +221,7 @@ class TerminalSpeaker:
             words = display_name(row.body, MOST_WORDS)
             self._screen.write(f"{DIM}· answering: {words}{PLAIN}\n")
 
-    def rest(self, row: Waiting) -> None:
+    def rest(self, row: InboxRow) -> None:
         """Wake up `Chat`, which checks if all is answered."""
         self._wait_for("")
         self.changed.set()
@@ -261,7 +261,7 @@ class TerminalSpeaker:
             self.spoke.set()
             self._wait_for(display_name(name))
 
-    def shown(self, row: Waiting) -> str:
+    def shown(self, row: InboxRow) -> str:
         """Return "": no event here could be edited into the answer."""
         return ""
 
@@ -269,7 +269,7 @@ class TerminalSpeaker:
         """Wake up `Chat`: there is a new message in the outbox."""
         self.changed.set()
 
-    async def quote(self, row: Waiting) -> Quote | None:
+    async def quote(self, row: InboxRow) -> Quote | None:
         """Return None: there are no replies to single messages here."""
         return None
 
@@ -279,7 +279,7 @@ class TerminalSpeaker:
         `aside`: it is a notice or a reminder, and the unfinished answer goes on after it.
         """
         if aside:
-            self._page.beside(text)
+            self._page.show_aside(text)
             return
         self.spoke.set()
         if self._drafted and text.startswith(self._drafted):
@@ -290,7 +290,7 @@ class TerminalSpeaker:
             self._page.end(text if text != self._drafted else "")
         self._drafted = ""
 
-    def go_on(self) -> None:
+    def draw_pending(self) -> None:
         """Draw pending pieces, as no line is being typed now."""
         self._page.wait("")
 
@@ -301,7 +301,7 @@ class TerminalSpeaker:
         self.spoke.clear()
 
     def _take_back(self) -> None:
-        if self._drafted and not self._page.take_back():
+        if self._drafted and not self._page.discard():
             self._screen.write(f"{DIM}· {VOID}{PLAIN}\n")
         self._drafted = ""
 
@@ -335,7 +335,7 @@ class Chat:
                 aside = row.answers is None or self._rooms.waits(conversation) == 0
                 await self._name(row.answers)
                 self._speaker.say(row.text(self._clock.now()), aside=aside)
-                await self._stores.outbox.shown(row.id)
+                await self._stores.outbox.mark_shown(row.id)
             self._shown.set()
             await self._speaker.changed.wait()
 
@@ -359,13 +359,13 @@ class Chat:
             await self._stores.inbox.store(tx, conversation, incoming, "waiting")
         self._rooms.wake(conversation)
 
-    async def answered(self, *, attended: bool) -> bool:
+    async def wait_answered(self, *, attended: bool) -> bool:
         """Wait until all is answered and shown; False if the rest waits for an unreachable model.
 
         `attended`: a person is there who may type meanwhile. Then it is also False while a busy
         model is silent (F-035).
         """
-        self._speaker.go_on()
+        self._speaker.draw_pending()
         conversation = await self._conversation()
         while True:
             self._shown.clear()
@@ -377,17 +377,17 @@ class Chat:
             if is_shown and await self._waits(rows, attended=attended):
                 return False
             if attended:
-                await until_set(self._shown, self._clock, LOOKS)
+                await wait_for_event(self._shown, self._clock, LOOKS)
             else:
                 await self._shown.wait()
 
-    async def in_vain(self) -> bool:
+    async def has_unanswered(self) -> bool:
         """Check if a message typed here ended without an answer."""
         async with self._stores.database.transaction() as tx:
             reasons = await self._stores.casts.reasons(tx, self._speaker.typed)
         return any(reason not in ANSWERED for reason in reasons)
 
-    async def goes_on(self) -> None:
+    async def wait_for_answer(self) -> None:
         """Wait until the model answers again, after a wait for it."""
         await self._speaker.spoke.wait()
 
@@ -407,7 +407,7 @@ class Chat:
     async def _all_shown(self, conversation: str) -> bool:
         return await self._stores.outbox.next(conversation, TERMINAL) is None
 
-    async def _waits(self, rows: Sequence[Waiting], *, attended: bool) -> bool:
+    async def _waits(self, rows: Sequence[InboxRow], *, attended: bool) -> bool:
         """Check if nothing can be done now, and the reason is shown."""
         due, until = next_row(rows, self._clock.monotonic())
         is_away = due is None and until is not None
@@ -418,7 +418,7 @@ class Chat:
             return await self._all_shown(rows[0].conversation_id)
         return False
 
-    def _is_silent(self, rows: Sequence[Waiting]) -> bool:
+    def _is_silent(self, rows: Sequence[InboxRow]) -> bool:
         """Check if all open messages wait for a busy model that has been silent for `SILENT` seconds."""
         waited = (self._clock.now() - rows[0].sent_at).total_seconds()
         is_silent = self._rooms.waits(rows[0].conversation_id) == 0 and waited >= SILENT
@@ -447,19 +447,19 @@ class Chat:
 class LineSource(Protocol):
     """A source of input lines."""
 
-    patient: bool
+    interactive: bool
     """True if a person can wait for a model that is unreachable."""
 
     async def next(self, *, waits: bool) -> str | None:
         """Return the next line; None at the end. `waits`: an answer is awaited, which Ctrl-C may stop."""
         ...
 
-    def leave(self) -> None:
+    def end_prompt(self) -> None:
         """End the prompt with a blank line if nothing is typed yet."""
         ...
 
 
-async def talk(chat: Chat, lines: LineSource) -> bool:
+async def run_chat(chat: Chat, lines: LineSource) -> bool:
     """Send lines until there are no more; False if one of them got no answer.
 
     Ctrl-C during an answer stops that answer.
@@ -468,14 +468,14 @@ async def talk(chat: Chat, lines: LineSource) -> bool:
     while (line := await _next(chat, lines, waits=not answered)) is not None:
         if line.strip():
             await chat.say(line)
-        elif not lines.patient:
+        elif not lines.interactive:
             continue
         answered = await _answered(chat, lines)
-        if not answered and not lines.patient:
+        if not answered and not lines.interactive:
             await chat.say("/stop")  # nobody would see an answer later on
-            await chat.answered(attended=False)
+            await chat.wait_answered(attended=False)
             return False
-    return lines.patient or (answered and not await chat.in_vain())
+    return lines.interactive or (answered and not await chat.has_unanswered())
 
 
 async def _next(chat: Chat, lines: LineSource, *, waits: bool) -> str | None:
@@ -489,15 +489,15 @@ async def _next(chat: Chat, lines: LineSource, *, waits: bool) -> str | None:
 
 
 async def _leave(chat: Chat, lines: LineSource) -> None:
-    await chat.goes_on()
-    lines.leave()
+    await chat.wait_for_answer()
+    lines.end_prompt()
 
 
 async def _answered(chat: Chat, lines: LineSource) -> bool:
     async with asyncio.TaskGroup() as group:
         with _interrupts(asyncio.Event()) as pressed:
             stopping = group.create_task(_stop(chat, pressed))
-            answered = await chat.answered(attended=lines.patient)
+            answered = await chat.wait_answered(attended=lines.interactive)
         stopping.cancel()
     return answered
 

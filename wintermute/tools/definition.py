@@ -10,7 +10,7 @@ from importlib import resources
 from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ToolFailed
-from wintermute.llm.markup import without_recalls
+from wintermute.llm.special_tokens import without_recalls
 from wintermute.messages import Json
 
 ASK_FIRST = (

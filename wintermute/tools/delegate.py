@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from wintermute.conversation.toolbox import Caller, breach
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
-from wintermute.loom.sub_sessions import Order, SubSession
+from wintermute.loom.sub_sessions import SubSession, SubSessionOrder
 from wintermute.messages import Json
 from wintermute.prompt.modes import mode_of
 from wintermute.text import one_line
@@ -35,7 +35,7 @@ class SpawnSubSession(OwnTool):
             given["not_before"] = node.not_before.astimezone(self._zone).isoformat()
         return {key: value for key, value in given.items() if value}
 
-    def _order(self, args: Json) -> Order:
+    def _order(self, args: Json) -> SubSessionOrder:
         return replace(
             _order(args, args["objective"]),
             name=one_line(args["name"]) or None if "name" in args else None,
@@ -101,7 +101,7 @@ class CallAgentBatch(OwnTool):
             self._delegation.check(caller, order)
         places = asyncio.Semaphore(self._max_parallel)
 
-        async def one(item: int, order: Order) -> SubSession:
+        async def one(item: int, order: SubSessionOrder) -> SubSession:
             async with places:
                 return await self._delegation.call(caller, order, item)
 
@@ -119,8 +119,8 @@ class CallAgentBatch(OwnTool):
                 raise ToolFailed(f"calls.{n}: {problem}; nothing was started")
 
 
-def _order(args: Json, objective: str) -> Order:
-    return Order(
+def _order(args: Json, objective: str) -> SubSessionOrder:
+    return SubSessionOrder(
         objective=objective,
         context=args.get("context", ""),
         mode=mode_of(args.get("mode")),

@@ -158,7 +158,7 @@ class ReadFile(OwnTool):
         self._roots = roots
         self._memories = memories
 
-    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
+    def is_untrusted(self, caller: Caller, args: Json, result: object) -> bool:
         """Decide if the result is untrusted: it is neither a skill nor the list of memories."""
         shown = _memories_path(self._memories, caller)
         return not self._roots.is_skill(args["path"]) and not (
@@ -227,7 +227,7 @@ class WriteFile(OwnTool):
 
 
 def _memories_path(memories: MemoriesView | None, caller: Caller) -> str | None:
-    return memories.shown(caller.scope) if memories else None
+    return memories.shown_path(caller.scope) if memories else None
 
 
 def _is_memories(shown: str, path: str) -> bool:

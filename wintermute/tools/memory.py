@@ -20,14 +20,14 @@ from wintermute.memory.fact import (
     Fact,
     NewFact,
     cleaned,
-    pieces_of,
+    storable_parts,
 )
 from wintermute.memory.facts import SPLIT, Facts
 from wintermute.memory.ranking import Query
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.secret_shapes import refuse_secret, secret_kind
-from wintermute.skills.skills import Skills, shown
+from wintermute.skills.skills import Skills, skill_path
 from wintermute.tools.definition import ASK_FIRST, OwnTool, reason
 
 LONGEST_TEXT = 50_000
@@ -70,7 +70,7 @@ class AppendMemory(OwnTool):
         """Store a long text as it is and enqueue a job that splits it into memories; a search finds it meanwhile."""
         text = whole.text
         refuse_secret(text)
-        parts = [replace(whole, text=part) for part in pieces_of(text)]
+        parts = [replace(whole, text=part) for part in storable_parts(text)]
         kept = await self._facts.supersede(tx, reason(caller), parts, {})
         digest = hashlib.blake2b(f"{caller.cast_id}\0{text}".encode(), digest_size=16).hexdigest()
         args = {"text": text, "facts": [fact.id for fact in kept.facts], "set": kept.set_id}
@@ -130,7 +130,7 @@ class MemoriesView:
         self._memories = memories
         self._places = places
 
-    def shown(self, scope: str) -> str:
+    def shown_path(self, scope: str) -> str:
         """Return the file's name in prompt and tools."""
         return self._places.shown_memories(scope)
 
@@ -142,7 +142,7 @@ class MemoriesView:
         """Replace the content and count new and retired facts; facts newer than `begun` stay."""
         done = await self._memories.replace(scope, text, why, begun)
         return {
-            "path": self.shown(scope),
+            "path": self.shown_path(scope),
             "memories": len((await self._memories.text(scope)).splitlines()),
             "new": done.outcomes.count("stored"),
             "retired": len(done.retired),
@@ -172,4 +172,4 @@ class AddSkill(OwnTool):
         )
         kind = secret_kind(f"{args['summary']}\n{args['documentation']}")
         note = {"note": HIDDEN_IN_SKILL.format(kind=kind)} if kind else {}
-        return {"path": shown(name), "created": created} | note
+        return {"path": skill_path(name), "created": created} | note

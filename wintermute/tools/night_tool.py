@@ -25,14 +25,14 @@ class NightAnswers(Protocol):
         """Check if a night lately changed or asked something in a scope."""
         ...
 
-    async def shown(self, item: str, scope: str) -> str:
+    async def show_item(self, item: str, scope: str) -> str:
         """Describe changes and questions of a scope, or one night or item. Nothing is changed.
 
         Untrusted text is left out, as in all that a model reads here.
         """
         ...
 
-    async def said(
+    async def reply(
         self, words: Sequence[str], origin: Origin, scope: str, *, by_model: bool = False
     ) -> str:
         """Execute `/night` with these words and return its answer."""
@@ -59,7 +59,7 @@ class NightTool(OwnTool):
         """Return the answer of `/night`. Raises: ToolFailed if no person asked for it."""
         action, item = args["action"], args.get("item", "").strip()
         if action == SHOW:
-            return await self._nights.shown(item, caller.scope)
+            return await self._nights.show_item(item, caller.scope)
         if caller.origin not in ("owner", "other"):
             raise ToolFailed(UNASKED)
         if not item:
@@ -68,4 +68,4 @@ class NightTool(OwnTool):
             tainted = await self._casts.is_tainted(tx, caller.cast_id)
         if tainted:
             raise ToolFailed(TAINTED.format(action=action, item=item))
-        return await self._nights.said([action, item], caller.origin, caller.scope, by_model=True)
+        return await self._nights.reply([action, item], caller.origin, caller.scope, by_model=True)

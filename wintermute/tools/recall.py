@@ -44,6 +44,6 @@ class RecallTool(OwnTool):
             return not_found(title)
         return await self._pages.recalled(title)
 
-    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
+    def is_untrusted(self, caller: Caller, args: Json, result: object) -> bool:
         """Decide if the page has untrusted text: it informs and never instructs."""
         return isinstance(result, dict) and bool(result["outside"])

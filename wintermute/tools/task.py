@@ -139,7 +139,7 @@ class TaskTool(OwnTool):
         Raises: ToolFailed.
         """
         by_itself = any((mode or REMINDER).strip().lower() != REMINDER for mode in modes)
-        if by_itself and self._tasks.owner.is_unvouched(caller.origin, caller.scope):
+        if by_itself and self._tasks.owner.is_unverified(caller.origin, caller.scope):
             raise ToolFailed(UNVOUCHED)
 
     def _row(self, task: Task, ahead: int = 1) -> Json:

@@ -21,7 +21,7 @@ async def undo(
     await refuse_meanwhile(stores)
     if any(change.kind == "fact" for change in wanted.changes):
         await stores.memories.text(wanted.scope)
-    undone = await stores.undo.run(wanted, items, key)
+    undone = await stores.undo.apply(wanted, items, key)
     for scope in undone.memory_scopes:
         await stores.memories.text(scope)
     return undone

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
 from wintermute.clock import stamp
-from wintermute.mailbox.history import NEWEST, HeldConversation, MessageKey
+from wintermute.mailbox.history import NEWEST, MessageKey, OwnedConversation
 from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.messages import Incoming
 from wintermute.web.conversations import Folders, FolderViews
@@ -85,7 +85,7 @@ async def chat_page(
 async def _page(
     messages: MessageViews,
     folders: FolderViews,
-    held: HeldConversation | None,
+    held: OwnedConversation | None,
     chat_id: str = "",
     before: MessageKey = NEWEST,
     after: str = FROM_NEWEST,
@@ -115,7 +115,7 @@ async def list_chats(messages: Messages, after: str = FROM_NEWEST) -> ChatList:
     return ChatList(chats=[_row(each) for each in shown], next=key)
 
 
-def _row(held: HeldConversation) -> ChatRow:
+def _row(held: OwnedConversation) -> ChatRow:
     room = held.room_id
     is_open, is_here = room.startswith(WEB), room == TERMINAL
     return ChatRow(

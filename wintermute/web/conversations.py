@@ -13,10 +13,10 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
 from wintermute.conversation.folder_chat import ANSWERED
-from wintermute.conversation.state import Shown
+from wintermute.conversation.state import ConversationWatch
 from wintermute.errors import StoreBusy, StoreMissing, WintermuteError
-from wintermute.files import entered, to_its_end
-from wintermute.loom.reading import LoomReader
+from wintermute.files import entered, run_uncancelled
+from wintermute.loom.reader import LoomReader
 from wintermute.messages import FOLDER, Json
 from wintermute.text import display_name, one_line
 from wintermute.web.messages import NEWEST_MOST, DraftDesk, Renderings, written
@@ -170,11 +170,11 @@ class FolderViews:
 
     async def make(self, asked: AskedAnswer) -> None:
         """Let the model answer the last message, and add the answer to the folder."""
-        path, watch = asked.path, Shown(self._parts.speaker, asked.path)
+        path, watch = asked.path, ConversationWatch(self._parts.speaker, asked.path)
         try:
             async with self.held(path) as folder:
                 text = await self._parts.answer_folder(folder, watch)
-                name = await to_its_end(partial(folder.append, "assistant", text))
+                name = await run_uncancelled(partial(folder.append, "assistant", text))
             [html] = await self.htmls(path, [MessageFile(name, "assistant", text)])
             self._end(asked, event("message", {"id": name, "html": html}))
         except WintermuteError as problem:
@@ -197,7 +197,7 @@ class FolderViews:
             if asked.outcome:
                 yield asked.outcome
                 return
-            found = await draft.news(parts.speaker.making(path))
+            found = await draft.news(parts.speaker.answer_in_progress(path))
             if found or parts.clock.monotonic() - spoke_at > BEATS:
                 yield "".join(found) or ": still here\n\n"
                 spoke_at = parts.clock.monotonic()
@@ -254,7 +254,7 @@ async def make_folder(views: Viewing) -> dict[str, str]:
         with files.writing():
             return create(files, now)
 
-    return {"id": _id(await to_its_end(make))}
+    return {"id": _id(await run_uncancelled(make))}
 
 
 @router.get("/api/conversations/{conversation_id}")
@@ -277,7 +277,7 @@ async def unlist_folder(conversation_id: str, views: Viewing, folders: Folders) 
         with files.writing():
             delist(files, path)
 
-    await to_its_end(unlist)
+    await run_uncancelled(unlist)
 
 
 @router.post("/api/conversations/{conversation_id}/message", status_code=201)
@@ -289,7 +289,7 @@ async def add_message(
     if folders.is_making(path):
         raise StoreBusy(BUSY)
     async with folders.held(path) as folder:
-        name = await to_its_end(partial(folder.append, "user", text))
+        name = await run_uncancelled(partial(folder.append, "user", text))
     [html] = await folders.htmls(path, [MessageFile(name, "user", text)])
     return {"id": name, "html": html}
 

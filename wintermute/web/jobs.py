@@ -16,7 +16,7 @@ from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.decisions import PAGE_LINES, Decision
 from wintermute.changes.texts import state_of, text_in
 from wintermute.errors import StoreChanged
-from wintermute.night.programme import deeds
+from wintermute.night.phases import night_executors
 from wintermute.night.questions import Questions
 from wintermute.pages.agents import REPORT
 from wintermute.pages.consolidation import DIFF, PROPOSED
@@ -182,8 +182,8 @@ async def answer(
     if yes and not found.wanted.night:
         return await _change(views, found, before)
     stores = views.parts.stores
-    done = deeds(stores)
-    answered = await Questions(stores).follow(found.wanted, "yes" if yes else "no", done)
+    done = night_executors(stores)
+    answered = await Questions(stores).apply_answer(found.wanted, "yes" if yes else "no", done)
     if answered.problem:
         raise StoreChanged(f"{answered.problem}: {RELOAD}")
     return None

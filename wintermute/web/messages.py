@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 
 from wintermute import markdown
 from wintermute.clock import Clock
-from wintermute.loom.reading import LoomReader
-from wintermute.mailbox.history import NEWEST, HeldConversation, MailboxReader, MessageKey
+from wintermute.loom.reader import LoomReader
+from wintermute.mailbox.history import NEWEST, MailboxReader, MessageKey, OwnedConversation
 from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.text import clean, display_name, is_blank, one_line
 from wintermute.web.views import Refusal, Views, of_application
@@ -111,7 +111,7 @@ class RenderedPage:
     erased: int = 0
 
 
-def title_of(held: HeldConversation) -> str:
+def title_of(held: OwnedConversation) -> str:
     """Name a conversation: by its door unless it is this one, and by its first message."""
     words = display_name(one_line(held.words), 60)
     words = "Commands only" if words.startswith("/") else words
@@ -132,9 +132,9 @@ class MessageViews:
         self._loom = LoomReader(stores.database)
         self.reader = MailboxReader(stores.database, stores.owner)
 
-    async def opened(self, chat_id: str) -> HeldConversation | None:
+    async def opened(self, chat_id: str) -> OwnedConversation | None:
         """Find a conversation by the end of its address."""
-        return await self.reader.held(chat_id, f"{WEB}{chat_id}")
+        return await self.reader.conversation(chat_id, f"{WEB}{chat_id}")
 
     def desk(self, conversation_id: str) -> DraftDesk:
         """Return the desk of a conversation; it lives while a page uses it."""

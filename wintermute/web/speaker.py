@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from wintermute.clock import Clock
 from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import InboxRow
 from wintermute.mailbox.outbox import WEB, Outbox
 from wintermute.messages import Quote
 from wintermute.text import display_name
@@ -21,7 +21,7 @@ GATES_MOST = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class AnswerInProgress:
     """An answer that is being made.
 
     `answers`: the event of the message. `text`: the model's Markdown so far. `gates`: the tools
@@ -46,7 +46,7 @@ class WebSpeaker:
     def __init__(self, outbox: Outbox, clock: Clock) -> None:
         self._outbox = outbox
         self._clock = clock
-        self._making: dict[str, Making] = {}
+        self._making: dict[str, AnswerInProgress] = {}
         self._moves: dict[str, int] = {}
         self._touched: dict[str, int] = {}
         self._wakeups: dict[str, asyncio.Event] = {}
@@ -58,10 +58,10 @@ class WebSpeaker:
         while True:
             self._spoke.clear()
             for outbox_id in await self._outbox.waiting_for_pages():
-                await self._outbox.shown(outbox_id)
+                await self._outbox.mark_shown(outbox_id)
             await self._spoke.wait()
 
-    def making(self, conversation_id: str) -> Making | None:
+    def answer_in_progress(self, conversation_id: str) -> AnswerInProgress | None:
         """Return the answer that is being made in a conversation."""
         return self._making.get(conversation_id)
 
@@ -69,7 +69,7 @@ class WebSpeaker:
         """Return the number of the last change that may have altered the messages of a conversation."""
         return self._touched.get(conversation_id, 0)
 
-    async def moved(self, conversation_id: str, seen: int) -> int:
+    async def wait_for_change(self, conversation_id: str, seen: int) -> int:
         """Wait for a change of a conversation after the change number `seen`. Return the new number."""
         while self._moves.get(conversation_id, 0) <= seen:
             await self._wakeups.setdefault(conversation_id, asyncio.Event()).wait()
@@ -87,16 +87,16 @@ class WebSpeaker:
         """Return None: a conversation in the browser begins with its first message."""
         return None
 
-    def attend(self, row: Waiting) -> None:
+    def attend(self, row: InboxRow) -> None:
         """Note that an answer begins."""
         self.begin_answer(row.conversation_id, row.event_id)
 
     def begin_answer(self, conversation_id: str, answers: str) -> None:
         """Keep an answer from now on, also one that is made for no room."""
-        self._keep(conversation_id, Making(answers, "", (), None, self._now()))
+        self._keep(conversation_id, AnswerInProgress(answers, "", (), None, self._now()))
         self._touch(conversation_id)
 
-    def rest(self, row: Waiting) -> None:
+    def rest(self, row: InboxRow) -> None:
         """End the answer to this message; that to another one stays."""
         self.end_answer(row.conversation_id, row.event_id)
 
@@ -132,7 +132,7 @@ class WebSpeaker:
             made = replace(known, gates=gates, waiting=None, since=self._now(), tool=tool)
             self._keep(conversation_id, made)
 
-    def shown(self, row: Waiting) -> str:
+    def shown(self, row: InboxRow) -> str:
         """Return nothing: no draft is replaced by an answer."""
         return ""
 
@@ -141,14 +141,14 @@ class WebSpeaker:
         self._spoke.set()
         self._touch(conversation_id)
 
-    async def quote(self, row: Waiting) -> Quote | None:
+    async def quote(self, row: InboxRow) -> Quote | None:
         """Return None: a page has no replies to single messages."""
         return None
 
     def _now(self) -> float:
         return self._clock.monotonic()
 
-    def _keep(self, conversation_id: str, made: Making) -> None:
+    def _keep(self, conversation_id: str, made: AnswerInProgress) -> None:
         self._move(conversation_id)
         self._making[conversation_id] = made
 

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 
-from wintermute.conversation.words import MODEL, waiting_for
+from wintermute.conversation.replies import MODEL, waiting_for
 from wintermute.messages import Json
 from wintermute.web.messages import DraftDesk, MessageViews, title_of
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import Visitor
-from wintermute.web.speaker import Making
+from wintermute.web.speaker import AnswerInProgress
 
 SETTLES = 0.03
 """Seconds in which related changes are collected."""
@@ -50,7 +50,7 @@ class DraftState:
 NO_DRAFT = DraftState()
 
 
-def waiting_line(making: Making, now: float) -> str:
+def waiting_line(making: AnswerInProgress, now: float) -> str:
     """Return a line about a longer wait, as in the terminal; "": none."""
     seconds = int(now - making.since)
     if seconds < PATIENCE or (making.text and not making.tool):
@@ -71,7 +71,7 @@ class WatchedDraft:
         self._state = NO_DRAFT
         self._is_behind = False
 
-    async def news(self, making: Making | None) -> list[str]:
+    async def news(self, making: AnswerInProgress | None) -> list[str]:
         """Return the event with everything that the page does not show yet, if there is any."""
         state = NO_DRAFT
         if making is not None:
@@ -90,7 +90,7 @@ class WatchedDraft:
         if self._is_behind:
             return seen
         async with asyncio.TaskGroup() as group:
-            change = group.create_task(self._parts.speaker.moved(self._id, seen))
+            change = group.create_task(self._parts.speaker.wait_for_change(self._id, seen))
             end = group.create_task(self._visitor.left.wait())
             nap = group.create_task(clock.sleep(1.0 if is_made else LOOKS))
             await asyncio.wait({change, end, nap}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,7 +122,9 @@ class Stream:
         """Yield events until the session or the scope ends, or the server does (V-004)."""
         clock, seen, spoke_at, asked_at = self._parts.clock, 0, 0.0, 0.0
         while not self._visitor.left.is_set():
-            making = self._parts.speaker.making(self._id)  # first: the answer it made is then found
+            making = self._parts.speaker.answer_in_progress(
+                self._id
+            )  # first: the answer it made is then found
             found = [*await self._news(), *await self._draft.news(making)]
             if found or clock.monotonic() - asked_at >= LOOKS:
                 asked_at = clock.monotonic()
@@ -146,7 +148,7 @@ class Stream:
             return []
         shown = {each.id: each.html for each in page.messages}
         known, self._shown, has, self._has = self._shown, shown, self._has, page.version
-        held = None if page.version == has else await self._messages.reader.held(self._id)
+        held = None if page.version == has else await self._messages.reader.conversation(self._id)
         if held is None:
             return []
         rows = [asdict(each) for each in page.messages if known.get(each.id) != each.html]
@@ -155,7 +157,7 @@ class Stream:
         return [event("messages", {"ids": [*shown], "rows": rows} | more)]
 
     async def _may_go_on(self) -> bool:
-        is_held = await self._messages.reader.held(self._id) is not None
+        is_held = await self._messages.reader.conversation(self._id) is not None
         return is_held and await self._sessions.lives(self._visitor)
 
 

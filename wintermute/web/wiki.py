@@ -17,7 +17,6 @@ from wintermute.markdown import WikiTarget, blocks, literal
 from wintermute.messages import Json
 from wintermute.text import clean
 from wintermute.web.views import Refusal, Viewing, Views, address
-from wintermute.wiki.asked_lines import asked_lines, digest
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.graph import WikiProblem, shown
 from wintermute.wiki.links import (
@@ -34,6 +33,7 @@ from wintermute.wiki.links import (
 from wintermute.wiki.pages import day_in, text_of, without_matter
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.verdict import path_problem
+from wintermute.wiki.withheld_lines import digest, withheld_lines
 
 router = APIRouter()
 T = TypeVar("T")
@@ -155,7 +155,7 @@ def opened(wiki: WikiStore, path: str) -> OpenedPage:
         return OpenedPage(path, unusable=str(problem))
     if content is None:
         return OpenedPage(path, unusable="is gone: somebody has just removed it")
-    asked = asked_lines(wiki.files)
+    asked = withheld_lines(wiki.files)
     return OpenedPage(
         path,
         page_html(wiki, path, text),

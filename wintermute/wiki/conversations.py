@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from wintermute.errors import FileUnusable, StoreBusy, StoreMissing, StoreUnusable, WintermuteError
 from wintermute.files import folder_of, locked
-from wintermute.wiki.folder import StoreFolder, missing, told
+from wintermute.wiki.folder import StoreFolder, disk_errors, missing
 from wintermute.wiki.links import CONVERSATIONS, INDEX, RAW, is_name, legible
 from wintermute.wiki.store import LISTED
 
@@ -79,7 +79,7 @@ class ConversationFolder:
 
     def _read(self, name: str, role: Role) -> MessageFile:
         try:
-            text = self._files.exact(self._below + name)
+            text = self._files.exact_text(self._below + name)
         except (FileUnusable, FileNotFoundError) as problem:
             raise WintermuteError(f"{legible(str(self.path / name))} {problem}") from problem
         return MessageFile(name, role, text.rstrip("\n"))
@@ -108,7 +108,7 @@ class ConversationFolder:
         last = max((_number(name) for name, _ in there), default=0)
         is_first = role == "system" and all(each != "system" for _, each in there)
         name = SYSTEM if is_first else f"{last + 1:04}-{role}.md"
-        with told(self.path):
+        with disk_errors(self.path):
             self._files.put(self._below + name, f"{text}\n")
         return name
 
@@ -119,7 +119,7 @@ class ConversationFolder:
         Raises: StoreBusy if somebody else holds the lock for longer than `patience` seconds.
         """
         with ExitStack() as stack:
-            with told(self.path):
+            with disk_errors(self.path):
                 try:
                     stack.enter_context(locked(self.path, patience=patience))
                 except BlockingIOError as error:
@@ -185,7 +185,7 @@ def listed(files: StoreFolder) -> tuple[str, ...]:
     Raises: StoreUnusable, naming file and line, for a damaged list (W-039).
     """
     try:
-        text = files.exact(LISTED)
+        text = files.exact_text(LISTED)
         paths = json.loads(text)
     except FileNotFoundError:
         return ()

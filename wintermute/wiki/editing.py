@@ -74,7 +74,7 @@ def page_source(store: WikiStore, path: str) -> PageSource:
     if wrong := path_problem(path):
         raise PageRefused(f"{legible(path)} {wrong}: choose another name for the page")
     try:
-        return PageSource(path, store.files.exact(path))
+        return PageSource(path, store.files.exact_text(path))
     except FileUnusable as problem:
         raise PageRefused(f"{path} {problem}: correct the file with another program") from problem
     except FileNotFoundError:

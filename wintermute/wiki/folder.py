@@ -19,7 +19,7 @@ from pathlib import Path
 from shlex import quote
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
-from wintermute.files import FOLDER, READ, Old, folder_of, replace, take
+from wintermute.files import FOLDER, READ, Old, folder_of, lock_descriptor, replace
 from wintermute.wiki.links import INDEX, JOBS, Presence, legible
 from wintermute.wiki.pages import MOST_BYTES
 
@@ -56,7 +56,7 @@ class StoreFolder:
 
         Raises: StoreMissing, StoreUnusable.
         """
-        with self._locked(), told(self.root):
+        with self._locked(), disk_errors(self.root):
             yield
 
     @contextmanager
@@ -79,7 +79,7 @@ class StoreFolder:
             self._take_lock(folder, shared=shared)
             if self.presence(APPLYING) == "file":
                 self._take_lock(folder, shared=False)
-                with told(self.root):
+                with disk_errors(self.root):
                     self._finish()
             yield
         finally:
@@ -89,7 +89,7 @@ class StoreFolder:
         """Take the lock, or raise StoreUnusable if another program, such as a stopped one, keeps it."""
         patience = self._patience * (1 if shared else WRITERS_SHARE)
         try:
-            take(folder, shared=shared, patience=patience)
+            lock_descriptor(folder, shared=shared, patience=patience)
         except BlockingIOError as error:
             raise StoreUnusable(
                 f"{self.root} is held by another program for over {patience:g} seconds:"
@@ -153,7 +153,7 @@ class StoreFolder:
 
     def _finish(self) -> tuple[str, ...]:
         try:
-            job = self.exact(APPLYING).strip()
+            job = self.exact_text(APPLYING).strip()
         except FileNotFoundError:  # another process has finished it
             return ()
         try:
@@ -200,7 +200,7 @@ class StoreFolder:
         """Return the changes of a job, made or only wanted. Raises: FileNotFoundError, FileUnusable."""
         path = f"{JOBS}/{job}/{CHANGES}"
         try:
-            changes = tuple(FileChange(**each) for each in json.loads(self.exact(path)))
+            changes = tuple(FileChange(**each) for each in json.loads(self.exact_text(path)))
         except (ValueError, TypeError, RecursionError) as error:
             raise FileUnusable("holds no list of changes") from error
         if not all(map(_is_change, changes)):
@@ -211,7 +211,7 @@ class StoreFolder:
         """Replace a file atomically. Raises: OSError."""
         self._replace(path, text.encode())
 
-    def exchange(self, path: str, before: bytes, after: bytes) -> bool:
+    def replace_if_unchanged(self, path: str, before: bytes, after: bytes) -> bool:
         """Replace a file's content unless it was saved meanwhile; True if it was replaced.
 
         Raises: OSError, FileUnusable.
@@ -261,7 +261,7 @@ class StoreFolder:
         except UnicodeDecodeError as error:
             raise FileUnusable(f"is not UTF-8 at byte {error.start}") from error
 
-    def exact(self, path: str) -> str:
+    def exact_text(self, path: str) -> str:
         """Return the exact text of a file. Raises: FileNotFoundError, FileUnusable."""
         text = self._text(path)
         if text is None:
@@ -314,7 +314,7 @@ def missing(root: Path) -> str:
 
 
 @contextmanager
-def told(root: Path) -> Iterator[None]:
+def disk_errors(root: Path) -> Iterator[None]:
     """Turn errors of the disk into StoreUnusable with a message."""
     try:
         yield

@@ -34,11 +34,19 @@ from wintermute.changes.change_sets import Change
 from wintermute.changes.texts import state_of
 from wintermute.clock import Clock
 from wintermute.errors import FileUnusable, StoreBusy, StoreChanged, StoreUnusable, WintermuteError
-from wintermute.files import CREATE, PART, entered, folder_of, mend, take, to_its_end
+from wintermute.files import (
+    CREATE,
+    PART,
+    entered,
+    folder_of,
+    lock_descriptor,
+    restore_saves,
+    run_uncancelled,
+)
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
-from wintermute.wiki.folder import APPLYING, FileChange, StoreFolder, told
+from wintermute.wiki.folder import APPLYING, FileChange, StoreFolder, disk_errors
 from wintermute.wiki.links import INDEX, JOBS, OUTSIDE, PAGE_FOLDERS, RAW
 from wintermute.wiki.store import SETTLED
 from wintermute.wiki.verdict import UNLINKABLE, ours_after
@@ -104,7 +112,7 @@ def begin(files: StoreFolder, job: WikiJob, now: datetime) -> WikiJob:
     """Create the folder of a job, named by the local time, with status interrupted. Raises: StoreUnusable."""
     stem, n = f"{now:%Y%m%d-%H%M%S}", 1
     name = stem
-    with told(files.root):
+    with disk_errors(files.root):
         while not files.make_folder(f"{JOBS}/{name}"):
             n += 1
             name = f"{stem}-{n}"
@@ -113,9 +121,9 @@ def begin(files: StoreFolder, job: WikiJob, now: datetime) -> WikiJob:
     return job
 
 
-def note(files: StoreFolder, job: WikiJob, texts: Mapping[str, str]) -> None:
+def write_job_files(files: StoreFolder, job: WikiJob, texts: Mapping[str, str]) -> None:
     """Write files into the folder of a job. Raises: StoreUnusable."""
-    with told(files.root):
+    with disk_errors(files.root):
         for name, text in texts.items():
             files.put(f"{job.folder}/{name}", text)
 
@@ -145,7 +153,7 @@ def names_in(files: StoreFolder, folder: str) -> frozenset[str]:
 def read_job(files: StoreFolder, name: str) -> WikiJob | None:
     """Return the job of a folder; None if it has no readable record."""
     with suppress(FileUnusable, FileNotFoundError, ValueError, TypeError, RecursionError):
-        values: Json = json.loads(files.exact(f"{JOBS}/{name}/{JOB}"))
+        values: Json = json.loads(files.exact_text(f"{JOBS}/{name}/{JOB}"))
         given = {each.name: values[each.name] for each in fields(WikiJob) if each.name in values}
         lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
         job = replace(WikiJob(**given | lists), name=name)
@@ -165,17 +173,17 @@ def _is_valid(job: WikiJob) -> bool:
 
 
 @asynccontextmanager
-async def alone(files: StoreFolder, clock: Clock, *, wait: bool) -> AsyncIterator[None]:
+async def job_lock(files: StoreFolder, clock: Clock, *, wait: bool) -> AsyncIterator[None]:
     """Lock a store against other jobs that make pages (W-068).
 
     Raises: StoreBusy, naming the running job, unless it may `wait`.
     """
-    with told(files.root), folder_of(files.root, (JOBS, ""), make=True) as opened:
+    with disk_errors(files.root), folder_of(files.root, (JOBS, ""), make=True) as opened:
         folder = os.dup(opened)
     try:
         while True:
             try:
-                take(folder)
+                lock_descriptor(folder)
                 break
             except BlockingIOError:
                 if not wait:
@@ -269,7 +277,7 @@ def keep_raw(
     whole or not at all. Within `StoreFolder.writing`. Raises: StoreUnusable.
     """
     parts, part = path.split("/"), f"{PART}{new_id('raw')}"
-    with told(files.root), folder_of(files.root, parts, make=True) as folder:
+    with disk_errors(files.root), folder_of(files.root, parts, make=True) as folder:
         try:
             os.mkdir(part, dir_fd=folder)
             with folder_of(files.root, [*parts[:-1], part, ""]) as inner:
@@ -300,7 +308,7 @@ def drop_raw(files: StoreFolder, path: str) -> None:
     parts = path.split("/")
     if len(parts) != 3 or parts[0] != RAW:
         return
-    with told(files.root):
+    with disk_errors(files.root):
         delist(files, path)
         with suppress(FileNotFoundError), folder_of(files.root, parts) as folder:
             shutil.rmtree(parts[-1], dir_fd=folder)
@@ -321,7 +329,7 @@ def written_lines(files: StoreFolder, path: str) -> frozenset[str]:
 def text_at(files: StoreFolder, path: str) -> str | None:
     """Return the exact text of a file; None if it does not exist or is no text."""
     try:
-        return files.exact(path)
+        return files.exact_text(path)
     except (FileNotFoundError, FileUnusable):
         return None
 
@@ -341,18 +349,18 @@ def written_change(
     return FileChange(path, before, lines or None)
 
 
-def marked_outside(files: StoreFolder, paths: Iterable[str]) -> FileChange:
+def marked_untrusted(files: StoreFolder, paths: Iterable[str]) -> FileChange:
     """Return the change that adds paths to the list of untrusted ones. Raises: StoreUnusable."""
     before = text_at(files, OUTSIDE)
-    return FileChange(OUTSIDE, before, _listing([*outside(files), *paths]))
+    return FileChange(OUTSIDE, before, _listing([*untrusted_paths(files), *paths]))
 
 
-def outside(files: StoreFolder) -> tuple[str, ...]:
+def untrusted_paths(files: StoreFolder) -> tuple[str, ...]:
     """Return the raw copies and pages that may contain text from outside. Raises: StoreUnusable."""
     paths: Any = []
     with suppress(FileNotFoundError):
         try:
-            paths = json.loads(files.exact(OUTSIDE))
+            paths = json.loads(files.exact_text(OUTSIDE))
         except (ValueError, FileUnusable) as error:
             raise StoreUnusable(
                 f"{files.root / OUTSIDE}: is no list of paths: correct it"
@@ -421,17 +429,17 @@ async def put_in_place(
     async with AsyncExitStack() as held:
         async with recording() as set_id:
             await held.enter_async_context(entered(files.writing()))
-            if await to_its_end(seen.changed):
+            if await run_uncancelled(seen.changed):
                 raise StoreChanged("store changed meanwhile")
             done = replace(job, change_set=set_id)
             stage = partial(_stage, files, done, changes, beside)
-            await to_its_end(stage)
-        edited = await to_its_end(partial(_apply_staged, files, job.name))
+            await run_uncancelled(stage)
+        edited = await run_uncancelled(partial(_apply_staged, files, job.name))
         if edited:  # saved by somebody at the same moment
             stay = tuple(path for path in paths if path not in edited)
             said = f"edited meanwhile, so left as it is: {', '.join(edited)}"
             done = replace(done, changed_files=stay, reason=said)
-            await to_its_end(partial(note, files, done, {JOB: done.as_json()}))
+            await run_uncancelled(partial(write_job_files, files, done, {JOB: done.as_json()}))
     return done
 
 
@@ -441,23 +449,23 @@ def _stage(
     changes: Sequence[FileChange],
     beside: Callable[[], Sequence[FileChange]],
 ) -> None:
-    with told(files.root):
+    with disk_errors(files.root):
         last = FileChange(done.file, text_at(files, done.file), done.as_json())
         files.stage(done.name, (*changes, *beside(), last))
 
 
 def _apply_staged(files: StoreFolder, job: str) -> tuple[str, ...]:
-    with told(files.root):
+    with disk_errors(files.root):
         return files.apply(job)
 
 
-def is_under_way(files: StoreFolder, job: WikiJob) -> bool:
+def is_being_applied(files: StoreFolder, job: WikiJob) -> bool:
     """Check if the job's staged changes are being put in place; the next lock finishes them."""
     return (text_at(files, APPLYING) or "").strip() == job.name
 
 
 def sweep(files: StoreFolder) -> None:
-    """Remove copies, partial files and undo folders left by kills. The caller holds `alone`.
+    """Remove copies, partial files and undo folders left by kills. The caller holds `job_lock`.
 
     Young undo folders stay, for they may be in use: only copies are made by jobs alone.
     """
@@ -469,7 +477,7 @@ def sweep(files: StoreFolder) -> None:
             undoing = below == JOBS and name.startswith(UNDOING) and name != at_work
             if name.startswith(PART) or (undoing and _is_old(Path(at) / name, before)):
                 discard(files, below, name)
-        mend(Path(at))
+        restore_saves(Path(at))
         folders[:] = [name for name in folders if not name.startswith(".")]
 
 

@@ -111,7 +111,7 @@ def is_last_word(result: object) -> bool:
     return isinstance(result, str) and LAST_WORD.fullmatch(result) is not None
 
 
-def shown(result: object) -> str | None:
+def as_model_text(result: object) -> str | None:
     """Return a result as a model reads it, escaped so that its text cannot close the tag.
 
     None: it is neither a page nor a notice.

@@ -23,8 +23,7 @@ from sys import intern
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
 from wintermute.files import folder_of
-from wintermute.wiki.asked_lines import asked_lines, without_asked
-from wintermute.wiki.folder import StoreFolder, content_in, told
+from wintermute.wiki.folder import StoreFolder, content_in, disk_errors
 from wintermute.wiki.graph import LinkGraph, WikiProblem
 from wintermute.wiki.links import (
     BY_PATH_ONLY,
@@ -61,6 +60,7 @@ from wintermute.wiki.pages import (
 from wintermute.wiki.recall import RecalledPage, ambiguous, not_found, out_of_order
 from wintermute.wiki.search import WikiHit, line_with, ranked, weights, words_of
 from wintermute.wiki.verdict import shortest_link
+from wintermute.wiki.withheld_lines import withheld_lines, without_withheld
 
 FOLDERS = (*PAGE_FOLDERS, RAW, JOBS, META)
 LISTED = f"{META}/conversations.json"
@@ -136,7 +136,7 @@ class WikiStore:
             SNAPSHOT: runtime_prompt,
             INDEX: page_text(today, today, f"# Index\n\n{FRESH_INDEX}"),
         }
-        with told(self.root):
+        with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             made = {f"{name}/": self.files.make_folder(name) for name in FOLDERS}
         with self.files.writing():
@@ -305,7 +305,7 @@ class WikiStore:
         plain = (str(PurePosixPath(link)) for link in links_in(text))
         cited = {link.rpartition("/")[0] for link in plain if link.startswith(f"{RAW}/")}
         try:
-            listed = json.loads(self.files.exact(OUTSIDE))
+            listed = json.loads(self.files.exact_text(OUTSIDE))
         except FileNotFoundError:
             return False
         except (FileUnusable, ValueError, RecursionError):
@@ -314,7 +314,7 @@ class WikiStore:
 
     def shown(self, text: str) -> str:
         """Return a page as a model may see it: without lines that have an open question (M-082)."""
-        return without_asked(text, asked_lines(self.files))
+        return without_withheld(text, withheld_lines(self.files))
 
     async def has_pages(self) -> bool:
         """Check if there is a page besides the index (W-022)."""

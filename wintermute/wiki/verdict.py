@@ -123,7 +123,7 @@ class PageVerdict:
     reasons: tuple[str, ...] = ()
 
 
-def judged(
+def judge_changes(
     view: StoreView,
     changes: Sequence[FileChange],
     *,
@@ -147,7 +147,7 @@ def judged(
     kept, proposed = set_aside(redated(changes, today), ours)
     after = view.after(kept, files)
     by_us = plan is not None or outside
-    if by_us and (line := indexed(after, kept, index, told=not outside)):
+    if by_us and (line := with_index_lines(after, kept, index, told=not outside)):
         lines = redated([line], today)
         kept, after = (*(each for each in kept if each.path != INDEX), *lines), after.after(lines)
     if reasons := objections(view, after, [change.path for change in kept]):
@@ -183,7 +183,7 @@ def _is_linkable(part: str) -> bool:
     )
 
 
-def lost(before: str, after: str, ours: Collection[str]) -> tuple[str, ...]:
+def lost_content(before: str, after: str, ours: Collection[str]) -> tuple[str, ...]:
     """List the content that a page would lose and that only a person may remove (W-064).
 
     `ours`: the lines written by us, as returned by `lines_of`.
@@ -238,7 +238,7 @@ def set_aside(
     for change in changes:
         gone: tuple[str, ...] = ()
         if change.before is not None and change.after is not None:
-            gone = lost(change.before, change.after, ours.get(change.path, ()))
+            gone = lost_content(change.before, change.after, ours.get(change.path, ()))
         if gone:
             proposed.append(ProposedPage(change, gone))
         else:
@@ -299,7 +299,7 @@ def _problems(view: StoreView, paths: Collection[str]) -> list[WikiProblem]:
     return [problem for problem in found if problem.kind in PAGE_PROBLEMS]
 
 
-def indexed(
+def with_index_lines(
     after: StoreView, changes: Sequence[FileChange], index: str, *, told: bool = True
 ) -> FileChange | None:
     """Return the index with a line for each new page without links to it; None if there is none.

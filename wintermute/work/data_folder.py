@@ -7,7 +7,7 @@ from wintermute.config.schema import Config
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId, new_id
 from wintermute.llm.models import Models
-from wintermute.prompt.gather import Texts
+from wintermute.prompt.context_builder import PromptTexts
 from wintermute.stores import Stores
 
 
@@ -18,7 +18,7 @@ class DataFolder:
     config: Config
     stores: Stores
     models: Models
-    texts: Texts
+    texts: PromptTexts
     clock: CheckedClock
     redact: Redaction = UNHIDDEN
     new_id: NewId = new_id

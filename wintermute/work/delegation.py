@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from wintermute.clock import Clock, until_set
+from wintermute.clock import Clock, wait_for_event
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.conversation.cast import BROKEN, Loop, Outcome
 from wintermute.conversation.state import CastSettings, Speaker, Stop, Unwatched
@@ -26,25 +26,25 @@ from wintermute.loom.records import Cast, PromptMode, Wards
 from wintermute.loom.sub_sessions import (
     RESTARTED,
     STOPPED,
-    Order,
     Spawner,
     SubSession,
+    SubSessionOrder,
     SubSessions,
     WorkSettings,
     joined,
-    lift,
+    reparent,
     resolved,
     state_of,
 )
 from wintermute.mailbox.inbox import RESULT, Inbox
 from wintermute.messages import Origin, Size
-from wintermute.prompt.block import Changing, Layout
-from wintermute.prompt.gather import EventKind, Gather, Recall, event
+from wintermute.prompt.context_block import ChangingParts, Layout
+from wintermute.prompt.context_builder import ContextBuilder, EventKind, MemoryQuery, event
 from wintermute.prompt.modes import first_user, tools_for, worker_prompt
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import one_line, shortened
-from wintermute.work.runner import MOST_CRASHES, Look
+from wintermute.work.runner import MOST_CRASHES, PollResult
 
 ROLE = "sub_sessions"
 
@@ -71,7 +71,7 @@ class Bounds:
     models: Collection[str]
     own_models: bool
 
-    def settings(self, order: Order, place: CallSite, *, blocking: bool) -> WorkSettings:
+    def settings(self, order: SubSessionOrder, place: CallSite, *, blocking: bool) -> WorkSettings:
         """Return the settings for an order from this place.
 
         Raises: ToolFailed for an unknown tool or model, or if the parent has used up a limit.
@@ -97,7 +97,7 @@ class Bounds:
             wards=wards.within(place.left if blocking else place.wards),
         )
 
-    def _check(self, order: Order, place: CallSite) -> None:
+    def _check(self, order: SubSessionOrder, place: CallSite) -> None:
         available = place.toolbox.names
         unknown = [name for name in order.tools or () if name not in available]
         if unknown:
@@ -117,19 +117,19 @@ class Bounds:
 def report(members: Sequence[SubSession]) -> tuple[EventKind, str]:
     """Return kind and text of the event for a finished workflow or a single sub-session (L-067)."""
     if len(members) > 1:
-        return "workflow_complete", listed(members)
+        return "workflow_complete", results_text(members)
     (only,) = members
-    return EVENT_KINDS.get(only.state, "sub_session_failed"), listed(members)
+    return EVENT_KINDS.get(only.state, "sub_session_failed"), results_text(members)
 
 
-def share(members: Sequence[SubSession]) -> int:
+def characters_each(members: Sequence[SubSession]) -> int:
     """Return the characters that each result may have in a text of all results."""
     return max(MOST_CHARACTERS // max(len(members), 1), FEWEST_CHARACTERS)
 
 
-def listed(members: Sequence[SubSession]) -> str:
+def results_text(members: Sequence[SubSession]) -> str:
     """List sub-sessions with status and result."""
-    return "\n\n".join(_entry(each, share(members)) for each in members)
+    return "\n\n".join(_entry(each, characters_each(members)) for each in members)
 
 
 def _entry(node: SubSession, most: int) -> str:
@@ -160,7 +160,7 @@ def last_step(cast: Cast) -> str:
     return shortened("; ".join(calls) or as_text(cast.turns[-1].error or ""), STEP_CHARACTERS)
 
 
-def placed(caller: Caller) -> CallSite:
+def call_site(caller: Caller) -> CallSite:
     """Return the place of a call. Raises: ValueError outside of a turn."""
     if caller.place is None:
         raise ValueError("only a call of a turn can hand out work")
@@ -169,7 +169,7 @@ def placed(caller: Caller) -> CallSite:
 
 def spawner(caller: Caller) -> Spawner:
     """Return the identity of the current call."""
-    place = placed(caller)
+    place = call_site(caller)
     return Spawner(
         caller.conversation_id,
         caller.cast_id,
@@ -188,7 +188,7 @@ class Ending:
         self._store = store
         self._inbox = inbox
 
-    async def over(self, tx: Transaction, sub_id: str, reason: str, result: str) -> bool:
+    async def end_own_work(self, tx: Transaction, sub_id: str, reason: str, result: str) -> bool:
         """End a sub-session's own work; it is closed when all that it spawned has ended too (L-067).
 
         Returns, as `close`, True if its room has a new event.
@@ -202,7 +202,7 @@ class Ending:
         """Close a sub-session whose spawned ones have all ended; True if its room has a new event."""
         spawned = await self._store.spawned_by(tx, sub_id)
         if spawned and state_of(reason) != "ended":
-            result = "\n\n".join(filter(None, [result, listed(spawned)]))
+            result = "\n\n".join(filter(None, [result, results_text(spawned)]))
         node = await self._store.close(tx, sub_id, reason, result)
         log.info("sub-session over id=%s state=%s reason=%s", node.id, node.state, node.reason)
         if node.state == "done":
@@ -214,7 +214,7 @@ class Ending:
     async def gather_lifted(self, tx: Transaction, rooms: Collection[str]) -> set[str]:
         """Close sub-sessions again that were moved up from a lost parent; return rooms with new events."""
         notified = set()
-        for node in await self._store.gathered(tx, rooms):
+        for node in await self._store.collected(tx, rooms):
             await self._store.close(tx, node.id, str(node.reason), node.result)
             if await self._notify(tx, node):
                 notified.add(node.room)
@@ -223,7 +223,7 @@ class Ending:
     async def _notify(self, tx: Transaction, node: SubSession) -> bool:
         if node.parent is not None:
             return await self._close_collecting(tx, node.parent)
-        return not node.blocking and await self.tell(tx, node.workflow)
+        return not node.blocking and await self.notify(tx, node.workflow)
 
     async def _close_collecting(self, tx: Transaction, parent_id: str) -> bool:
         """Close a parent whose own work is over, if the last one that it spawned has ended."""
@@ -237,9 +237,9 @@ class Ending:
         node = await self._store.get(tx, sub_id)
         if node.is_open:
             await self._store.close(tx, sub_id, "max_seconds", node.result)
-            await lift(tx, [sub_id])
+            await reparent(tx, [sub_id])
 
-    async def tell(self, tx: Transaction, workflow: str) -> bool:
+    async def notify(self, tx: Transaction, workflow: str) -> bool:
         """Store one event for a workflow once all of its sub-sessions have ended.
 
         It has the id of the newest one, so a second event is stored only if there is more to report.
@@ -265,7 +265,7 @@ class Ending:
 class WorkerTexts:
     """Sources of sub-sessions' instructions. `minimal` is WORKER_MINIMAL.txt."""
 
-    gather: Gather
+    gather: ContextBuilder
     minimal: Template
     small: Template
     """Light instructions for small models."""
@@ -286,7 +286,12 @@ class WorkerInstructions:
         return self.texts.gather.layout
 
     async def system(
-        self, scope: str, tools: Collection[str], query: Recall | None, summary: str, size: Size
+        self,
+        scope: str,
+        tools: Collection[str],
+        query: MemoryQuery | None,
+        summary: str,
+        size: Size,
     ) -> str | None:
         """Build the system message, as `conversation.state.Prompt`; memories are not ranked by the objective."""
         full = self.mode == "full"
@@ -300,20 +305,20 @@ class WorkerInstructions:
             summary=summary if self.layout == "system" else "",
         ).system
 
-    async def changing(
-        self, scope: str, query: Recall | None, size: Size, *, anew: bool
-    ) -> Changing | None:
+    async def changing_parts(
+        self, scope: str, query: MemoryQuery | None, size: Size, *, anew: bool
+    ) -> ChangingParts | None:
         """Build the changing part, as `conversation.state.Prompt`; light instructions have none (P-041)."""
         if self.mode != "full":
             return None
-        return await self.texts.gather.changing(scope, None, size, anew=anew)
+        return await self.texts.gather.changing_parts(scope, None, size, anew=anew)
 
 
 class Delegation:
     """Sub-sessions of all conversations, as a job type; a cast waits for some of them."""
 
     name = "sub-sessions"
-    unasked = False
+    is_background = False
 
     def __init__(
         self,
@@ -334,31 +339,31 @@ class Delegation:
         self._bounds = bounds
         self._speaker = speaker
         self._clock = clock
-        self.bell = asyncio.Event()
-        self.underway: dict[str, Stop] = {}
+        self.wakeup = asyncio.Event()
+        self.running_jobs: dict[str, Stop] = {}
         self._idle = 0  # calls that wait for their sub-session's children
         self._polls_soon = False  # poll again soon: some turn or cast has not ended yet
         self._awaited: dict[str, asyncio.Event] = {}
         self._orphaned = set[str]()  # sub-sessions of cancelled calls, until the caller has ended
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """Number that may run: as configured, plus one for each call that waits for its children."""
         return self._bounds.limits.max_parallel + self._idle
 
-    async def spawn(self, tx: Transaction, caller: Caller, order: Order) -> SubSession:
+    async def spawn(self, tx: Transaction, caller: Caller, order: SubSessionOrder) -> SubSession:
         """Create a sub-session that nobody waits for; it starts when its dependencies are done (L-058).
 
         Raises: ToolFailed, and then nothing starts.
         """
         await self._store.check_name(tx, caller.cast_id, order.name)
         node = await self._create(tx, caller, order, blocking=False)
-        place = placed(caller)
+        place = call_site(caller)
         if not (self._polls_soon and await self._store.more_to_come(tx, place.turn_id, place.n)):
-            self.bell.set()  # the runner waits for the end of this transaction
+            self.wakeup.set()  # the runner waits for the end of this transaction
         return node
 
-    async def call(self, caller: Caller, order: Order, item: int = 0) -> SubSession:
+    async def call(self, caller: Caller, order: SubSessionOrder, item: int = 0) -> SubSession:
         """Run a sub-session and wait for its end; return its final state (L-057).
 
         After a crash the repeated call continues it (L-051). A cancelled call leaves it open: it ends with the
@@ -366,28 +371,28 @@ class Delegation:
 
         Raises: ToolFailed, and then nothing starts.
         """
-        place = placed(caller)
+        place = call_site(caller)
         begun = self._clock.monotonic()
         async with self._database.transaction() as tx:
             node = await self._store.of_call(tx, place.turn_id, place.n, item)
             if node is None:
                 node = await self._create(tx, caller, order, blocking=True, item=item)
                 node = await self._start(tx, node)
-            stop = self.underway[node.id] = Stop()
+            stop = self.running_jobs[node.id] = Stop()
         try:
             if node.state == "running":
-                await self.over(node, await self.do(node, stop, place.toolbox))
+                await self.store_end(node, await self.execute(node, stop, place.toolbox))
             return await self._wait_closed(node, begun + node.settings.wards.max_seconds)
         except asyncio.CancelledError:
             self._orphaned.add(node.id)
-            self.bell.set()
+            self.wakeup.set()
             raise
         finally:
-            self.underway.pop(node.id, None)
+            self.running_jobs.pop(node.id, None)
 
-    def check(self, caller: Caller, order: Order) -> None:
+    def check(self, caller: Caller, order: SubSessionOrder) -> None:
         """Check that a call of this order could start. Raises: ToolFailed."""
-        self._bounds.settings(order, placed(caller), blocking=True)
+        self._bounds.settings(order, call_site(caller), blocking=True)
 
     async def end(
         self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
@@ -400,7 +405,7 @@ class Delegation:
         if only is None:
             await self._abandon(tx, nodes)
             if after and nodes:  # earlier workflows may have waited only for these
-                await self._store.part(tx, conversation_id, after)
+                await self._store.split_workflows(tx, conversation_id, after)
                 await self._report_all(tx, nodes)
             return [node.id for node in nodes]
         named = [node for node in reversed(nodes) if only in (node.id, node.name)]
@@ -413,7 +418,7 @@ class Delegation:
         self._wake_all()
         return [named[0].id, *(node.id for node in below)]
 
-    async def take_back(
+    async def retract_events(
         self, tx: Transaction, conversation_id: str, events: Collection[str]
     ) -> None:
         """End the sub-sessions that these events have led to, without an event (F-027).
@@ -429,23 +434,23 @@ class Delegation:
 
     async def _report_all(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
         for workflow in dict.fromkeys(node.workflow for node in nodes):
-            await self._ending.tell(tx, workflow)
+            await self._ending.notify(tx, workflow)
 
-    async def left(self, tx: Transaction) -> Look[SubSession]:
+    async def resume(self, tx: Transaction) -> PollResult[SubSession]:
         """Resume interrupted sub-sessions, and end those with too many crashes (L-068)."""
         rooms = await self._served_rooms(tx)
         interrupted = await self._store.interrupted(tx, rooms)
         for node, crashes in interrupted:
             if crashes >= MOST_CRASHES:
                 await self._end_cast(tx, node, RESTARTED)
-                await self._ending.over(tx, node.id, RESTARTED, "")
-        return Look([node for node, crashes in interrupted if crashes < MOST_CRASHES], rooms)
+                await self._ending.end_own_work(tx, node.id, RESTARTED, "")
+        return PollResult([node for node, crashes in interrupted if crashes < MOST_CRASHES], rooms)
 
-    async def parked(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
+    async def suspended(self, tx: Transaction, nodes: Sequence[SubSession]) -> None:
         """Record an orderly stop, so that the next start is no interruption."""
-        await self._store.parked(tx, [node.id for node in nodes])
+        await self._store.suspended(tx, [node.id for node in nodes])
 
-    async def ready(self, tx: Transaction, free: int) -> Look[SubSession]:
+    async def poll(self, tx: Transaction, free: int) -> PollResult[SubSession]:
         """Start sub-sessions whose dependencies are done (L-063, L-066), and report orphaned results."""
         rooms = await self._served_rooms(tx)
         lost = set(self._orphaned)
@@ -454,12 +459,12 @@ class Delegation:
         news = await self._ending.gather_lifted(tx, rooms)
         held = not await self._store.release_held(tx, rooms)
         self._polls_soon = held or bool(self._orphaned)
-        again = await self._store.next_due(tx, rooms)  # before `ready`, since time goes on
+        again = await self._store.next_due(tx, rooms)  # before `poll`, since time goes on
         ready = await self._store.ready(tx, rooms, free)
         started = [await self._start(tx, node) for node in ready]
-        return Look(started, news, self._clock.now() + SOON if self._polls_soon else again)
+        return PollResult(started, news, self._clock.now() + SOON if self._polls_soon else again)
 
-    async def do(self, node: SubSession, stop: Stop, toolbox: Toolbox) -> Outcome:
+    async def execute(self, node: SubSession, stop: Stop, toolbox: Toolbox) -> Outcome:
         """Run the cast of a sub-session."""
         cast = await self._cast_of(node)
         caller = Caller(
@@ -482,14 +487,14 @@ class Delegation:
         )
         return await self._loop.run(cast, caller, settings, stop, Unwatched())
 
-    async def over(self, node: SubSession, result: Outcome | None) -> Collection[str]:
+    async def store_end(self, node: SubSession, result: Outcome | None) -> Collection[str]:
         """Store the end of a sub-session's cast with its effects, unless it was ended from outside."""
         notified, outcome = False, result or BROKEN
         result_text = outcome.text or last_step(await self._cast_of(node))
         async with self._database.transaction() as tx:
             cast_id, reason = str(node.cast_id), outcome.reason
             if await self._casts.end(tx, cast_id, outcome.state, reason, outcome.text):
-                notified = await self._ending.over(tx, node.id, reason, result_text)
+                notified = await self._ending.end_own_work(tx, node.id, reason, result_text)
         self._wake_all()
         return [node.room] if notified else []
 
@@ -498,9 +503,15 @@ class Delegation:
         return [conversation for conversation, room_id in rooms if self._speaker.serves(room_id)]
 
     async def _create(
-        self, tx: Transaction, caller: Caller, order: Order, *, blocking: bool, item: int = 0
+        self,
+        tx: Transaction,
+        caller: Caller,
+        order: SubSessionOrder,
+        *,
+        blocking: bool,
+        item: int = 0,
     ) -> SubSession:
-        place = placed(caller)
+        place = call_site(caller)
         settings = self._bounds.settings(order, place, blocking=blocking)
         parent = await self._store.of_cast(tx, caller.cast_id)
         known = await self._store.known(tx, spawner(caller), parent, order.depends_on)
@@ -530,7 +541,8 @@ class Delegation:
         """Start the cast of a sub-session, with labelled results of its dependencies (L-063)."""
         needed = await self._store.needs(tx, node.id)
         results = [
-            f"## Result of {each.label}\n{shortened(each.result, share(needed))}" for each in needed
+            f"## Result of {each.label}\n{shortened(each.result, characters_each(needed))}"
+            for each in needed
         ]
         context = "\n\n".join(filter(None, [node.context, *results]))
         intent = first_user(node.mode, node.objective, context)
@@ -558,9 +570,9 @@ class Delegation:
                     return node
                 # Its children get a place, even if all others are taken.
                 self._idle += 1
-                self.bell.set()
+                self.wakeup.set()
                 try:
-                    await until_set(finished, self._clock, left)
+                    await wait_for_event(finished, self._clock, left)
                 finally:
                     self._idle -= 1
         finally:
@@ -577,11 +589,11 @@ class Delegation:
             return
         cast = await self._cast_of(node)
         await self._casts.end(tx, node.cast_id, "truncated", reason, cast.last_words)
-        if stop := self.underway.get(node.id):
+        if stop := self.running_jobs.get(node.id):
             stop.press()  # within this transaction, so that it takes no further step
 
     def _wake_all(self) -> None:
         """Wake the runner and waiting calls after a sub-session has ended."""
-        self.bell.set()
+        self.wakeup.set()
         for finished in self._awaited.values():
             finished.set()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wintermute.clock import Clock
-from wintermute.conversation.casting import AGAIN
+from wintermute.conversation.dispatcher import AGAIN
 from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.toolbox import Toolbox
 from wintermute.db import Transaction
@@ -23,8 +23,8 @@ from wintermute.errors import (
 from wintermute.jobs import Job
 from wintermute.messages import PERSON, ROOM
 from wintermute.stores import Stores
-from wintermute.work.deliveries import Deliveries
-from wintermute.work.runner import MOST_CRASHES, Look
+from wintermute.work.routing import TargetRooms
+from wintermute.work.runner import MOST_CRASHES, PollResult
 
 STOPPED = "it failed {often}. I'll try again after the next restart; `/status` has details."
 CRASHED = "it made me crash three times. I'll try again in an hour, then in a day, then every week."
@@ -43,7 +43,7 @@ AWAY: Mapping[type[WintermuteError], str] = {
 
 log = logging.getLogger(__name__)
 
-OweDue = Callable[[Transaction], Awaitable[datetime | None]]
+EnqueueDue = Callable[[Transaction], Awaitable[datetime | None]]
 """Function that enqueues due jobs, and returns when to call it again."""
 
 
@@ -89,10 +89,10 @@ Function = Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]]
 """Function that executes one job."""
 
 
-class JobKind:
+class StoredJobs:
     """Job type: all jobs of one name. To add one, call `enqueue` of the store, then wake the runner."""
 
-    unasked = True
+    is_background = True
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class JobKind:
         policy: JobPolicy,
         speaker: Speaker,
         clock: Clock,
-        owe: OweDue | None = None,
+        owe: EnqueueDue | None = None,
     ) -> None:
         """`owe`: enqueues due jobs at each poll, and returns when to call it again, if known."""
         self.name = name
-        self.at_once = policy.at_once
-        self.bell = asyncio.Event()
-        self.underway: dict[str, Stop] = {}
+        self.max_parallel = policy.at_once
+        self.wakeup = asyncio.Event()
+        self.running_jobs: dict[str, Stop] = {}
         self._stores = stores
         self._function = function
         self.policy = policy
@@ -116,7 +116,7 @@ class JobKind:
         self._clock = clock
         self._enqueue_due = owe
 
-    async def left(self, tx: Transaction) -> Look[Job]:
+    async def resume(self, tx: Transaction) -> PollResult[Job]:
         """Resume interrupted jobs, and put off those with too many crashes."""
         jobs, news = self._stores.jobs, set[str]()
         interrupted = await jobs.interrupted(tx, self.name)
@@ -125,24 +125,26 @@ class JobKind:
                 continue
             pauses = LATER[:1] if self.policy.persists else LATER
             pause = pauses[min(job.crashes - MOST_CRASHES, len(pauses) - 1)]
-            await jobs.put_off(tx, job.id, self._clock.now() + pause, AFTER_CRASHES)
+            await jobs.postpone(tx, job.id, self._clock.now() + pause, AFTER_CRASHES)
             if job.crashes == MOST_CRASHES:
                 text = INTERRUPTED if self.policy.persists else CRASHED
                 news |= {*await self._tell_owner(tx, job, text)}
-        return Look([job for job in interrupted if job.crashes < MOST_CRASHES], news)
+        return PollResult([job for job in interrupted if job.crashes < MOST_CRASHES], news)
 
-    async def parked(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+    async def suspended(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Record an orderly stop, so that the next start is no crash."""
-        await self._stores.jobs.parked(tx, [job.id for job in jobs])
+        await self._stores.jobs.suspended(tx, [job.id for job in jobs])
 
-    async def ready(self, tx: Transaction, free: int) -> Look[Job]:
+    async def poll(self, tx: Transaction, free: int) -> PollResult[Job]:
         """Begin the oldest jobs."""
         due = None if self._enqueue_due is None else await self._enqueue_due(tx)
         again = await self._stores.jobs.next_due(tx, self.name)  # before `begin`: time goes on
         again = min(filter(None, (due, again)), default=None)
-        return Look(await self._stores.jobs.begin(tx, self.name, free), again=again)
+        return PollResult(await self._stores.jobs.begin(tx, self.name, free), next_poll=again)
 
-    async def do(self, job: Job, stop: Stop, toolbox: Toolbox) -> JobDone | JobPutOff | JobFailed:
+    async def execute(
+        self, job: Job, stop: Stop, toolbox: Toolbox
+    ) -> JobDone | JobPutOff | JobFailed:
         """Execute a job within its time limit."""
         try:
             async with stop.within(self.policy.max_seconds) as limit:
@@ -164,7 +166,7 @@ class JobKind:
         except WintermuteError as error:
             return JobFailed(str(error))
 
-    async def over(
+    async def store_end(
         self, job: Job, result: JobDone | JobPutOff | JobFailed | None
     ) -> Collection[str]:
         """Store a job's result and messages in one transaction."""
@@ -172,7 +174,7 @@ class JobKind:
         news: Collection[str] = ()
         async with self._stores.database.transaction() as tx:
             if isinstance(result, JobPutOff):
-                await jobs.put_off(tx, job.id, result.until, result.why)
+                await jobs.postpone(tx, job.id, result.until, result.why)
             elif isinstance(result, JobDone):
                 if not await jobs.done(tx, job.id):
                     return ()
@@ -194,7 +196,9 @@ class JobKind:
         you, your = ("you", "your") if job.scope in ("", owner) else (person, f"{person}'s")
         work = self.policy.use.format(you=you, your=your)
         message = f"I couldn't {work}: {text.format(often=often)}"
-        room = await (await Deliveries.now(tx, self._stores, self._speaker)).home(tx, owner, None)
+        room = await (await TargetRooms.current(tx, self._stores, self._speaker)).target_room(
+            tx, owner, None
+        )
         if room is None:
             return ()
         await self._stores.outbox.enqueue(

@@ -17,8 +17,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from wintermute.clock import LONGEST_NAP, Clock, until_set
-from wintermute.conversation.casting import HandedOutWork
+from wintermute.clock import LONGEST_NAP, Clock, wait_for_event
+from wintermute.conversation.dispatcher import SpawnedWork
 from wintermute.conversation.rooms import is_blocked
 from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.toolbox import Toolbox
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def guarded(work: Awaitable[T], name: str) -> T | None:
+async def catch_bugs(work: Awaitable[T], name: str) -> T | None:
     """Await the work; after a bug log it and return None (L-031)."""
     try:
         return await work
@@ -52,74 +52,74 @@ async def guarded(work: Awaitable[T], name: str) -> T | None:
         return None
 
 
-class Piece(Protocol):
+class RunnableJob(Protocol):
     """Job; its id is unique within its type."""
 
     @property
     def id(self) -> str: ...
 
 
-P = TypeVar("P", bound=Piece)
+P = TypeVar("P", bound=RunnableJob)
 
 
 @dataclass(frozen=True, slots=True)
-class Look(Generic[P]):
+class PollResult(Generic[P]):
     """Result of a poll: jobs that run from now on, conversations with something new in their inbox or outbox,
     and the time of the next poll without a wakeup."""
 
-    pieces: Sequence[P] = ()
+    jobs: Sequence[P] = ()
     news: Collection[str] = ()
-    again: datetime | None = None
+    next_poll: datetime | None = None
 
 
-class Kind(Protocol[P]):
+class JobType(Protocol[P]):
     """Job type. Its state is in the tables; its transactions read and change it.
 
-    A type whose jobs a conversation can end also implements `HandedOutWork` of `conversation.casting`. `bell`:
-    set when a job may be ready. `underway`: stop switch of each running job, set before others may write.
-    `unasked`: nobody waits for its jobs.
+    A type whose jobs a conversation can end also implements `SpawnedWork` of `conversation.casting`. `wakeup`:
+    set when a job may be ready. `running_jobs`: stop switch of each running job, set before others may write.
+    `is_background`: nobody waits for its jobs.
     """
 
     @property
     def name(self) -> str: ...
 
     @property
-    def unasked(self) -> bool: ...
+    def is_background(self) -> bool: ...
 
     @property
-    def bell(self) -> asyncio.Event: ...
+    def wakeup(self) -> asyncio.Event: ...
 
     @property
-    def underway(self) -> dict[str, Stop]: ...
+    def running_jobs(self) -> dict[str, Stop]: ...
 
     @property
-    def at_once(self) -> int:
+    def max_parallel(self) -> int:
         """Jobs that may run in parallel."""
         ...
 
-    async def left(self, tx: Transaction) -> Look[P]:
+    async def resume(self, tx: Transaction) -> PollResult[P]:
         """Resume jobs that an earlier run of the program left; end those that crashed too often."""
         ...
 
-    async def parked(self, tx: Transaction, jobs: Sequence[P]) -> None:
+    async def suspended(self, tx: Transaction, jobs: Sequence[P]) -> None:
         """Record that the program ends in order while these jobs run: this is no crash."""
         ...
 
-    async def ready(self, tx: Transaction, free: int) -> Look[P]:
+    async def poll(self, tx: Transaction, free: int) -> PollResult[P]:
         """Begin at most as many jobs as there are free places."""
         ...
 
-    async def do(self, job: P, stop: Stop, toolbox: Toolbox) -> Any:
+    async def execute(self, job: P, stop: Stop, toolbox: Toolbox) -> Any:
         """Execute a job from its last stored step on. `toolbox` is that of rooms."""
         ...
 
-    async def over(self, job: P, result: Any) -> Collection[str]:
-        """Store a job's end; return conversations with news. `result`: from `do`; None: a bug."""
+    async def store_end(self, job: P, result: Any) -> Collection[str]:
+        """Store a job's end; return conversations with news. `result`: from `execute`; None: a bug."""
         ...
 
 
 class Runner:
-    """Runs all job types. Implements `HandedOutWork` of `conversation.casting` for all of them."""
+    """Runs all job types. Implements `SpawnedWork` of `conversation.casting` for all of them."""
 
     def __init__(
         self,
@@ -127,109 +127,113 @@ class Runner:
         toolbox: Toolbox,
         speaker: Speaker,
         clock: Clock,
-        kinds: Sequence[Kind[Any]],
+        kinds: Sequence[JobType[Any]],
     ) -> None:
         """`toolbox`: the toolbox of rooms."""
-        self.kinds = kinds
+        self.job_types = kinds
         self._stores = stores
         self._speaker = speaker
         self._clock = clock
         self.toolbox = toolbox
 
-    def ring(self, name: str) -> None:
+    def wake(self, name: str) -> None:
         """Wake a job type: a job of it may be ready."""
-        next(job_type for job_type in self.kinds if job_type.name == name).bell.set()
+        next(job_type for job_type in self.job_types if job_type.name == name).wakeup.set()
 
     async def run(
         self, wake: Callable[[str], None], *, unasked: bool = False, only: Collection[str] = ()
     ) -> None:
-        """Run until cancelled the types with this value of `unasked`; `only`: these types of them."""
+        """Run until cancelled the types with this value of `is_background`; `only`: these types of them."""
         async with asyncio.TaskGroup() as group:
-            for job_type in self.kinds:
-                if job_type.unasked == unasked and (not only or job_type.name in only):
+            for job_type in self.job_types:
+                if job_type.is_background == unasked and (not only or job_type.name in only):
                     group.create_task(self._serve(job_type, wake))
 
     async def finish(self, name: str, wake: Callable[[str], None]) -> None:
         """Run all ready jobs of a type and wait for running ones, before the program exits."""
-        job_type = next(job_type for job_type in self.kinds if job_type.name == name)
+        job_type = next(job_type for job_type in self.job_types if job_type.name == name)
         running: dict[str, Any] = {}
         try:
             while True:
-                job_type.bell.clear()
+                job_type.wakeup.clear()
                 poll = await self._begin(
-                    job_type, partial(job_type.ready, free=job_type.at_once), running
+                    job_type, partial(job_type.poll, free=job_type.max_parallel), running
                 )
-                for job in poll.pieces:
+                for job in poll.jobs:
                     await self._execute(job_type, job, running, wake)
-                if not poll.pieces and not job_type.underway:
+                if not poll.jobs and not job_type.running_jobs:
                     return
-                if not poll.pieces:
-                    await job_type.bell.wait()
+                if not poll.jobs:
+                    await job_type.wakeup.wait()
         except asyncio.CancelledError:
             if running:
                 await self._suspend(job_type, [*running.values()])
             raise
 
-    async def _serve(self, job_type: Kind[P], wake: Callable[[str], None]) -> None:
+    async def _serve(self, job_type: JobType[P], wake: Callable[[str], None]) -> None:
         running: dict[str, P] = {}
 
-        async def ready(tx: Transaction) -> Look[P]:
-            return await job_type.ready(tx, max(job_type.at_once - len(running), 0))
+        async def ready(tx: Transaction) -> PollResult[P]:
+            return await job_type.poll(tx, max(job_type.max_parallel - len(running), 0))
 
-        def start(poll: Look[P]) -> None:
-            for job in poll.pieces:
+        def start(poll: PollResult[P]) -> None:
+            for job in poll.jobs:
                 group.create_task(self._execute(job_type, job, running, wake))
 
         try:
             async with asyncio.TaskGroup() as group:
-                poll = await self._begin(job_type, job_type.left, running)
+                poll = await self._begin(job_type, job_type.resume, running)
                 start(poll)
                 self._notify(poll.news, wake)
                 while True:
-                    job_type.bell.clear()
+                    job_type.wakeup.clear()
                     poll = await self._begin(job_type, ready, running)
                     start(poll)
                     self._notify(poll.news, wake)
-                    await self._pause(job_type.bell, poll.again)
+                    await self._pause(job_type.wakeup, poll.next_poll)
         except asyncio.CancelledError:
             if running:
                 await self._suspend(job_type, [*running.values()])
             raise
 
-    async def _suspend(self, job_type: Kind[P], jobs: Sequence[P]) -> None:
+    async def _suspend(self, job_type: JobType[P], jobs: Sequence[P]) -> None:
         """Record an orderly stop. If this cannot be done at once, it counts as a crash."""
         with suppress(TimeoutError, StorageBlocked):
             async with asyncio.timeout(PARKING_SECONDS), self._stores.database.transaction() as tx:
-                await job_type.parked(tx, jobs)
+                await job_type.suspended(tx, jobs)
 
     async def _begin(
         self,
-        job_type: Kind[P],
-        poll: Callable[[Transaction], Awaitable[Look[P]]],
+        job_type: JobType[P],
+        poll: Callable[[Transaction], Awaitable[PollResult[P]]],
         running: dict[str, P],
-    ) -> Look[P]:
+    ) -> PollResult[P]:
         async with self._stores.database.transaction() as tx:
             result = await poll(tx)
-            for job in result.pieces:
-                job_type.underway[job.id] = Stop()
+            for job in result.jobs:
+                job_type.running_jobs[job.id] = Stop()
                 running[job.id] = job
         return result
 
     async def _execute(
-        self, job_type: Kind[P], job: P, running: dict[str, P], wake: Callable[[str], None]
+        self, job_type: JobType[P], job: P, running: dict[str, P], wake: Callable[[str], None]
     ) -> None:
         try:
-            result = await guarded(
-                job_type.do(job, job_type.underway[job.id], self.toolbox), job.id
+            result = await catch_bugs(
+                job_type.execute(job, job_type.running_jobs[job.id], self.toolbox), job.id
             )
-            news = await guarded(job_type.over(job, result), job.id) if result is not None else None
+            news = (
+                await catch_bugs(job_type.store_end(job, result), job.id)
+                if result is not None
+                else None
+            )
             if news is None:
                 await self._stores.health.note("casts", "fail", "internal error, see the log")
-                news = await job_type.over(job, None)
+                news = await job_type.store_end(job, None)
             del running[job.id]
         finally:
-            del job_type.underway[job.id]
-            job_type.bell.set()
+            del job_type.running_jobs[job.id]
+            job_type.wakeup.set()
         self._notify(news, wake)
 
     def _notify(self, news: Collection[str], wake: Callable[[str], None]) -> None:
@@ -242,7 +246,7 @@ class Runner:
             await bell.wait()
             return
         left = (until - self._clock.now()).total_seconds()
-        await until_set(bell, self._clock, min(left, LONGEST_NAP))  # the clock may be set
+        await wait_for_event(bell, self._clock, min(left, LONGEST_NAP))  # the clock may be set
 
     async def end(
         self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
@@ -250,15 +254,15 @@ class Runner:
         """End all work of a conversation."""
         return [
             ended
-            for job_type in self.kinds
-            if isinstance(job_type, HandedOutWork)
+            for job_type in self.job_types
+            if isinstance(job_type, SpawnedWork)
             for ended in await job_type.end(tx, conversation_id, only=only, after=after)
         ]
 
-    async def take_back(
+    async def retract_events(
         self, tx: Transaction, conversation_id: str, events: Collection[str]
     ) -> None:
         """End the work that was handed out for these events."""
-        for job_type in self.kinds:
-            if isinstance(job_type, HandedOutWork):
-                await job_type.take_back(tx, conversation_id, events)
+        for job_type in self.job_types:
+            if isinstance(job_type, SpawnedWork):
+                await job_type.retract_events(tx, conversation_id, events)

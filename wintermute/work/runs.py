@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, in_words
 from wintermute.config.schema import SubSessionSettings
 from wintermute.conversation.cast import BROKEN, Loop, Outcome
-from wintermute.conversation.casting import AGAIN, WAITS
+from wintermute.conversation.dispatcher import AGAIN, WAITS
 from wintermute.conversation.state import CastSettings, Speaker, Stop, Unwatched
 from wintermute.conversation.toolbox import DONE, Caller, Toolbox
 from wintermute.db import Transaction
@@ -21,14 +21,14 @@ from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.stores import Stores
-from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, mark
+from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, late_note
 from wintermute.tasks.tasks import EVERYWHERE, Task
 from wintermute.templates import Template, fill
 from wintermute.text import shortened
 from wintermute.wiki.recall import RECALL
 from wintermute.work.delegation import ROLE, WorkerInstructions, WorkerTexts, last_step
-from wintermute.work.deliveries import Deliveries
-from wintermute.work.runner import MOST_CRASHES, Look
+from wintermute.work.routing import TargetRooms
+from wintermute.work.runner import MOST_CRASHES, PollResult
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Runs:
     """Due autonomous tasks, as a job type."""
 
     name = "runs"
-    unasked = True
+    is_background = True
 
     def __init__(
         self,
@@ -113,9 +113,9 @@ class Runs:
         self._settings = settings
         self._speaker = speaker
         self._clock = clock
-        self.at_once = settings.at_once
-        self.bell = asyncio.Event()
-        self.underway: dict[str, Stop] = {}
+        self.max_parallel = settings.at_once
+        self.wakeup = asyncio.Event()
+        self.running_jobs: dict[str, Stop] = {}
 
     async def end(
         self, tx: Transaction, conversation_id: str, *, only: str | None = None, after: int = 0
@@ -126,15 +126,15 @@ class Runs:
         runs = [
             run
             for occurrence in await self._stores.runs.open_in(tx, conversation_id)
-            if (run := await self._load_run(occurrence)) and run.id in self.underway
+            if (run := await self._load_run(occurrence)) and run.id in self.running_jobs
         ]
         for run in runs:
             await self._stores.casts.end(tx, run.cast.id, "truncated", "stopped", "")
-            await self._stores.runs.dropped(tx, run.occurrence.seq, NO_ANSWER["stopped"])
-            self.underway[run.id].press()
+            await self._stores.runs.cancel_run(tx, run.occurrence.seq, NO_ANSWER["stopped"])
+            self.running_jobs[run.id].press()
         return [run.task.id for run in runs]
 
-    async def take_back(
+    async def retract_events(
         self, tx: Transaction, conversation_id: str, events: Collection[str]
     ) -> None:
         """Do nothing: no event begins a run."""
@@ -153,12 +153,12 @@ class Runs:
         scope = await self._stores.conversations.scope_of(cast.branch_id)
         return Run(occurrence, task, cast, scope)
 
-    async def left(self, tx: Transaction) -> Look[Run]:
+    async def resume(self, tx: Transaction) -> PollResult[Run]:
         """Resume interrupted runs, and fail those with too many crashes (T-037)."""
         going: list[Run] = []
         await self._leave_terminal(tx)
         rooms = await self._served_rooms(tx)
-        await self._stores.runs.hurry(tx)
+        await self._stores.runs.retry_now(tx)
         for occurrence, crashes in await self._stores.runs.interrupted(tx, rooms):
             run = await self._load_run(occurrence)
             if run is not None and crashes < MOST_CRASHES:
@@ -168,40 +168,40 @@ class Runs:
                     tx, run.cast.id, "truncated", "restarted", run.cast.last_words
                 )
                 await self._store_failed(tx, run, "restarted", "")
-        return Look(going, rooms)
+        return PollResult(going, rooms)
 
-    async def parked(self, tx: Transaction, runs: Sequence[Run]) -> None:
+    async def suspended(self, tx: Transaction, runs: Sequence[Run]) -> None:
         """Record an orderly stop, so that the next start is no interruption."""
-        await self._stores.runs.parked(tx, [run.occurrence.seq for run in runs])
+        await self._stores.runs.suspended(tx, [run.occurrence.seq for run in runs])
 
     async def _leave_terminal(self, tx: Transaction) -> None:
         """Move runs left by a chat at the terminal to a room, once the terminal is closed (T-037)."""
         if self._speaker.serves(TERMINAL):
             return
-        target_rooms = await Deliveries.now(tx, self._stores, self._speaker)
+        target_rooms = await TargetRooms.current(tx, self._stores, self._speaker)
         for conversation_id in await self._stores.runs.rooms(tx):
             if (await self._stores.conversations.get(conversation_id)).room_id != TERMINAL:
                 continue
             for run in await self._stores.runs.open_in(tx, conversation_id):
                 task = await self._stores.tasks.get(run.task_id, None)
-                room = await target_rooms.home(tx, task.scope, None)
+                room = await target_rooms.target_room(tx, task.scope, None)
                 if room is not None:
                     await self._stores.occurrences.move(tx, run.seq, room.id)
 
-    async def ready(self, tx: Transaction, free: int) -> Look[Run]:
+    async def poll(self, tx: Transaction, free: int) -> PollResult[Run]:
         """Begin due runs; a run whose task is no longer active is dropped."""
-        until = await self._stores.runs.next_try(tx)  # before `ready`, since time goes on
+        until = await self._stores.runs.next_try(tx)  # before `poll`, since time goes on
         left = None if until is None else timedelta(seconds=until - self._clock.monotonic())
         again = None if left is None else self._clock.now() + left
         ready = await self._stores.runs.ready(tx, await self._served_rooms(tx), free)
         begun = [await self._begin(tx, occurrence) for occurrence in ready]
-        return Look([run for run in begun if run is not None], again=again)
+        return PollResult([run for run in begun if run is not None], next_poll=again)
 
     async def _begin(self, tx: Transaction, occurrence: Occurrence) -> Run | None:
         task = await self._stores.tasks.get(occurrence.task_id, None)
         if task.status != "active":
             why = f"the task was {task.status} by then"
-            await self._stores.runs.dropped(tx, occurrence.seq, why)
+            await self._stores.runs.cancel_run(tx, occurrence.seq, why)
             return None
         branch, scope = await self._branch(tx, occurrence, task)
         # All attempts share one event id, so that a retry is no new message.
@@ -224,7 +224,7 @@ class Runs:
             scope = (await self._stores.conversations.get(occurrence.conversation_id)).scope
         return await self._stores.conversations.open_run(tx, scope, self._settings.depth), scope
 
-    async def do(self, run: Run, stop: Stop, toolbox: Toolbox) -> Outcome:
+    async def execute(self, run: Run, stop: Stop, toolbox: Toolbox) -> Outcome:
         """Run the cast."""
         cast, given = run.cast, self._settings
         room = run.occurrence.conversation_id
@@ -241,7 +241,7 @@ class Runs:
         task, occurrence, zone = run.task, run.occurrence, self._stores.tasks.zone
         async with self._stores.database.transaction() as tx:
             before, last = await self._stores.runs.before(tx, occurrence)
-        late = mark(occurrence.due_at, occurrence.missed, zone) if occurrence.missed else ""
+        late = late_note(occurrence.due_at, occurrence.missed, zone) if occurrence.missed else ""
         values = {
             "instruction": task.plan.ai_prompt or task.content,
             "task": task.id,
@@ -255,7 +255,7 @@ class Runs:
         }
         return fill(self._instruction.text(), values)
 
-    async def over(self, run: Run, result: Outcome | None) -> Collection[str]:
+    async def store_end(self, run: Run, result: Outcome | None) -> Collection[str]:
         """Store the end of the cast and the message to its room in one transaction."""
         outcome = result or BROKEN
         async with self._stores.database.transaction() as tx:
@@ -282,12 +282,12 @@ class Runs:
 
     async def _put_off(self, tx: Transaction, run: Run, outcome: Outcome) -> None:
         """Put the run off, which is no failure of the task, and notify its room once."""
-        until = outcome.until or self._clock.now() + AGAIN
+        until = outcome.retry_at or self._clock.now() + AGAIN
         occurrence, zone = run.occurrence, self._stores.tasks.zone
         left = (until - self._clock.now()).total_seconds()
-        await self._stores.runs.put_off(tx, occurrence.seq, self._clock.monotonic() + left)
-        key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
-        text = put_off(run.task, outcome.text, until, zone)
+        await self._stores.runs.postpone(tx, occurrence.seq, self._clock.monotonic() + left)
+        key = f"run {occurrence.seq} {outcome.reason} {outcome.retry_at}"
+        text = put_off_message(run.task, outcome.text, until, zone)
         await self._stores.notices.notice_once(
             tx, key, EVER, occurrence.conversation_id, text, meant_for=run.scope
         )
@@ -301,7 +301,7 @@ class Runs:
         ends = task.failures + 1 >= MOST_FAILURES or task.next_due is None
         pauses = ends and task.status == "active"
         if task.status != "deleted":
-            text = failed(task, why, self._stores.tasks.zone, paused=pauses)
+            text = failed_message(task, why, self._stores.tasks.zone, paused=pauses)
             outbox_id = await self._send(tx, run, text)
         await self._stores.runs.failed(tx, run.occurrence, why, outbox_id, pauses=pauses)
 
@@ -318,7 +318,7 @@ class Runs:
         )
 
 
-def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool) -> str:
+def failed_message(task: Task, why: str, zone: ZoneInfo, *, paused: bool) -> str:
     """Return the message about a failed run; `paused`: it does not run again by itself (T-050)."""
     content = shortened(task.content, CONTENT_CHARACTERS)
     why = shortened(why, WHY_CHARACTERS).rstrip(".")
@@ -329,7 +329,7 @@ def failed(task: Task, why: str, zone: ZoneInfo, *, paused: bool) -> str:
     return text + RUNS_AGAIN.format(when=in_words(task.next_due, zone)) if task.next_due else text
 
 
-def put_off(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
+def put_off_message(task: Task, why: str, until: datetime, zone: ZoneInfo) -> str:
     """Return the message about a run that waits for a temporary problem: the budget, or a model."""
     content, when = shortened(task.content, CONTENT_CHARACTERS), in_words(until, zone)
     return PUT_OFF.format(id=task.id, content=content, why=why.rstrip("."), when=when)
