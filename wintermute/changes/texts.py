@@ -1,7 +1,7 @@
 """Items that are text files: skills, core memories, and pages of the wiki.
 
 The record of a change holds the old text and is durable before the file is replaced, so a crash loses no text. A
-record without effect is detected by comparing texts, and ignored (`changes.undo.standing`).
+record without effect is detected by comparing texts, and ignored (`changes.undo.effective_steps`).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence

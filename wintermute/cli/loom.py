@@ -103,7 +103,7 @@ def _next(noun: str, named: Mapping[str, str]) -> str:
 
 
 def _looks(name: str) -> tuple[str, str]:
-    """Return the forms of a display name: as it is, and as an intent quotes it (`conversation.casting.intent`)."""
+    """Return the forms of a display name: as it is, and as an intent quotes it (`conversation.dispatcher.intent`)."""
     return name.strip(), " ".join(name.translate(str.maketrans("", "", "@:()<>")).split())
 
 

@@ -45,7 +45,7 @@ NOT_YOURS = "Only the owner can start a night, from a verified session."
 UNVOUCHED = "Only the owner can answer or undo a night here, from a verified session."
 BEGUN = "I'm tidying up what I know. I'll tell you when I'm done."
 FOLLOWS = "I'm already tidying up. I'll begin again afterwards, and tell you when I'm done."
-OWED = "NightPipeline up is already planned. It begins as soon as possible."
+OWED = "Tidying up is already planned. It begins as soon as possible."
 NOTHING_HERE = "It changed nothing here and has no questions."
 ANSWERS = (
     "`/night yes N` and `/night no N` answer a question. N may also be `all`, `3-7`, or `NIGHT#N` for an older night."

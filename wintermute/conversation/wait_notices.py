@@ -1,6 +1,6 @@
 """Slow prompt reading: after a minute without a token, one notice tells the person about the wait.
 
-The notice is an outbox row; it is removed when its message has an answer (see `Outbox`). `trouble`
+The notice is an outbox row; it is removed when its message has an answer (see `Outbox`). `model_failures`
 reports failed attempts instead. A terminal and the web page show the wait continuously.
 """
 

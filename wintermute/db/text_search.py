@@ -95,7 +95,7 @@ class SearchableText:
         return self.key.count(",") + 1
 
     def rows(self) -> str:
-        """Return SQL for rows among the matches (`Traces.asked`)."""
+        """Return SQL for rows among the matches (`TextMatches.asked`)."""
         return self.among(self.name)
 
     def among(self, name: str) -> str:
@@ -160,14 +160,14 @@ class TextQuery:
 
 @dataclass(frozen=True, slots=True)
 class TextMatches:
-    """The rows that match, and the last rows read, by `Kept.name`."""
+    """The rows that match, and the last rows read, by `SearchableText.name`."""
 
     texts: tuple[str, ...] = ()
     rows: Mapping[str, RowKeys] = field(default_factory=dict)
     upto: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def asked(self, *kept: SearchableText) -> dict[str, str]:
-        """Return the SQL parameters for `Kept.rows` of these tables; empty lists without a search."""
+        """Return the SQL parameters for `SearchableText.rows` of these tables; empty lists without a search."""
         return {each.name: json.dumps(self.rows.get(each.name, ())) for each in kept}
 
     def also(self, kept: SearchableText, keys: RowKeys) -> "TextMatches":

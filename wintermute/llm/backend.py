@@ -108,7 +108,7 @@ SILENT_LISTENER = SilentListener()
 
 
 class QuirkRecord(Protocol):
-    """The record of a quirk of a model. See `llm.spelled.Habit`."""
+    """The record of a quirk of a model. See `llm.text_tool_calls.ModelQuirk`."""
 
     async def known(self) -> bool:
         """Return True if the model has the quirk."""

@@ -2,7 +2,7 @@
 
     say ─▶ code        (a fence, or a span in a line: all of it is text)
         ─▶ reasoning   (<think>, channels that are not `final`)
-        ─▶ a call      (`call_marks`, a channel that names a function): held while nothing follows it
+        ─▶ a call      (`call_tokens`, a channel that names a function): held while nothing follows it
         ─▶ a title     (<recall>: a request for a page)
         ─▶ over        (a token that ends the turn: everything after it is dropped)
 

@@ -107,7 +107,7 @@ class AnswerParser:
     """Collects the bytes of one answer; recognises streams and whole bodies by their content.
 
     `offered`: the parameters of the tools that may be called, by name; without tools no tag is
-    interpreted. `aloud`: see `SpecialTokens`. `spells`: this model writes calls as text, see `spelled`;
+    interpreted. `aloud`: see `SpecialTokens`. `spells`: this model writes calls as text, see `text_tool_calls`;
     such a text is held back until it cannot be one. `view`: texts that a call may have been copied
     from.
 

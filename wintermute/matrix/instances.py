@@ -1,7 +1,7 @@
 """One installation per account: each records itself in the account data, and a second one stops.
 
 Two with different devices would both answer every message. (Two with one device, or one key for
-message tags, are copies of one folder: see `copies`.)
+message tags, are copies of one folder: see `rollback`.)
 """
 
 import logging

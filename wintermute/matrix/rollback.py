@@ -120,7 +120,7 @@ class RollbackStore:
         return _rollback(row) if row else None
 
     async def settle(self, tx: Transaction) -> None:
-        """MessageTag all detected backups as handled."""
+        """Mark all detected backups as handled."""
         await tx.execute("UPDATE rollbacks SET settled = 1 WHERE NOT settled")
 
 
@@ -434,7 +434,7 @@ class Reconciliation:
         return await self._copies.unsettled(tx)
 
     async def _mark_sent(self, tx: Transaction, said: Sequence[OwnEvent]) -> None:
-        """MessageTag waiting messages as sent whose events are in their rooms."""
+        """Mark waiting messages as sent whose events are in their rooms."""
         for outbox_id in {each.outbox_id for each in said}:
             parts = [each for each in said if each.outbox_id == outbox_id]
             numbered = {each.tag.n: (each.tag.txn_id, each.event_id) for each in parts}
@@ -449,7 +449,7 @@ class Reconciliation:
             await self._stores.retractions.redact_event(tx, home, each.room_id, each.event_id)
 
     async def _finish_occurrences(self, tx: Transaction, tags: Tags) -> None:
-        """MessageTag due tasks and their runs as done if their messages were sent."""
+        """Mark due tasks and their runs as done if their messages were sent."""
         stores, now = self._stores, self._clock.now()
         for conversation_id in await stores.runs.rooms(tx):
             for run in await stores.runs.open_in(tx, conversation_id):
@@ -483,7 +483,7 @@ class Reconciliation:
         return homes[0].id if homes else None
 
     async def _finish_results(self, tx: Transaction, tags: Tags) -> None:
-        """MessageTag sub-sessions as reported if their results were."""
+        """Mark sub-sessions as reported if their results were."""
         subs, inbox = self._stores.sub_sessions, self._stores.inbox
         for room, room_id in await subs.open_rooms(tx):
             for each in await subs.open_in(tx, room):

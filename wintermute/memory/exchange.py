@@ -83,7 +83,7 @@ class BatchQuestion:
 
 
 def ignore_problem(_number: int, _problem: str) -> None:
-    """Ignore a bad line, for callers that read `Imported.problems`."""
+    """Ignore a bad line, for callers that read `ImportResult.problems`."""
 
 
 def ignore_progress(_lines: int) -> None:

@@ -47,7 +47,7 @@ from wintermute.secret_shapes import refuse_secret, secret_kind
 GENERATED = "# generated: edits here are ignored; use: wintermute memory import FILE"
 """First line of a file that is only an export (M-016)."""
 MOST = 20
-"""FileVersions of a file that are kept."""
+"""Versions of a file that are kept."""
 
 FEW, PART_LOST = 3, 0.2
 """A person may remove this many lines, or this share of a long file, on purpose."""

@@ -47,7 +47,7 @@ QUIET = timedelta(hours=6)
 MEANWHILE = "meanwhile"
 """Last word of a job's reason if somebody else's edit stopped it."""
 MOST_AGAIN = 5
-"""PagesPhase that one night writes again."""
+"""The most pages that one night writes again."""
 HALF = 0.5
 BEFORE = "done before the night was interrupted"
 ASKED: tuple[ItemKind, ...] = ("page", "core")
