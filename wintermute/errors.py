@@ -1,51 +1,51 @@
-"""Every failure Wintermute expects, in one tree. The message of each says what to do about it.
+"""All failures that Wintermute expects, as one tree of classes. Each message says what to do.
 
 WintermuteError
 ├── ConfigurationError          the person's own files or account need a change: exit code 2
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
 │   │   └── DatabaseOutdated    of an earlier version, and opened only for reading
-│   ├── PromptUnreadable        a prompt file that is no text, without an earlier text
+│   ├── PromptUnreadable        a prompt file that is not text, and no earlier text is known
 │   ├── LoginRefused            the homeserver does not accept our token or password
-│   │   ├── LoginExpired        it wants the same device to log in again (soft logout)
-│   │   └── LoginEnded          it does not know our token any more
+│   │   ├── LoginExpired        M_UNKNOWN_TOKEN with soft logout: the device logs in again
+│   │   └── LoginEnded          M_UNKNOWN_TOKEN without it: the device is gone
 │   └── AnotherCopyRuns         two daemons use one account, or copies of one data folder
-├── DeviceSpent                 our keys were restored and new ones are refused: a new device is needed
+├── DeviceSpent                 it takes no new keys of our device after a rollback: make a new device
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
 ├── StorageBlocked              our database cannot be written now: nothing is half written
 │   ├── DiskFull                no room on the disk
 │   └── DatabaseLocked          another program holds a lock on it
-├── HomeserverUnavailable       no answer, or one that says "later": try again
+├── HomeserverUnavailable       no answer or "later", or our encryption is not ready: try again
 │   ├── AccountBlocked          it refuses the bot's account until a person does something
 │   └── KeyStoreBlocked         the keys cannot be written now, so encryption waits as well
 ├── SendRefused                 the homeserver will never accept this event as it is
-│   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
-├── AudienceChanged             people joined or left while a message was sent: decided again
+│   └── ApprovalNeeded          it wants a password, or a person's approval on a web page
+├── AudienceChanged             people joined or left while a message was sent: decide again
 ├── MemoryUnavailable           memories cannot be searched now; the prompt has none
 │   └── EmbeddingsUnavailable   no embeddings now, or unusable ones: search by words only
 │       └── EmbedderNotReady    it is starting or busy: a later query may work
-├── QuestionWithdrawn           the basis of a question changed: it is not asked, or asked anew
-├── FileUnusable                no readable text file; follows the name of the file
+├── QuestionWithdrawn           the basis of a question to a model changed: do not ask, or ask anew
+├── FileUnusable                a file that is not readable text; the message continues its name
 ├── MemoryFileUnusable          a memories or core file that cannot be read or written
 ├── StoreMissing                no wiki store in the named folder
 ├── StoreUnusable               a wiki store that cannot be written, or a file of it that is damaged
 ├── StoreChanged                pages were edited while a job read them: retried later
 ├── PageRefused                 a page that breaks a rule of path, frontmatter or size: not saved
-├── StoreBusy                   another job is at work on the pages of a wiki store
+├── StoreBusy                   another job or night writes the pages, or answers here
 ├── WebUnavailable              the web door cannot be opened; everything else goes on without it
-├── ToolFailed                  an expected failure of a tool; becomes an observation
+├── ToolFailed                  an expected failure of a tool; the model sees it
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
-    │   └── ModelSilent         the last one stopped sending, perhaps within its answer
+    │   └── ModelSilent         the last backend stopped sending, perhaps within its answer
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
     │   ├── KeyRefused          the key is wrong or missing
-    │   └── ContentRefused      for its content: without that it may succeed
-    │       └── ContextRefused  even without the newest message
+    │   └── ContentRefused      its content is refused; other content may succeed
+    │       └── ContextRefused  it is refused even without the newest message
     ├── ContextTooLarge         the request does not fit the model's window
     │   └── PromptTooLarge      a part of the prompt is too large; a person can shorten it
     ├── BudgetSpent             the day's ceiling leaves no room for another call
-    ├── NotQuiet                a background question must not disturb a chat's server now
-    ├── EmptyReply              neither text nor calls, retries spent
-    └── AnswerUnusable          not in the required form, twice
+    ├── NotQuiet                a background question waits for the night, or for idle chats
+    ├── EmptyReply              the answer has neither text nor calls, retries spent
+    └── AnswerUnusable          the answer was not in the required form, twice
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ class WintermuteError(Exception):
 
 
 class ConfigurationError(WintermuteError):
-    """Something in the person's own files must change before we can run."""
+    """The owner has to change a file or the account before we can run."""
 
 
 class DataFolderInUse(WintermuteError):
@@ -82,15 +82,19 @@ class LoginRefused(ConfigurationError):
 
 
 class LoginExpired(LoginRefused):
-    """The homeserver kept our device and its keys, but wants a new login for it."""
+    """M_UNKNOWN_TOKEN with `soft_logout`: our device and its keys are kept, and need a new login."""
 
 
 class LoginEnded(LoginRefused):
-    """The homeserver does not know our token: it ended, or somebody signed our device out."""
+    """M_UNKNOWN_TOKEN without `soft_logout`: the login ended, or somebody signed our device out."""
 
 
 class AnotherCopyRuns(ConfigurationError):
-    """Another process uses our account, or our device with its keys (F-009, F-047)."""
+    """Another process runs with our login.
+
+    Either another installation uses our account with a device of its own (`instances`, F-047), or
+    a copy of this data folder uses our device and its keys (`rollback`, F-009).
+    """
 
 
 class DeviceSpent(WintermuteError):
@@ -110,7 +114,11 @@ class DatabaseLocked(StorageBlocked):
 
 
 class HomeserverUnavailable(WintermuteError):
-    """The homeserver did not answer, or asked us to come back later."""
+    """The homeserver did not answer, or asked us to come back later.
+
+    Also raised while encryption is not ready, such as for a person whose identity has changed: in
+    each case the caller tries again later.
+    """
 
     def __init__(self, message: str, retry_after: float | None = None, status: int = 0) -> None:
         super().__init__(message)
@@ -142,15 +150,15 @@ class SendRefused(WintermuteError):
 
 
 class ApprovalNeeded(SendRefused):
-    """The homeserver wants user-interactive authentication (Matrix spec, client-server API)."""
+    """The homeserver wants user-interactive authentication: a password, or an approval on a web page."""
 
     def __init__(self, flows: tuple[tuple[str, ...], ...], session: str, page: str) -> None:
         super().__init__("the homeserver wants more than our login for this", "M_UNAUTHORIZED")
         self.flows = flows
-        """The ways to authenticate, each a list of stages to pass."""
+        """The accepted ways to authenticate, each a list of stages such as `m.login.password`."""
         self.session = session
         self.page = page
-        """The web page for the approval; "" if a page is no way."""
+        """The web page for the approval; "" if the homeserver offers none."""
 
     @property
     def by_password(self) -> bool:
@@ -179,7 +187,10 @@ class QuestionWithdrawn(WintermuteError):
 
 
 class FileUnusable(WintermuteError):
-    """A file that is no plain file, too long or not text. The message follows the name of the file."""
+    """A file that is not a plain file, too long or not text.
+
+    The message continues the file name: `NAME is too long`.
+    """
 
 
 class MemoryFileUnusable(WintermuteError):
@@ -203,7 +214,7 @@ class PageRefused(WintermuteError):
 
 
 class StoreBusy(WintermuteError):
-    """Another job is making pages (W-068), or answering in this conversation (W-072)."""
+    """Another job or night is writing pages (W-068), or answering in this conversation (W-072)."""
 
 
 class WebUnavailable(WintermuteError):
@@ -217,7 +228,7 @@ class ToolFailed(WintermuteError):
 
 
 class ModelError(WintermuteError):
-    """A model call without a usable answer."""
+    """A model call that gave no usable answer."""
 
 
 class ModelUnavailable(ModelError):
@@ -225,7 +236,7 @@ class ModelUnavailable(ModelError):
 
 
 class ModelSilent(ModelUnavailable):
-    """The last backend that was asked sent nothing more for too long (F-063)."""
+    """The last backend sent nothing for too long, before or within its answer (F-063)."""
 
 
 class ModelRefused(ModelError):
@@ -237,10 +248,10 @@ class KeyRefused(ModelRefused):
 
 
 class ContentRefused(ModelRefused):
-    """A provider refuses the content of a request; no other provider is asked with it (F-038)."""
+    """A provider refuses the content of a request; it is sent to no other provider (F-038)."""
 
     refused_by = ""
-    """The backend."""
+    """The name of the backend that refused it."""
 
 
 class ContextRefused(ContentRefused):
@@ -253,9 +264,9 @@ class ContextTooLarge(ModelError):
     def __init__(self, message: str, wrong: str | None = None, refused_by: str = "") -> None:
         super().__init__(message)
         self.wrong = wrong
-        """The wrong number in config.yaml and what to do, if there is one."""
+        """The advice if `context_tokens` in config.yaml is larger than the real window, else None."""
         self.refused_by = refused_by
-        """The backend."""
+        """The name of the backend that refused it; "" if we did not send it."""
 
 
 class PromptTooLarge(ContextTooLarge):
@@ -263,7 +274,7 @@ class PromptTooLarge(ContextTooLarge):
 
 
 class BudgetSpent(ModelError):
-    """The worst case of the call would pass a ceiling of the day (L-085); not an outage."""
+    """The call might exceed the day's budget (L-085). This is not an outage."""
 
     def __init__(self, message: str, until: datetime | None) -> None:
         super().__init__(message)
@@ -272,7 +283,7 @@ class BudgetSpent(ModelError):
 
 
 class NotQuiet(ModelError):
-    """A background question must wait: models are asked at night, or after six quiet hours (M-064)."""
+    """A background question waits for the night, or for six hours without a message (M-064)."""
 
     def __init__(self, until: datetime) -> None:
         super().__init__("models are asked for this at night, or after six quiet hours")
@@ -280,7 +291,7 @@ class NotQuiet(ModelError):
 
 
 class EmptyReply(ModelError):
-    """The model kept answering with neither text nor calls (L-015)."""
+    """The model's answers had neither text nor calls, also after retries (L-015)."""
 
 
 class AnswerUnusable(ModelError):
@@ -289,7 +300,7 @@ class AnswerUnusable(ModelError):
 
 @contextmanager
 def ungrouped() -> Iterator[None]:
-    """Raise the first expected failure of an exception group instead of the group."""
+    """Replace an exception group by the first expected failure in it."""
     problem: Exception | None = None
     try:
         yield

@@ -73,7 +73,7 @@ def undo_command(kind: ItemKind) -> click.Command:
         tell(ctx, values, *head, *(lines or [NOTHING_TO_UNDO]), as_json=as_json)
         ctx.exit(0 if undone.back or undone.merges else 1)
 
-    undo.help = f"Undo a change set, by its id from `history`; later changes stay.\n\nExample: wintermute {_noun(kind)} undo --last"
+    undo.help = f"Undo a change set; later changes stay.\n\nGive its id as `history` shows it.\n\nExample: wintermute {_noun(kind)} undo --last"
     return undo
 
 

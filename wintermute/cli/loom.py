@@ -1,6 +1,6 @@
 """`wintermute loom`: the record of conversations, also beside a running daemon.
 
-A branch is shown cast by cast. An export that may be given away replaces secrets, people and texts.
+A branch is shown request by request. An export that may be given away replaces secrets, people and texts.
 """
 
 import json
@@ -127,7 +127,7 @@ def branch_line(branch: Json) -> str:
 
 
 def story_lines(story: Json) -> list[str]:
-    """Return the casts of a branch as lines; of the time before its fork only the branch's id."""
+    """Return the casts of a branch as lines; of the time before its fork only the id of that branch."""
     branch = story["branch"]
     casts = [cast for cast in story["casts"] if cast["branch_id"] == branch["id"]]
     folds: dict[str, list[Json]] = {}
@@ -225,7 +225,8 @@ def _block(text: str, begin: str) -> Iterator[str]:
 def command() -> None:
     """Read, export and fork the record of all conversations.
 
-    BRANCH is the id of a branch, or of a room for its newest branch.
+    A branch is one version of a conversation. BRANCH is its id, or the id of a room for its newest
+    branch.
 
     Example: wintermute loom list
     """
@@ -257,7 +258,7 @@ def list_(ctx: click.Context, limit: int, as_json: bool) -> None:
 @click.argument("branch", metavar="BRANCH")
 @reporting
 def show(ctx: click.Context, branch: str, as_json: bool) -> None:
-    """Show a branch, cast by cast, with its tokens and times.
+    """Show a branch, request by request, with tokens and times.
 
     Example: wintermute loom show branch_0123456789abcdef
     """

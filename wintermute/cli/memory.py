@@ -82,7 +82,7 @@ def command() -> None:
 @click.option("--everyone", is_flag=True, help="Show the memories of all people and rooms.")
 @on_stores
 async def list_(stores: Stores, scope: str | None, everyone: bool) -> Report:
-    """Show the memories of the owner, or of another person or room.
+    """Show the memories of a person or room.
 
     Example: wintermute memory list --scope person:@ann:example.org
     """
@@ -118,7 +118,9 @@ def add(
     source: Source,
     until: str | None,
 ) -> None:
-    """Remember one thing; with - as TEXT, read a long text and split it into memories.
+    """Remember one thing, or split a long text.
+
+    With - as TEXT, it reads a long text from standard input and splits it into memories.
 
     With --until, the memory is kept as no longer true: `search --when` and `/memory WORDS` find it.
 
@@ -258,7 +260,7 @@ def _forgotten_lines(done: Forgotten, zone: ZoneInfo) -> Iterator[str]:
 @config_option
 @click.pass_context
 def export(ctx: click.Context, file: str, scope: str | None) -> None:
-    """Export all memories, or those of one person or room, as lines of JSON.
+    """Export memories as lines of JSON.
 
     It replaces an earlier export, but no other file.
 
@@ -284,9 +286,9 @@ def export(ctx: click.Context, file: str, scope: str | None) -> None:
 def import_(
     ctx: click.Context, file: BinaryIO, scope: str | None, split: bool, as_json: bool
 ) -> None:
-    """Import memories from lines of JSON, as `export` writes them, or from a list.
+    """Import memories from an export or a list.
 
-    A file called .txt is a list, with a memory on each line. Of JSON, only "text" is needed; "id",
+    An export has lines of JSON. A file called .txt is a list, with a memory on each line. Of JSON, only "text" is needed; "id",
     "at", "speaker", "scope" and "source" are kept. Importing the same file again adds nothing.
     Lines without a word, and lines that look like a password or key, are left out and counted.
 
@@ -331,7 +333,7 @@ def import_(
 @command.command("reconstruct")
 @reporting
 def reconstruct(ctx: click.Context, as_json: bool) -> None:
-    """Merge new memories with older ones about the same things, now.
+    """Merge new memories with older ones now.
 
     The daemon does this by itself, after 20 new memories or 15 minutes without one. It may then
     change core.md as well, which this command never does.

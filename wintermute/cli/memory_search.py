@@ -66,7 +66,9 @@ def search(
     when: str | None,
     as_json: bool,
 ) -> None:
-    """Find the memories that the model would get; without QUERY show the newest.
+    """Find the memories that the model would get.
+
+    Without QUERY, it shows the newest ones.
 
     A line of a --batch file is {"id", "query", "scope"?}; each gets a line {"id", "hits"}.
 
@@ -177,7 +179,9 @@ def _end_of(when: str, zone: tzinfo) -> datetime | None:
 
 
 @click.command("latest")
-@click.option("--begin", default=1, show_default=True, help="Number of the first; 1 is the newest.")
+@click.option(
+    "--begin", default=1, show_default=True, help="Start at this memory; 1 is the newest."
+)
 @click.option("--count", default=10, show_default=True, help="How many memories.")
 @whose
 @on_stores
@@ -196,7 +200,9 @@ async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> R
 @click.command("stats")
 @reporting
 def stats(ctx: click.Context, as_json: bool) -> None:
-    """Count memories by person and room, also those set aside or without an embedding.
+    """Count memories by person and room.
+
+    Memories that are set aside or have no embedding are counted separately.
 
     Example: wintermute memory stats
     """
@@ -272,7 +278,9 @@ async def _vectors_made(meaning: EmbeddingSearch) -> int:
 @click.argument("fact_id", metavar="ID")
 @on_stores
 async def why(stores: Stores, fact_id: str) -> Report:
-    """Show where a memory comes from, what it replaced, and which messages used it.
+    """Show where a memory comes from and where it was used.
+
+    It also shows which memories it replaced.
 
     Example: wintermute memory why fact_0123456789abcdef
     """

@@ -15,6 +15,7 @@ from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
 from wintermute.llm.models import Models
 from wintermute.night.night_jobs import finish_interrupted
+from wintermute.night.phases import USES
 from wintermute.night.pipeline import Progress, ignore_progress, night_lock
 from wintermute.night.report import as_json as night_values
 from wintermute.night.report import failed_phases
@@ -27,7 +28,7 @@ WholeNight = tuple[Night, list[Decision]]
 @click.command("run")
 @click.option("--dry-run", is_flag=True, help="Show what it would do, and change nothing.")
 @scope_option("One person or room, as in person:@ann:example.org; default: everybody.")
-@click.option("--phase", default="", metavar="NAME", help="Run only this phase, such as dedup.")
+@click.option("--phase", default="", metavar="NAME", help=f"Run only one phase: {', '.join(USES)}.")
 @reporting
 def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, phase: str) -> None:
     """Run a night now, and print what it did.

@@ -1,7 +1,7 @@
 """One installation per account: each records itself in the account data, and a second one stops.
 
-Two with different devices would both answer every message. (Two with one device, or one key for
-message tags, are copies of one folder: see `rollback`.)
+Two installations with different devices would both answer every message. Two with one device or
+one tag key are copies of one data folder, which `rollback` detects. Both end with `AnotherCopyRuns`.
 """
 
 import logging
@@ -17,7 +17,7 @@ from wintermute.messages import mapping
 
 log = logging.getLogger(__name__)
 
-WRITE_SECONDS = 300.0
+HEARTBEAT_SECONDS = 300.0
 YOUNG = timedelta(minutes=10) // timedelta(milliseconds=1)
 NAME = re.compile(r"[\w.~/+=-]{1,64}", re.ASCII)
 PART = "installations"
@@ -26,7 +26,9 @@ ANOTHER = (
     " --take-over` here, which ends it. If it is gone already, wait ten minutes or take over. A"
     " second bot needs an account of its own"
 )
-MET = "another one, device {device}, was started with this account -> one of them has to be stopped"
+ALSO_STARTED = (
+    "another installation, device {device}, was started with this account -> stop one of them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Installation:
     """A running installation. `since`: its start; `at`: its last heartbeat.
 
     Both in milliseconds since 1970, so that the earlier of two starts in one second is known.
-    `met`: a device that was refused.
+    `met`: the device of another installation that stopped because of this one.
     """
 
     name: str
@@ -49,9 +51,12 @@ def read_installation(content: object) -> Installation | None:
     """Parse the installation in account data, which anybody with our login may have written."""
     match mapping(content):
         case {"name": str(name), "device_id": str(device), "since": int(since), "at": int(at)}:
-            more = mapping(content).get("takes_over") is True, str(mapping(content).get("met", ""))
-            if NAME.fullmatch(device) and NAME.fullmatch(more[1] or "-"):
-                return Installation(name, device, since, at, *more)
+            optional = (
+                mapping(content).get("takes_over") is True,
+                str(mapping(content).get("met", "")),
+            )
+            if NAME.fullmatch(device) and NAME.fullmatch(optional[1] or "-"):
+                return Installation(name, device, since, at, *optional)
     return None
 
 
@@ -93,7 +98,7 @@ class Installations:
             await self._write(replace(other, met=self._ours.device_id))
             raise AnotherCopyRuns(ANOTHER.format(device=other.device_id))
         if await self._health.part(PART) is not None:
-            await self._health.note(PART, "ok", "no other one uses this account")
+            await self._health.note(PART, "ok", "no other installation uses this account")
         ours = replace(self._ours, since=now, at=now)
         await self._write(ours)
         self._ours = ours
@@ -105,10 +110,10 @@ class Installations:
         other_device = other.device_id if other else seen.met if seen else ""
         if other_device and other_device != self._ours.device_id:
             log.warning("another installation met device=%s", other_device)
-            await self._health.note(PART, "warn", MET.format(device=other_device))
+            await self._health.note(PART, "warn", ALSO_STARTED.format(device=other_device))
         if other and has_to_stop(self._ours, other):
             raise AnotherCopyRuns(ANOTHER.format(device=other.device_id))
-        if other_device or self._clock.monotonic() - self._wrote_at >= WRITE_SECONDS:
+        if other_device or self._clock.monotonic() - self._wrote_at >= HEARTBEAT_SECONDS:
             ours = replace(self._ours, at=now)
             await self._write(ours)
             self._ours = ours

@@ -51,31 +51,43 @@ from wintermute.messages import Json
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN_SECONDS = 60.0
-"""Seconds after a query without an answer for somebody: their homeserver may be down for long."""
-UPLOAD_AGAIN_SECONDS = 3600.0
-CLAIM_AGAIN_SECONDS = 60.0
-"""Seconds after a device had no one-time key left for a new session."""
+QUERY_RETRY_SECONDS = 60.0
+"""Pause after a query without an answer for somebody: their homeserver may be down for long."""
+UPLOAD_RETRY_SECONDS = 3600.0
+"""Pause after the homeserver refused our keys, or lacked the keys of our device."""
+COUNT_VALID_SECONDS = 3600.0
+"""Time for which the count of keys from an upload is used if syncs bring none."""
+QUERY_SELF_SECONDS = 3600.0
+"""Interval in which we check that the homeserver still has our own keys."""
+CLAIM_RETRY_SECONDS = 60.0
+"""Pause after a device had no one-time key left for a new session."""
 DEVICES_A_REQUEST = 20
 MOST_COLLISIONS = 40
-"""Uploads with names that the homeserver knows already; together more keys than a year makes."""
+"""Attempts to upload keys after a rollback, when the homeserver has other keys under their names.
+
+Each attempt discards some; together they are more than we make in a year.
+"""
 UNVERIFIED = "The owner of this session has not verified it."
 OTHER_KEYS = (
-    "This session has other keys than before, and nobody vouches for them. Please log it out, and "
-    "log in again."
+    "The keys of this session changed and you have not verified them. Log it out and in again."
 )
 MEGOLM = "m.megolm.v1.aes-sha2"
-REFUSED_SECONDS = 3600.0
-UNAVAILABLE_SECONDS = 60.0
+FALLBACK_REFUSED_SECONDS = 3600.0
+FALLBACK_UNAVAILABLE_SECONDS = 60.0
+"""Pauses after a fallback key was refused, or the homeserver did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSession:
-    """The devices that shall get the key of a session, that have it, and that got a refusal."""
+    """A Megolm session of a room, and which devices have its key.
+
+    `intended`: those that shall get the key; `sent`: those that it was sent to; `withheld`: those
+    that were told why they do not get it.
+    """
 
     session_id: str
-    meant: frozenset[Device]
-    given: frozenset[Device] = frozenset()
+    intended: frozenset[Device]
+    sent: frozenset[Device] = frozenset()
     withheld: frozenset[Device] = frozenset()
 
 
@@ -102,8 +114,8 @@ class Keys:
         self._claiming = asyncio.Lock()
         self._sharing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._shared: dict[str, SharedSession] = {}
-        self._claimed: dict[Device, float] = {}
-        self._uploaded: KeysUploadResponse | None = None
+        self._claim_retry_at: dict[Device, float] = {}
+        self._pending_upload_response: KeysUploadResponse | None = None
         self._own_answer: Json = {}
         self._changed_users = people.allowed
         self._unanswered: frozenset[str] = frozenset()
@@ -138,20 +150,20 @@ class Keys:
             self._nio.olm.uploaded_key_count = keys.one_time
         elif self._clock.monotonic() >= self._counted_until:
             self._nio.olm.uploaded_key_count = 0
-        self.fallback.note(lacks=keys.lacks_fallback)
+        self.fallback.set_missing(keys.lacks_fallback)
 
     def drop(self, count: int = 1) -> None:
-        """Count discarded devices, keys or to-device events of others."""
+        """Count devices, keys or to-device events of others that were discarded as malformed."""
         self._dropped += count
 
     def take_dropped(self) -> int:
-        """Return the number of discarded ones since the last call."""
+        """Return the count of `drop`, and begin it anew."""
         dropped, self._dropped = self._dropped, 0
         return dropped
 
     @property
-    def _followed(self) -> frozenset[str]:
-        """The users whose keys we follow in unencrypted rooms, too, unlike nio: the allowed ones and us."""
+    def _always_tracked(self) -> frozenset[str]:
+        """The allowed users and us: unlike nio, we follow their keys in unencrypted rooms, too."""
         return self.people.allowed | {self._nio.user_id}
 
     def changed(self, users: Collection[str]) -> None:
@@ -162,16 +174,16 @@ class Keys:
         """Treat every device list as changed, as changes may have been missed."""
         if (olm := self._nio.olm) is not None:
             olm.tracked_users.clear()
-            olm.users_for_key_query |= {*olm.device_store.users, *self._followed}
+            olm.users_for_key_query |= {*olm.device_store.users, *self._always_tracked}
 
     async def learn_devices(self) -> None:
         """Query changed devices before a decision that depends on them."""
         if self._nio.olm is not None:
-            await self._query()
+            await self._query_changed()
 
     def begin_session(self, user: str, curve25519: str) -> None:
-        """Begin another Olm session with a device that has none with us, at most once an hour."""
-        if self._nio.olm is not None and user in self._followed:
+        """Replace a broken Olm session with a device, at most once an hour."""
+        if self._nio.olm is not None and user in self._always_tracked:
             self._nio.olm._mark_device_for_unwedging(user, curve25519)
 
     async def upkeep(self) -> None:
@@ -181,18 +193,20 @@ class Keys:
         self.store.probe()
         self._mark_uploaded()
         if await self.rotation.run():
-            self.fallback.outdate()
-        await self.fallback.offer()  # first: the answer to an upload counts all keys
+            self.fallback.require_new()
+        # Before the other keys: nio marks every key as published after the answer to their upload.
+        await self.fallback.upload_if_needed()
         if self._nio.should_upload_keys and self._clock.monotonic() >= self._retry_upload_at:
             await self._upload()
-            await self.fallback.offer()
-        self._nio.olm.users_for_key_query |= self._changed_users & self._followed
+            # Again, as a new device has to upload its device keys before a fallback key.
+            await self.fallback.upload_if_needed()
+        self._nio.olm.users_for_key_query |= self._changed_users & self._always_tracked
         self._changed_users = frozenset()
         if self.identity.wants() or self._clock.monotonic() >= self._query_self_at:
             self._nio.olm.users_for_key_query.add(self._nio.user_id)
-        await self._query()
+        await self._query_changed()
         if self._own_answer and self._nio.olm.account.shared:
-            await self._offer_device()
+            await self._upload_missing_device_keys()
             await self.identity.settle(self._own_answer, lambda: self.ask({self._nio.user_id}))
             self._own_answer = {}
         async with self._claiming:
@@ -203,20 +217,23 @@ class Keys:
                 self._nio.olm.key_request_devices_no_session.clear()
         await self._send_waiting()
 
-    async def _offer_device(self) -> None:
-        """Upload the keys of our device again if they are missing; others are not replaced (F-070)."""
+    async def _upload_missing_device_keys(self) -> None:
+        """Upload the keys of our device again if they are missing; never replace other keys (F-070)."""
         us, device, now = self._nio.user_id, self.identity.device(), self._clock.monotonic()
         self._served = served_device(self._own_answer, us, device)
         if self._served == "missing" and now >= self._retry_device_at:
-            self._retry_device_at = now + UPLOAD_AGAIN_SECONDS
+            self._retry_device_at = now + UPLOAD_RETRY_SECONDS
             self._nio.olm.account.shared = False  # so that nio uploads the device keys, too
-            log.warning("device keys missing at the homeserver; offered again")
+            log.warning("device keys of ours missing at the homeserver, uploading again")
             if not await self._upload():
-                self._nio.olm.account.shared = True  # everything else goes on as before
+                self._nio.olm.account.shared = True  # as before: the rest works without this upload
             self._served = served_device(await self.ask({us}), us, device)
 
     async def replace_identity(self, seeds: Seeds) -> IdentityState:
-        """Upload the next identity in place of ours, unless that was done, and sign with it."""
+        """Replace our cross-signing identity by that of `seeds`, and sign our device with it.
+
+        An identity that is uploaded already is only used for the signature.
+        """
         us = {self._nio.user_id}
         served = cross_signing_key(await self.ask(us), self._nio.user_id, "master")
         if served != seeds.master.public:
@@ -225,27 +242,33 @@ class Keys:
         return self.identity.state
 
     async def share(self, room_id: str, *, apart: bool = False) -> None:
-        """Give the key of the room's session to exactly the devices that may read our next message.
+        """Send the key of the room's session to exactly the devices that may read our next message.
 
-        A session is used as long as these devices stay the same. nio's own sharing ignores
-        signatures and failed requests. `apart`: in a new session, which goes to devices of changed
-        identities, too; the caller ends it after one message.
+        A session is used until these devices change. nio's own sharing ignores signatures and
+        failed requests, so we do it ourselves.
+
+        `apart`: use a new session, whose key also goes to the devices of people whose identity
+        changed. The caller ends it after one message.
+
+        Raises: HomeserverUnavailable while the key cannot be shared yet.
         """
         if self.rotation.is_due:
-            raise HomeserverUnavailable("our keys come from a backup and are replaced first")
+            raise HomeserverUnavailable("our keys come from a backup and have to be replaced first")
         room = self._nio.rooms[room_id]
-        room.members_synced = True  # by /sync, which we ask for all members
+        room.members_synced = True  # our /sync filter requests all members, so nio need not
         async with self._sharing.setdefault(room_id, asyncio.Lock()):
-            await self._query()
-            self.store.reload()  # no key goes to a device that could not be stored
+            await self._query_changed()
+            self.store.reload()  # forget devices that could not be stored: they must get no key
             everyone = list(room.users)
             if not apart and any(map(self.people.is_changed, everyone)):
                 raise HomeserverUnavailable("somebody in the room has another identity now")
-            wanted, refused = self._audience(everyone, apart=apart)
-            missing = await self._claim_missing(wanted)
-            reached = {device: olm for device, olm in wanted.items() if device not in missing}
-            if (missing or self._unanswered & set(everyone)) and not self._reaches_anybody(reached):
-                raise HomeserverUnavailable("nobody in the room can be given our key yet")
+            recipients, refused = self._recipients(everyone, apart=apart)
+            missing = await self._claim_missing(recipients)
+            reached = {device: olm for device, olm in recipients.items() if device not in missing}
+            if (missing or self._unanswered & set(everyone)) and not self._includes_others(reached):
+                raise HomeserverUnavailable(
+                    "no device of anybody else in the room can get our key yet"
+                )
             if apart or not self._is_shared_with(room_id, reached.keys()):
                 await self._send_key(room_id, reached)
             await self._withhold(room_id, refused)
@@ -255,10 +278,10 @@ class Keys:
         if self._nio.olm is not None:
             self._nio.olm.outbound_group_sessions.pop(room_id, None)
 
-    def _audience(
+    def _recipients(
         self, users: Collection[str], *, apart: bool
     ) -> tuple[dict[Device, OlmDevice], list[Device]]:
-        """Return the devices that may read us, and those refused because nobody signed them."""
+        """Return the devices that may decrypt our messages, and those refused as unsigned."""
         wanted: dict[Device, OlmDevice] = {}
         refused: list[Device] = []
         for user in users:
@@ -266,7 +289,7 @@ class Keys:
                 device = known(olm_device)
                 if (user, device.device_id) == (self._nio.user_id, self._nio.device_id):
                     continue
-                if self._admits(device) or (apart and self.people.is_changed(user)):
+                if self._may_get_keys(device) or (apart and self.people.is_changed(user)):
                     wanted[device] = olm_device
                 else:
                     refused.append(device)
@@ -278,9 +301,9 @@ class Keys:
         if self._nio.olm is None or user not in self._nio.olm.tracked_users:
             return True
         devices = map(known, self._nio.olm.device_store.active_user_devices(user))
-        return self.people.is_changed(user) or any(map(self._admits, devices))
+        return self.people.is_changed(user) or any(map(self._may_get_keys, devices))
 
-    def _admits(self, device: Device) -> bool:
+    def _may_get_keys(self, device: Device) -> bool:
         if device.user_id == self._nio.user_id:  # by our own key, whatever the homeserver says
             return self.identity.vouches_for(device)
         if self.people.is_changed(device.user_id):
@@ -294,43 +317,47 @@ class Keys:
         shared = self._shared.get(room_id)
         if session is None or shared is None or session.expired or not session.shared:
             return False
-        return shared.session_id == session.id and shared.given == frozenset(devices)
+        return shared.session_id == session.id and shared.sent == frozenset(devices)
 
     def _unused_session(self, room_id: str, devices: Collection[Device]) -> SharedSession:
         """Return an unused session of a room for exactly these devices.
 
         The last one is used again if it fits: nio keeps every session, and sharing may fail often.
         """
-        sessions, meant = self._nio.olm.outbound_group_sessions, frozenset(devices)
+        sessions, intended = self._nio.olm.outbound_group_sessions, frozenset(devices)
         session, shared = sessions.get(room_id), self._shared.get(room_id)
         unused = session is not None and not session.message_count and not session.expired
-        if unused and shared and (shared.session_id, shared.meant) == (session.id, meant):
+        if unused and shared and (shared.session_id, shared.intended) == (session.id, intended):
             return shared
         with self.store.writing():
             self._nio.olm.create_outbound_group_session(room_id)
-        self._shared[room_id] = SharedSession(sessions[room_id].id, meant)
+        self._shared[room_id] = SharedSession(sessions[room_id].id, intended)
         return self._shared[room_id]
 
     async def _claim_missing(self, wanted: Collection[Device]) -> set[Device]:
-        """Begin sessions with the devices that have none; return those where it failed."""
+        """Begin Olm sessions with the devices that have none; return those where it failed."""
         if not (missing := self._without_session(wanted)):
             return missing
         async with self._claiming:
             now = self._clock.monotonic()
             missing = self._without_session(missing)
-            self._claimed = {d: until for d, until in self._claimed.items() if until > now}
-            due = missing - self._claimed.keys()
-            if not self._reaches_anybody(set(wanted) - missing):
-                due = missing
+            self._claim_retry_at = {
+                d: until for d, until in self._claim_retry_at.items() if until > now
+            }
+            due = missing - self._claim_retry_at.keys()
+            if not self._includes_others(set(wanted) - missing):
+                due = missing  # nobody else could read the message: ignore the pause
             if due:
-                self._claimed |= dict.fromkeys(due, now + CLAIM_AGAIN_SECONDS)
-                asked: dict[str, list[str]] = {}
+                self._claim_retry_at |= dict.fromkeys(due, now + CLAIM_RETRY_SECONDS)
+                to_claim: dict[str, list[str]] = {}
                 for device in due:
-                    asked.setdefault(device.user_id, []).append(device.device_id)
+                    to_claim.setdefault(device.user_id, []).append(device.device_id)
                 try:
-                    await self._claim(asked)
-                except KeyStoreBlocked:  # the claimed key is lost, and there are more
-                    self._claimed = {d: at for d, at in self._claimed.items() if d not in due}
+                    await self._claim(to_claim)
+                except KeyStoreBlocked:  # the key that we got is lost: claim another one at once
+                    self._claim_retry_at = {
+                        d: at for d, at in self._claim_retry_at.items() if d not in due
+                    }
                     raise
         return self._without_session(missing)
 
@@ -339,7 +366,10 @@ class Keys:
         return {device for device in devices if session(device.curve25519) is None}
 
     async def _send_key(self, room_id: str, devices: Mapping[Device, OlmDevice]) -> None:
-        """Send the key of a room's session to each device. `shared_history` is never set."""
+        """Send the key of a room's session to each device.
+
+        `shared_history` is never set (MSC3061): new members must not get old keys.
+        """
         olm, shared = self._nio.olm, self._unused_session(room_id, devices)
         session = olm.outbound_group_sessions[room_id]
         key = {
@@ -348,16 +378,20 @@ class Keys:
             "session_id": session.id,
             "session_key": session.session_key,
         }
-        for chunk in chunks([device for device in devices if device not in shared.given]):
-            sealed: dict[Device, Json] = {}
+        for chunk in chunks([device for device in devices if device not in shared.sent]):
+            encrypted: dict[Device, Json] = {}
             with self.store.writing():
-                if self._without_session(chunk):  # lost meanwhile, as it could not be stored
-                    raise HomeserverUnavailable("sessions have to begin anew")
+                if self._without_session(chunk):  # a session was lost, as it could not be stored
+                    raise HomeserverUnavailable(
+                        "an Olm session could not be stored and has to be begun again"
+                    )
                 for device in chunk:
-                    with_it = self.rotation.session(device.curve25519)
-                    sealed[device] = olm._olm_encrypt(with_it, devices[device], "m.room_key", key)
-            await self._to_devices("m.room.encrypted", sealed)
-            shared = replace(shared, given=shared.given.union(chunk))
+                    olm_session = self.rotation.session(device.curve25519)
+                    encrypted[device] = olm._olm_encrypt(
+                        olm_session, devices[device], "m.room_key", key
+                    )
+            await self._to_devices("m.room.encrypted", encrypted)
+            shared = replace(shared, sent=shared.sent.union(chunk))
             self._shared[room_id] = shared
         session.shared = True
 
@@ -375,8 +409,8 @@ class Keys:
             "code": "m.unverified",
         }
         for chunk in chunks([device for device in refused if device not in shared.withheld]):
-            words = {device: refusal | {"reason": self._reason(device)} for device in chunk}
-            await self._to_devices("m.room_key.withheld", words)
+            contents = {device: refusal | {"reason": self._reason(device)} for device in chunk}
+            await self._to_devices("m.room_key.withheld", contents)
             shared = replace(shared, withheld=shared.withheld.union(chunk))
             self._shared[room_id] = shared
 
@@ -392,12 +426,12 @@ class Keys:
         target = path("sendToDevice", kind, self._new_id("device"))
         await call(self._nio, "PUT", target, {"messages": messages})
 
-    def _reaches_anybody(self, devices: Collection[Device]) -> bool:
+    def _includes_others(self, devices: Collection[Device]) -> bool:
         """Check if another user has a device that can get a key."""
         return any(device.user_id != self._nio.user_id for device in devices)
 
     async def _upload(self, attempts: int = 2) -> bool:
-        """Upload our keys; return False if they are refused, which leaves everything else working."""
+        """Upload our keys; return False if they are refused. Everything else goes on working then."""
         for left in reversed(range(attempts)):
             try:
                 await self._upload_once()
@@ -408,11 +442,11 @@ class Keys:
                 self._trouble = ""
                 return True
             if left:
-                # After a restored backup it may have other keys under these ids: discard ours.
+                # After a rollback the homeserver may have other keys under these names: discard ours.
                 with self.store.writing():
                     self._nio.olm.mark_keys_as_published()
                     self._nio.olm.save_account()
-        self._retry_upload_at = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
+        self._retry_upload_at = self._clock.monotonic() + UPLOAD_RETRY_SECONDS
         return False
 
     async def _upload_once(self) -> None:
@@ -423,18 +457,20 @@ class Keys:
         if not isinstance(answer.get("one_time_key_counts"), dict):
             raise HomeserverUnavailable("the homeserver does not say how many keys it has of us")
         count = counts(answer["one_time_key_counts"])
-        self._counted_until = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
-        self._uploaded = KeysUploadResponse(count["curve25519"], count["signed_curve25519"])
+        self._counted_until = self._clock.monotonic() + COUNT_VALID_SECONDS
+        self._pending_upload_response = KeysUploadResponse(
+            count["curve25519"], count["signed_curve25519"]
+        )
         self._mark_uploaded()
 
     def _mark_uploaded(self) -> None:
-        """Store that these keys are uploaded; otherwise they would be uploaded again later."""
-        if self._uploaded is not None:
+        """Mark the keys of the last upload as published, so that they are not uploaded again."""
+        if self._pending_upload_response is not None:
             with self.store.writing():
-                self._nio.olm.handle_response(self._uploaded)
-            self._uploaded = None
+                self._nio.olm.handle_response(self._pending_upload_response)
+            self._pending_upload_response = None
 
-    async def _query(self) -> None:
+    async def _query_changed(self) -> None:
         """Query the devices of all users that are new or have changed.
 
         Only one query runs at a time; other callers wait for its answer.
@@ -447,11 +483,11 @@ class Keys:
             if not wanted:
                 return
             olm.users_for_key_query -= wanted
-            # A failure may affect everybody in a request, so strangers are asked separately.
-            known = wanted & self._followed
+            # A failure may affect everybody in a request, so strangers get one of their own.
+            tracked = wanted & self._always_tracked
             try:
-                for users in filter(None, (known, wanted - known)):
-                    await self._ask(users)
+                for users in filter(None, (tracked, wanted - tracked)):
+                    await self._query_users(users)
             except BaseException:
                 olm.users_for_key_query |= wanted
                 raise
@@ -459,9 +495,9 @@ class Keys:
     async def ask(self, users: set[str]) -> Json:
         """Query the devices of users now; return the whole answer."""
         async with self._query_lock:
-            return await self._ask(users)
+            return await self._query_users(users)
 
-    async def _ask(self, wanted: set[str]) -> Json:
+    async def _query_users(self, wanted: set[str]) -> Json:
         olm = self._nio.olm
         everything: list[str] = []  # an empty list means all devices
         body = {"device_keys": dict.fromkeys(wanted, everything)}
@@ -472,19 +508,20 @@ class Keys:
         covered = covered_users(answer, found)
         if self._nio.user_id in covered:
             self._own_answer = answer
-            self._query_self_at = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
+            self._query_self_at = self._clock.monotonic() + QUERY_SELF_SECONDS
             self.identity.learn(answer["device_keys"][self._nio.user_id])
         found = {user: self.replaced.without_refused(answer, user, found[user]) for user in covered}
         changed_meanwhile = set(olm.users_for_key_query)
         with self.store.writing():
-            await self._nio.receive_response(KeysQueryResponse(found, {}))  # does not wait
+            # This call never suspends, so it may run inside `writing()`.
+            await self._nio.receive_response(KeysQueryResponse(found, {}))
             restore_devices(olm, found)
         olm.users_for_key_query |= changed_meanwhile
         self.people.learn(answer, found)
         self._unanswered = (self._unanswered - covered) | (wanted - covered)
         if wanted - covered:
-            self._retry_query_at = self._clock.monotonic() + ASK_AGAIN_SECONDS
-            log.warning("device keys missing users=%s", len(self._unanswered))
+            self._retry_query_at = self._clock.monotonic() + QUERY_RETRY_SECONDS
+            log.warning("key query unanswered users=%s", len(self._unanswered))
         return answer
 
     async def _claim(self, wanted: Mapping[str, Collection[str]]) -> None:
@@ -536,54 +573,56 @@ def chunks(devices: Sequence[Device]) -> Iterator[Sequence[Device]]:
 def store_before_upload(olm: Any) -> None:
     """Make nio store new one-time keys before they are uploaded.
 
-    nio stores them after the homeserver's answer. After a kill before that, it would make other
-    keys with the same names, which the homeserver refuses for ever. Keys of a failed upload count
-    among those to be made, so that failures do not pile up keys.
+    nio itself stores them after the homeserver's answer. After a kill before that, it would make
+    other keys with the same names, which the homeserver refuses for ever. The keys of a failed
+    upload are used first, so that failures do not pile up keys.
     """
-    make = olm.account.generate_one_time_keys
+    generate = olm.account.generate_one_time_keys
 
-    def kept(count: int) -> None:
-        make(max(0, count - len(olm.account.one_time_keys["curve25519"])))
+    def generate_and_store(count: int) -> None:
+        generate(max(0, count - len(olm.account.one_time_keys["curve25519"])))
         olm.save_account()
 
-    olm.account.generate_one_time_keys = kept
+    olm.account.generate_one_time_keys = generate_and_store
 
 
 class FallbackKey:
     """Uploads a fallback key whenever the homeserver has no unused one (MSC2732).
 
-    It begins sessions when our one-time keys are used up, possibly many. vodozemac keeps the
-    private part of the last one: its first messages may be on the way.
+    Other devices begin sessions with it when our one-time keys are used up. vodozemac keeps the
+    private part of the previous one, because messages to it may still be on the way.
     """
 
     def __init__(self, nio: AsyncClient, store: KeyStore, clock: Clock) -> None:
         self._nio = nio
         self._store = store
         self._clock = clock
-        self._lacks: bool | None = None
+        self._is_missing: bool | None = None
         self._signed: Json = {}
         self._retry_at = 0.0
         self.trouble = ""
-        """The reason why the homeserver has none of ours; "" if it has one or needs none."""
+        """The reason why the homeserver has no fallback key of ours; "" if it has one or needs none."""
 
-    def note(self, *, lacks: bool | None) -> None:
-        """Store from a sync if the homeserver lacks a fallback key; None: it has no fallback keys at all."""
-        self._lacks = lacks
+    def set_missing(self, is_missing: bool | None) -> None:
+        """Store from a sync if the homeserver lacks a fallback key; None: it does not support them."""
+        self._is_missing = is_missing
 
-    def outdate(self) -> None:
-        """Have the fallback key replaced, as its private part is lost; not if the homeserver knows none."""
-        if self._lacks is not None:
-            self._lacks = True
+    def require_new(self) -> None:
+        """Replace the fallback key at the next upload: its private part is lost.
 
-    async def offer(self) -> None:
+        Does nothing at a homeserver that does not support fallback keys.
+        """
+        if self._is_missing is not None:
+            self._is_missing = True
+
+    async def upload_if_needed(self) -> None:
         """Upload a fallback key if needed. A failure is kept in `trouble` and stops nothing else."""
         account = self._nio.olm.account
-        if self._lacks is None or not account.shared:
+        if self._is_missing is None or not account.shared:
             return
-        if not self._lacks:
-            if (
-                account._account.fallback_key or self._signed
-            ):  # it was uploaded, but the answer was lost
+        if not self._is_missing:
+            # An unpublished key here was uploaded, but the answer was lost.
+            if account._account.fallback_key or self._signed:
                 self._mark_published()
             self.trouble = ""
             return
@@ -593,7 +632,7 @@ class FallbackKey:
             await call(self._nio, "POST", path("keys", "upload"), {"fallback_keys": self._key()})
         except (SendRefused, HomeserverUnavailable) as error:
             refused = isinstance(error, SendRefused)
-            pause = REFUSED_SECONDS if refused else UNAVAILABLE_SECONDS
+            pause = FALLBACK_REFUSED_SECONDS if refused else FALLBACK_UNAVAILABLE_SECONDS
             self._retry_at = self._clock.monotonic() + pause
             self.trouble = f"fallback key: {error}"
             log.warning("fallback key not uploaded reason=%s", error)
@@ -602,9 +641,10 @@ class FallbackKey:
             self.trouble = ""
 
     def _key(self) -> Json:
-        """Return the key to upload, which is stored first and stays the same until it is uploaded.
+        """Return the key to upload. It is stored first, and stays the same until it is uploaded.
 
-        Each new key makes vodozemac forget the last but one, which may still be in use.
+        vodozemac keeps only two fallback keys: with each new one it forgets the older one, which
+        may still be in use.
         """
         olm = self._nio.olm
         account = olm.account._account  # nio has no public name for it
@@ -625,4 +665,4 @@ class FallbackKey:
         with self._store.writing():
             self._nio.olm.mark_keys_as_published()
             self._nio.olm.save_account()
-        self._signed, self._lacks = {}, False
+        self._signed, self._is_missing = {}, False

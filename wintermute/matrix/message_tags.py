@@ -37,23 +37,24 @@ KEY_BYTES = 32
 SEEDS_LOST = (
     "restore it from a backup; without one, run `wintermute matrix reset-crypto --identity`"
 )
-MARKS_LOST = (
+TAG_KEY_LOST = (
     "restore it from a backup; otherwise the next start makes a new key, and the bot no longer"
-    " recognises what it said before"
+    " recognises its earlier messages"
 )
 STORE_LOST = "restore it from a backup; without one, run `wintermute matrix reset-crypto`"
 MOST_PARTS = 10_000
 WHAT_TO_DO = (
     "restore it from a backup; or move it aside and run `wintermute matrix reset-crypto`: then"
-    " the bot is a new device, and no longer recognises what it said before"
+    " the bot is a new device, and no longer recognises its earlier messages"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTag:
-    """The tag of an event: part `n` of `of`, from 0, of the message for the hashed cause `cause_hash`.
+    """The tag of an event: part `n` of `of`, from 0, of a message.
 
-    `final`: False for a draft, which answers nothing yet.
+    `tag`: the hash of its cause (`MessageTags.cause_hash`). `final`: False for a draft, which
+    answers nothing yet.
     """
 
     txn_id: str
@@ -65,7 +66,7 @@ class MessageTag:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """An open request since `at`, with the `cause_hash` that its answer has."""
+    """A request that is open since `at`, with the cause hash of its answer as `tag`."""
 
     at: int
     tag: str
@@ -92,16 +93,16 @@ class MessageTags:
         """Return the hash of a message's cause: an event to answer, or a due moment of a task."""
         return self._mac("tag", room_id, purpose, cause)
 
-    def make(self, room_id: str, mark: MessageTag) -> Json:
+    def make(self, room_id: str, tag: MessageTag) -> Json:
         """Return a tag as it is stored in an event's content."""
         return {
             "by": self._user_id,
-            "id": mark.txn_id,
-            "tag": mark.tag,
-            "n": mark.n,
-            "m": mark.of,
-            "final": mark.final,
-            "mac": self._sign(room_id, mark),
+            "id": tag.txn_id,
+            "tag": tag.tag,
+            "n": tag.n,
+            "m": tag.of,
+            "final": tag.final,
+            "mac": self._sign(room_id, tag),
         }
 
     def read(self, room_id: str, event: Json) -> MessageTag | None:
@@ -109,14 +110,14 @@ class MessageTags:
         content = mapping(event.get("content"))
         if event.get("sender") != self._user_id or not has_tag_of(content, self._user_id):
             return None
-        found = mapping(content.get(OUTBOX_KEY))
-        mark, mac = _validated(found), found.get("mac")
-        if mark is None or not isinstance(mac, str) or not mac.isascii():
+        stored = mapping(content.get(OUTBOX_KEY))
+        tag, mac = _validated(stored), stored.get("mac")
+        if tag is None or not isinstance(mac, str) or not mac.isascii():
             return None
-        return mark if hmac.compare_digest(mac, self._sign(room_id, mark)) else None
+        return tag if hmac.compare_digest(mac, self._sign(room_id, tag)) else None
 
-    def _sign(self, room_id: str, mark: MessageTag) -> str:
-        part = (mark.txn_id, mark.tag, mark.n, mark.of, mark.final)
+    def _sign(self, room_id: str, tag: MessageTag) -> str:
+        part = (tag.txn_id, tag.tag, tag.n, tag.of, tag.final)
         return self._mac("mark", room_id, self._user_id, *part)
 
     def _mac(self, *fields: str | int) -> str:
@@ -124,34 +125,34 @@ class MessageTags:
         return unpadded(hmac.new(self._key, text, hashlib.sha256).digest())
 
 
-def _validated(found: Json) -> MessageTag | None:
+def _validated(stored: Json) -> MessageTag | None:
     """Return a tag if each field has the right type and size."""
-    txn_id, tag, final = found.get("id"), found.get("tag"), found.get("final")
-    n, of = found.get("n"), found.get("m")
-    if not (isinstance(txn_id, str) and isinstance(tag, str) and isinstance(final, bool)):
+    txn_id, cause_hash, final = stored.get("id"), stored.get("tag"), stored.get("final")
+    n, of = stored.get("n"), stored.get("m")
+    if not (isinstance(txn_id, str) and isinstance(cause_hash, str) and isinstance(final, bool)):
         return None
     if type(n) is not int or type(of) is not int or not 0 <= n < of <= MOST_PARTS:
         return None
-    if len(txn_id) > HEAD_MOST or len(tag) > HEAD_MOST:
+    if len(txn_id) > HEAD_MOST or len(cause_hash) > HEAD_MOST:
         return None
-    return MessageTag(txn_id, tag, n, of, final)
+    return MessageTag(txn_id, cause_hash, n, of, final)
 
 
 def answered_requests(
-    owed: Sequence[OpenRequest], said: Iterable[tuple[int, MessageTag | None]]
+    open_requests: Sequence[OpenRequest], sent: Iterable[tuple[int, MessageTag | None]]
 ) -> set[str]:
-    """Return the tags of answered requests, from our own events in a room with their positions.
+    """Return the cause hashes of answered requests, from our own events in a room by position.
 
     None is the tag of a redacted event. One part is enough: a partly sent answer is not repeated.
     `at` and the positions use the same unit, milliseconds or indexes.
     """
-    events = sorted(said, key=lambda each: each[0])
-    found = {mark.tag for _, mark in events if mark is not None and mark.final}
-    for place in (at for at, mark in events if mark is None):
-        open_ = [each for each in owed if each.at < place and each.tag not in found]
-        if open_:
-            found.add(max(open_, key=lambda each: each.at).tag)
-    return found & {each.tag for each in owed}
+    events = sorted(sent, key=lambda event: event[0])
+    answered = {tag.tag for _, tag in events if tag is not None and tag.final}
+    for redacted_at in (at for at, tag in events if tag is None):
+        before = [it for it in open_requests if it.at < redacted_at and it.tag not in answered]
+        if before:
+            answered.add(max(before, key=lambda request: request.at).tag)
+    return answered & {request.tag for request in open_requests}
 
 
 def load_message_tags(folder: Path, user_id: str) -> MessageTags:
@@ -162,7 +163,7 @@ def load_message_tags(folder: Path, user_id: str) -> MessageTags:
     file = folder / MARKS
     if not file.exists():
         if key_stores(folder):
-            log.warning("new key for message tags, %s is missing: %s", file, MARKS_LOST)
+            log.warning("new key for message tags, %s is missing: %s", file, TAG_KEY_LOST)
         write_private(folder, MARKS, unpadded(secrets.token_bytes(KEY_BYTES)))
     try:
         key = _decoded(file.read_text("ascii"))
@@ -186,7 +187,7 @@ def file_problems(folder: Path, user_id: str) -> list[str]:
             check()
         except ConfigurationError as problem:
             found.append(str(problem))
-    for name, what_to_do in ((SEEDS, SEEDS_LOST), (MARKS, MARKS_LOST)):
+    for name, what_to_do in ((SEEDS, SEEDS_LOST), (MARKS, TAG_KEY_LOST)):
         if stores and not (folder / name).exists():
             found.append(f"{folder / name} is missing: {what_to_do}")
     empty = [f"{store} is empty: {STORE_LOST}" for store in stores if not store.stat().st_size]

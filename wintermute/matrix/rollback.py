@@ -1,7 +1,13 @@
-"""Detection of a restored backup, or of a second running copy of this data folder.
+"""Detection of a rollback: this data folder is older than what our messages in the rooms show.
 
-Every message of ours carries a tag that only we can make. It names what the message answers. So
-after a restore nothing is sent twice, and people get a list of the messages that are lost (F-009).
+A rollback is a restored backup. A second running copy of the folder leaves the same evidence:
+
+- An epoch is a random value in our account data that is replaced while we run. A value that we did
+  not write means an old database or a second copy.
+- Every message of ours carries a tag that only we can make. It names what the message answers.
+
+So after a rollback nothing is sent twice, and people get a list of the messages that they wrote
+and that we no longer know (F-009).
 """
 
 import asyncio
@@ -38,28 +44,28 @@ from wintermute.work.runner import catch_bugs
 log = logging.getLogger(__name__)
 
 ACTIVE_SECONDS = 600.0
-"""Longest use of one epoch; what happened within it is recognised by the messages in the rooms."""
-AT_ONCE_SECONDS = 3600.0
-"""Two unknown epochs within this time mean a second running copy, not a restored backup."""
+"""An epoch is replaced before a message if it is older. Newer losses are found by message tags."""
+SECOND_COPY_SECONDS = 3600.0
+"""Two unknown epochs within this time mean a second running copy, not a rollback."""
 RUNS_BESIDE = (
-    "another copy of this data folder is at work with the same login, and the two damage each"
-    " other's encryption: stop one of them, then start this one again. A second bot needs an"
-    " account and a "
-    "folder of its own (`wintermute init DIR`)"
+    "Another copy of this data folder is running with the same login. This breaks encryption."
+    " Stop one copy, then start this one again. A second bot needs an account and a folder of its"
+    " own (`wintermute init DIR`)."
 )
 COPY_SEEN = "another copy of this data folder was running -> make sure that only one runs"
-TRANSACTION = "wm-"
+TXN_ID_PREFIX = "wm-"
 MOST_TASKS = 10_000
 """Overdue tasks that are compared; further ones would be sent again."""
-MOST_QUOTED = 20
-MOST_CHARACTERS = 120
+MOST_LISTED = 20
+"""Messages in each list of a notice; older ones are only counted."""
+MOST_QUOTED_CHARACTERS = 120
 RESTORED = (
     "I was restored from a backup and have lost everything said between {time}. Please repeat any"
     " reminder or fact from that time."
 )
-QUOTED = "I had answered these:"
+ANSWERED = "I had already answered these messages:"
 PASSED = "I had not answered these. Please send them again if they still matter:"
-UNREADABLE = "I had also answered {count} that I can no longer decrypt."
+UNREADABLE = "I also received {count} that I can no longer decrypt."
 NEW_SESSION = (
     "If I say that I can't decrypt your new messages, start a new session in your app (in Element:"
     " `/discardsession`)."
@@ -68,7 +74,7 @@ NEW_SESSION = (
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """The detection of a restored backup. `since`: the last use of its data, if known."""
+    """A detected rollback. `since`: when the data were last used before it, if known."""
 
     seq: int
     since: datetime | None
@@ -79,7 +85,7 @@ _rollback = reader(Rollback)
 
 
 class RollbackStore:
-    """The store of our epochs at the homeserver, and of detected backups."""
+    """The store of our epochs, and of detected rollbacks."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -105,22 +111,22 @@ class RollbackStore:
             )
 
     async def notice(
-        self, tx: Transaction, sign: str, since: datetime | None, *, settled: bool
+        self, tx: Transaction, evidence: str, since: datetime | None, *, settled: bool
     ) -> None:
-        """Store the evidence of a backup or second copy, once."""
+        """Store the evidence of a rollback or second copy, once."""
         await tx.execute(
             "INSERT INTO rollbacks (evidence, since, noticed_at, settled) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (evidence) DO NOTHING",
-            (sign, stamp(since) if since else None, stamp(self._clock.now()), settled),
+            (evidence, stamp(since) if since else None, stamp(self._clock.now()), settled),
         )
 
     async def unsettled(self, tx: Transaction) -> Rollback | None:
-        """Return the oldest detected backup whose lost time is not handled yet."""
+        """Return the oldest detected rollback whose lost time is not handled yet."""
         row = await tx.row("SELECT * FROM rollbacks WHERE NOT settled ORDER BY seq LIMIT 1")
         return _rollback(row) if row else None
 
     async def settle(self, tx: Transaction) -> None:
-        """Mark all detected backups as handled."""
+        """Mark all detected rollbacks as handled."""
         await tx.execute("UPDATE rollbacks SET settled = 1 WHERE NOT settled")
 
 
@@ -146,34 +152,34 @@ class RollbackDetection:
         self._database = database
         self._clock = clock
         self._new_id = new_id
-        self._replacing = asyncio.Lock()
+        self._renewal_lock = asyncio.Lock()
         self._pending = ""
         self._is_checked = False
-        self._replaced_at: float | None = None
-        self._foreign: dict[str, float] = {}  # when each unknown epoch was seen
-        self._overheard_at = -AT_ONCE_SECONDS
+        self._renewed_at: float | None = None  # also set if the homeserver refuses epochs
+        self._unknown_epochs: dict[str, float] = {}  # when each unknown epoch was seen
+        self._foreign_message_at = -SECOND_COPY_SECONDS
         self._store = RollbackStore(database, clock)
         self._inbox = Inbox(database, clock)
 
     async def check_at_start(self) -> None:
         """Check the epoch at the start, before the first sync, and store a new one.
 
-        While the key store is blocked the new one can wait: nothing is encrypted before, and
-        unencrypted messages are recognised in the rooms.
+        If the key store is blocked, the new epoch waits: nothing can be encrypted then anyway, and
+        unencrypted messages are recognised by their tags.
 
         Raises: AnotherCopyRuns; KeyStoreBlocked while the epoch cannot be checked or stored.
         """
         await self._installations.register()
-        if self._replaced_at is not None or (self._is_checked and self._client.keys.store.trouble):
+        if self._renewed_at is not None or (self._is_checked and self._client.keys.store.trouble):
             return
         try:
-            served = await self._client.epochs.fetch()
+            epoch_at_homeserver = await self._client.epochs.fetch()
         except SendRefused as error:
             await self._note_refusal(error)
             return
-        if await self._is_foreign(served):
+        if await self._is_foreign(epoch_at_homeserver):
             since = await self._inbox.last_sync(self._client.account.user_id)
-            await self._record_foreign(served, since)
+            await self._record_foreign(epoch_at_homeserver, since)
         elif await self._health.part("copies") is not None:
             await self._health.note("copies", "ok", "no other copy of this data folder is running")
         self._is_checked = True
@@ -183,11 +189,11 @@ class RollbackDetection:
     async def check_epoch(self, batch: SyncBatch, *, first: bool) -> None:
         """Check an epoch that came with a sync. Raises: AnotherCopyRuns.
 
-        The first sync may bring the one that was found and replaced at the start.
+        The first sync may bring the foreign epoch that `check_at_start` already replaced.
         """
         await self._installations.check(batch.installation)
         value = batch.epoch
-        if first and value in self._foreign:
+        if first and value in self._unknown_epochs:
             return
         if value and await self._is_foreign(value):
             await self._record_foreign(value, None)
@@ -197,9 +203,9 @@ class RollbackDetection:
     async def note_foreign_message(self, event_id: str) -> None:
         """Record an unknown message with our tag, at most once an hour; epochs are better evidence."""
         now = self._clock.monotonic()
-        seen_at = [*self._foreign.values(), self._overheard_at]
-        if event_id and not any(now - at < AT_ONCE_SECONDS for at in seen_at):
-            self._overheard_at = now
+        seen_at = [*self._unknown_epochs.values(), self._foreign_message_at]
+        if event_id and not any(now - at < SECOND_COPY_SECONDS for at in seen_at):
+            self._foreign_message_at = now
             await self._store_evidence(event_id, None)
             await self._health.note("copies", "warn", COPY_SEEN)
 
@@ -208,13 +214,13 @@ class RollbackDetection:
 
         An unencrypted message does not wait for a blocked key store. Raises: KeyStoreBlocked.
         """
-        since = self._replaced_at
+        since = self._renewed_at
         if since is not None and self._clock.monotonic() - since < ACTIVE_SECONDS:
             return
         if self._client.keys.store.trouble and not encrypted:
             return
-        async with self._replacing:
-            if self._replaced_at == since:
+        async with self._renewal_lock:
+            if self._renewed_at == since:
                 try:
                     await self.renew_epoch()
                 except KeyStoreBlocked:
@@ -222,7 +228,7 @@ class RollbackDetection:
                         raise
 
     async def renew_epoch(self) -> None:
-        """Store a new epoch at the homeserver, after it is stored here in both places."""
+        """Upload a new epoch, after storing it in our database and beside the key store."""
         if not self._pending:
             value = self._new_id("epoch")
             self._client.epochs.store_beside_keys(value)
@@ -233,34 +239,42 @@ class RollbackDetection:
         except SendRefused as error:
             await self._note_refusal(error)
         else:
-            self._replaced_at = self._clock.monotonic()
+            self._renewed_at = self._clock.monotonic()
         self._pending = ""
 
-    async def _is_foreign(self, served: str) -> bool:
+    async def _is_foreign(self, epoch_at_homeserver: str) -> bool:
         known = await self._store.values(self._client.account.device_id)
-        return classify_epoch(served, known, self._client.epochs.beside_keys) == "foreign"
+        return (
+            classify_epoch(epoch_at_homeserver, known, self._client.epochs.beside_keys) == "foreign"
+        )
 
-    async def _store_evidence(self, sign: str, since: datetime | None) -> None:
-        """Store the evidence. The renewal of keys is requested first: an unneeded one does no harm."""
+    async def _store_evidence(self, evidence: str, since: datetime | None) -> None:
+        """Store the evidence.
+
+        Requests new Megolm sessions first; an unneeded rotation does no harm.
+        """
         self._client.rotate_keys()
         async with self._database.transaction() as tx:
-            await self._store.notice(tx, sign, since, settled=since is None)
-        log.warning(
-            "restore or second copy detected since=%s",
-            since.isoformat() if since else "another runs",
-        )
+            # Without `since` there is no lost time that people would have to know.
+            await self._store.notice(tx, evidence, since, settled=since is None)
+        known = since.isoformat() if since else "unknown"
+        log.warning("restore or second copy detected since=%s", known)
 
     async def _record_foreign(self, value: str, since: datetime | None) -> None:
         await self._store_evidence(value, since)
         now = self._clock.monotonic()
-        lately = {epoch: at for epoch, at in self._foreign.items() if now - at < AT_ONCE_SECONDS}
-        self._foreign = {**lately, value: now}
-        if len(self._foreign) > 1:
+        recent = {
+            epoch: at
+            for epoch, at in self._unknown_epochs.items()
+            if now - at < SECOND_COPY_SECONDS
+        }
+        self._unknown_epochs = {**recent, value: now}
+        if len(self._unknown_epochs) > 1:
             raise AnotherCopyRuns(RUNS_BESIDE)
 
     async def _note_refusal(self, error: SendRefused) -> None:
-        """Go on without epochs if the homeserver refuses them: then only messages show a restore."""
-        self._replaced_at = self._clock.monotonic()
+        """Go on without epochs if the homeserver refuses them: then only message tags show a rollback."""
+        self._renewed_at = self._clock.monotonic()
         log.warning("account data refused reason=%s", error)
         text = f"the homeserver keeps no account data for us: {error} -> ask its admin"
         await self._health.note("copies", "warn", text)
@@ -278,59 +292,68 @@ class OwnEvent:
     @property
     def outbox_id(self) -> str:
         """The id of the message that it is a part of."""
-        return self.tag.txn_id.removeprefix(TRANSACTION).rpartition("-")[0]
+        return self.tag.txn_id.removeprefix(TXN_ID_PREFIX).rpartition("-")[0]
 
     @property
     def is_part(self) -> bool:
         """True if it is a part of that message, not one of the edits that streamed a draft."""
-        return self.tag.txn_id == f"{TRANSACTION}{self.outbox_id}-{self.tag.n}"
+        return self.tag.txn_id == f"{TXN_ID_PREFIX}{self.outbox_id}-{self.tag.n}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The tags of our messages in the rooms: what was answered or sent before the restore."""
+    """The cause hashes of our messages in the rooms: what they answered before the rollback."""
 
     hasher: MessageTags
     by_room: Mapping[str, Collection[str]]
-    """The tags of each room."""
+    """The cause hashes of each room."""
 
     def has(self, purpose: Purpose, of: str) -> bool:
         """Check if an event was answered, or a task's message sent, in any room."""
         return any(
-            self.hasher.cause_hash(room, purpose, of) in tags for room, tags in self.by_room.items()
+            self.hasher.cause_hash(room, purpose, of) in hashes
+            for room, hashes in self.by_room.items()
         )
 
 
-def own_events(marks: MessageTags, room_id: str, events: Iterable[Json]) -> list[OwnEvent]:
+def own_events(tags: MessageTags, room_id: str, events: Iterable[Json]) -> list[OwnEvent]:
     """Return our own tagged events among the events of a room."""
     return [
-        OwnEvent(room_id, str(event["event_id"]), mark, edited_by(event))
+        OwnEvent(room_id, str(event["event_id"]), tag, edited_by(event))
         for event in events
-        if (mark := marks.read(room_id, event)) is not None and mark.txn_id.startswith(TRANSACTION)
+        if (tag := tags.read(room_id, event)) is not None and tag.txn_id.startswith(TXN_ID_PREFIX)
     ]
 
 
-def unfinished_drafts(said: Sequence[OwnEvent]) -> list[OwnEvent]:
-    """Return the drafts without a final edit, and edits of finished messages that did not end (X-055)."""
-    ended = {each.edits: n for n, each in enumerate(said) if each.tag.final and each.edits}
-    left = [each for n, each in enumerate(said) if ended.get(each.edits or each.event_id, -1) < n]
-    growing = [each for each in left if not each.tag.final]
-    drafts = {each.event_id for each in growing if each.edits is None} - ended.keys()
+def unfinished_drafts(events: Sequence[OwnEvent]) -> list[OwnEvent]:
+    """Return drafts that never got their final edit, and later edits of finished messages that
+    were cut off (X-055).
+    """
+    ended = {event.edits: n for n, event in enumerate(events) if event.tag.final and event.edits}
+    open_ = [
+        event
+        for n, event in enumerate(events)
+        if not event.tag.final and ended.get(event.edits or event.event_id, -1) < n
+    ]
+    drafts = {event.event_id for event in open_ if event.edits is None} - ended.keys()
     return [
-        each for each in growing if each.event_id in drafts or each.edits not in {None, *drafts}
+        event for event in open_ if event.event_id in drafts or event.edits not in {None, *drafts}
     ]
 
 
 def answered_rows(
-    rows: Sequence[OpenRow], tags: Tags, rooms: Mapping[str, Sequence[Json]], us: str
+    rows: Sequence[OpenRow],
+    tags: Tags,
+    events_by_room: Mapping[str, Sequence[Json]],
+    us: str,
 ) -> list[OpenRow]:
     """Return the rows that need no answer any more.
 
     Messages of a conversation are answered in order. So a message before an answered one is done,
-    too: it was given up, or its answer is lost.
+    too: it was skipped, or its answer is lost.
     """
     done = {row.event_id for row in rows if tags.has("answer", row.event_id)}
-    for room_id, events in rooms.items():
+    for room_id, events in events_by_room.items():
         done |= _redacted_answers(rows, tags, room_id, events, us)
     last: dict[str, int] = {}
     for row in rows:
@@ -348,14 +371,14 @@ def _redacted_answers(
     rows: Sequence[OpenRow], tags: Tags, room_id: str, events: Sequence[Json], us: str
 ) -> set[str]:
     """Return the messages whose answer of ours was redacted by somebody else."""
-    place = {str(event["event_id"]): n for n, event in enumerate(events)}
+    positions = {str(event["event_id"]): n for n, event in enumerate(events)}
     here = [row for row in rows if row.room_id == room_id and row.kind in ("message", "command")]
-    by_tag = {tags.hasher.cause_hash(room_id, "answer", row.event_id): row for row in here}
-    owed = [OpenRequest(place.get(row.event_id, -1), tag) for tag, row in by_tag.items()]
+    by_hash = {tags.hasher.cause_hash(room_id, "answer", row.event_id): row for row in here}
+    requests = [OpenRequest(positions.get(row.event_id, -1), it) for it, row in by_hash.items()]
     ours = [(n, event) for n, event in enumerate(events) if event.get("sender") == us]
-    said = [(n, tags.hasher.read(room_id, event), is_taken(event, us)) for n, event in ours]
-    told = [(n, mark) for n, mark, taken in said if mark or taken]
-    return {by_tag[tag].event_id for tag in answered_requests(owed, told)}
+    tagged = [(n, tags.hasher.read(room_id, event), is_taken(event, us)) for n, event in ours]
+    sent = [(n, tag) for n, tag, is_redacted in tagged if tag or is_redacted]
+    return {by_hash[it].event_id for it in answered_requests(requests, sent)}
 
 
 def is_taken(event: Json, us: str) -> bool:
@@ -365,88 +388,99 @@ def is_taken(event: Json, us: str) -> bool:
 
 
 class Reconciliation:
-    """Updates restored data by the events in the rooms, in the transaction of the first sync."""
+    """Updates the data after a rollback by the events in the rooms, with the first sync."""
 
     def __init__(self, client: MatrixClient, stores: Stores, policy: Policy, clock: Clock) -> None:
         self._client = client
         self._stores = stores
         self._policy = policy
         self._clock = clock
-        self._copies = RollbackStore(stores.database, clock)
+        self._rollbacks = RollbackStore(stores.database, clock)
 
-    async def settle(self, tx: Transaction, rooms: Mapping[str, Sequence[Json]]) -> None:
-        """Find out what was sent before the restore, if these data are a backup or prove to be one now."""
-        marks, said = self._client.tags, self._own_events(rooms)
-        promised = await self._stores.outbox.enqueued(tx, [each.outbox_id for each in said])
-        rollback = await self._copies.unsettled(tx)
+    async def settle(self, tx: Transaction, events_by_room: Mapping[str, Sequence[Json]]) -> None:
+        """Find out what we sent before a rollback, if there was one or these events show one."""
+        ours = self._own_events(events_by_room)
+        enqueued = await self._stores.outbox.enqueued(tx, [event.outbox_id for event in ours])
+        rollback = await self._rollbacks.unsettled(tx)
         if rollback is None:
-            unknown = [each for each in said if each.outbox_id not in promised]
+            unknown = [event for event in ours if event.outbox_id not in enqueued]
             if not unknown:
                 return
-            rollback = await self._record_backup(tx, unknown[0])
-        final = [each for each in said if each.tag.final]
+            rollback = await self._record_rollback(tx, unknown[0])
+        final = [event for event in ours if event.tag.final]
         tags = Tags(
-            marks, {room: {s.tag.tag for s in final if s.room_id == room} for room in rooms}
+            self._client.tags,
+            {room: {e.tag.tag for e in final if e.room_id == room} for room in events_by_room},
         )
-        await self._mark_sent(tx, [s for s in said if s.outbox_id in promised and s.is_part])
+        await self._mark_sent(tx, [e for e in ours if e.outbox_id in enqueued and e.is_part])
         await self._redact_unfinished(
-            tx, [s for s in unfinished_drafts(said) if s.outbox_id not in promised]
+            tx, [event for event in unfinished_drafts(ours) if event.outbox_id not in enqueued]
         )
         await self._finish_occurrences(tx, tags)
         await self._finish_results(tx, tags)
         rows = answered_rows(
-            await self._stores.inbox.all_open(tx), tags, rooms, self._client.account.user_id
+            await self._stores.inbox.all_open(tx),
+            tags,
+            events_by_room,
+            self._client.account.user_id,
         )
         for row in rows:
             cast = await self._stores.casts.running(row.event_id)
-            await self._end(tx, cast.id if cast else None)
+            await self._end_cast(tx, cast.id if cast else None)
             if row.edits is not None:
                 await self._stores.inbox.give_up_versions(tx, row.edits, row.seq)
             if (draft := await editable_row(tx, row.event_id, None)) is not None:
                 await drop_draft(tx, draft.id)
         await self._stores.inbox.close(tx, rows)
         if rollback is not None and rollback.since is not None:
-            passed = {row.event_id for row in rows if not tags.has("answer", row.event_id)}
-            spoken_in = {room for room, events in rooms.items() if events}
-            await self._notify_rooms(tx, rollback, rollback.since, rows, passed, spoken_in)
-        await self._copies.settle(tx)
+            unanswered = {row.event_id for row in rows if not tags.has("answer", row.event_id)}
+            active_rooms = {room for room, events in events_by_room.items() if events}
+            await self._notify_rooms(tx, rollback, rollback.since, rows, unanswered, active_rooms)
+        await self._rollbacks.settle(tx)
 
-    async def unknown(self, rooms: Mapping[str, Sequence[Json]]) -> str:
+    async def unknown(self, events_by_room: Mapping[str, Sequence[Json]]) -> str:
         """Return an event of ours that this copy never enqueued: another copy runs; "" if there is none."""
-        said = self._own_events(rooms)
-        if not said:
+        ours = self._own_events(events_by_room)
+        if not ours:
             return ""
-        ids = [each.outbox_id for each in said]
-        known = await self._stores.outbox.enqueued(self._stores.database, ids)
-        return next((each.event_id for each in said if each.outbox_id not in known), "")
+        ids = [event.outbox_id for event in ours]
+        enqueued = await self._stores.outbox.enqueued(self._stores.database, ids)
+        return next((event.event_id for event in ours if event.outbox_id not in enqueued), "")
 
-    def _own_events(self, rooms: Mapping[str, Sequence[Json]]) -> list[OwnEvent]:
-        marks = self._client.tags
-        return [each for room, events in rooms.items() for each in own_events(marks, room, events)]
+    def _own_events(self, events_by_room: Mapping[str, Sequence[Json]]) -> list[OwnEvent]:
+        tags = self._client.tags
+        return [
+            event
+            for room_id, events in events_by_room.items()
+            for event in own_events(tags, room_id, events)
+        ]
 
-    async def _record_backup(self, tx: Transaction, said: OwnEvent) -> Rollback | None:
-        """Store that these data are a backup: a message with our tag was never enqueued here."""
+    async def _record_rollback(self, tx: Transaction, unknown: OwnEvent) -> Rollback | None:
+        """Store a rollback: a message with our tag was never enqueued here."""
         since = await self._stores.inbox.last_sync(self._client.account.user_id)
         known = since.isoformat() if since else "never"
-        log.warning("restore or second copy detected since=%s event=%s", known, said.event_id)
+        log.warning("restore or second copy detected since=%s event=%s", known, unknown.event_id)
         self._client.rotate_keys()
-        await self._copies.notice(tx, said.tag.txn_id, since, settled=False)
-        return await self._copies.unsettled(tx)
+        await self._rollbacks.notice(tx, unknown.tag.txn_id, since, settled=False)
+        return await self._rollbacks.unsettled(tx)
 
-    async def _mark_sent(self, tx: Transaction, said: Sequence[OwnEvent]) -> None:
+    async def _mark_sent(self, tx: Transaction, sent: Sequence[OwnEvent]) -> None:
         """Mark waiting messages as sent whose events are in their rooms."""
-        for outbox_id in {each.outbox_id for each in said}:
-            parts = [each for each in said if each.outbox_id == outbox_id]
-            numbered = {each.tag.n: (each.tag.txn_id, each.event_id) for each in parts}
+        for outbox_id in {event.outbox_id for event in sent}:
+            parts = [event for event in sent if event.outbox_id == outbox_id]
+            numbered = {part.tag.n: (part.tag.txn_id, part.event_id) for part in parts}
             room_id, of = parts[0].room_id, parts[0].tag.of
             await self._stores.outbox.mark_parts_sent(tx, outbox_id, room_id, numbered, of)
 
-    async def _redact_unfinished(self, tx: Transaction, begun: Sequence[OwnEvent]) -> None:
+    async def _redact_unfinished(self, tx: Transaction, unfinished: Sequence[OwnEvent]) -> None:
         """Redact unfinished streamed answers: their messages are answered anew (X-055)."""
-        for each in begun:
-            scope = scope_of(self._client.room(each.room_id), self._client.account, self._policy)
-            home = await self._stores.conversations.in_room(tx, each.room_id, scope)
-            await self._stores.retractions.redact_event(tx, home, each.room_id, each.event_id)
+        for event in unfinished:
+            room = self._client.room(event.room_id)
+            scope = scope_of(room, self._client.account, self._policy)
+            conversation = await self._stores.conversations.in_room(tx, event.room_id, scope)
+            await self._stores.retractions.redact_event(
+                tx, conversation, event.room_id, event.event_id
+            )
 
     async def _finish_occurrences(self, tx: Transaction, tags: Tags) -> None:
         """Mark due tasks and their runs as done if their messages were sent."""
@@ -454,51 +488,62 @@ class Reconciliation:
         for conversation_id in await stores.runs.rooms(tx):
             for run in await stores.runs.open_in(tx, conversation_id):
                 if tags.has("occurrence", cause(run.task_id, run.due_at)):
-                    await self._end(tx, run.cast_id)
+                    await self._end_cast(tx, run.cast_id)
                     await stores.runs.done(tx, run, "", None)
         await stores.occurrences.release(tx)  # a task held here may have sent its message
-        found = await stores.occurrences.due(tx, MOST_TASKS)
+        due_tasks = await stores.occurrences.due(tx, MOST_TASKS)
         claims = [
-            each for due in found if (each := await catch_bugs(self._claim_of(due), due.task.id))
+            it for due in due_tasks if (it := await catch_bugs(self._claim_of(due), due.task.id))
         ]
-        times = [(each, cause(each.due.task.id, each.due_at)) for each in claims]
-        said = [each for each, name in times if tags.has("occurrence", name)]
-        known = await stores.occurrences.claimed(tx, said)
-        for each in said:
-            home = await self._record_conversation(tx, each.due.made_in)
-            if home is not None and each.due.task.id not in known:
-                await stores.occurrences.take(tx, [(each, "done", home, None)])
-        await stores.occurrences.advance(tx, said)
-        await complete(tx, [each.due.task.id for each in said], now)
+        causes = [(it, cause(it.due.task.id, it.due_at)) for it in claims]
+        sent = [it for it, name in causes if tags.has("occurrence", name)]
+        recorded = await stores.occurrences.claimed(tx, sent)
+        for it in sent:
+            conversation = await self._conversation_for(tx, it.due.made_in)
+            if conversation is not None and it.due.task.id not in recorded:
+                await stores.occurrences.take(tx, [(it, "done", conversation, None)])
+        await stores.occurrences.advance(tx, sent)
+        await complete(tx, [it.due.task.id for it in sent], now)
 
     async def _claim_of(self, due: Due) -> Claim:
         now = self._clock.now()
         return claim(due, now, now, self._stores.tasks.zone)
 
-    async def _record_conversation(self, tx: Transaction, made_in: str | None) -> str | None:
-        """Return a conversation for the record of a task's message."""
+    async def _conversation_for(self, tx: Transaction, made_in: str | None) -> str | None:
+        """Return the conversation in which a task's message is recorded."""
         if made_in is not None:
             return made_in
-        homes = await self._stores.conversations.target_conversations(tx, self._stores.owner.scope)
-        return homes[0].id if homes else None
+        targets = await self._stores.conversations.target_conversations(
+            tx, self._stores.owner.scope
+        )
+        return targets[0].id if targets else None
 
     async def _finish_results(self, tx: Transaction, tags: Tags) -> None:
         """Mark sub-sessions as reported if their results were."""
         subs, inbox = self._stores.sub_sessions, self._stores.inbox
-        for room, room_id in await subs.open_rooms(tx):
-            for each in await subs.open_in(tx, room):
-                event_id = f"{RESULT}{each.room_turn}/{each.id}"
-                if not each.is_open or not tags.has("answer", event_id):
+        for conversation, room_id in await subs.open_rooms(tx):
+            for sub in await subs.open_in(tx, conversation):
+                event_id = f"{RESULT}{sub.room_turn}/{sub.id}"
+                if not sub.is_open or not tags.has("answer", event_id):
                     continue
-                now = self._clock.now()
-                told = Incoming(event_id, room_id, "", "", "system", "event", "", now, direct=False)
-                await inbox.store(tx, room, told, "answered")
-                for member in await subs.of_workflow(tx, each.workflow):
+                result = Incoming(
+                    event_id,
+                    room_id,
+                    sender="",
+                    sender_name="",
+                    origin="system",
+                    kind="event",
+                    body="",
+                    sent_at=self._clock.now(),
+                    direct=False,
+                )
+                await inbox.store(tx, conversation, result, "answered")
+                for member in await subs.of_workflow(tx, sub.workflow):
                     if member.is_open:
-                        await self._end(tx, member.cast_id)
+                        await self._end_cast(tx, member.cast_id)
                         await subs.close(tx, member.id, "stopped", "")
 
-    async def _end(self, tx: Transaction, cast_id: str | None) -> None:
+    async def _end_cast(self, tx: Transaction, cast_id: str | None) -> None:
         if cast_id is not None:
             await self._stores.casts.end(tx, cast_id, "truncated", "restored", "")
 
@@ -508,43 +553,45 @@ class Reconciliation:
         rollback: Rollback,
         since: datetime,
         rows: Sequence[OpenRow],
-        passed: Collection[str],
-        spoken_in: Collection[str],
+        unanswered: Collection[str],
+        active_rooms: Collection[str],
     ) -> None:
         """Notify rooms with new events about the lost time and messages; `status` shows the rest."""
         zone = self._stores.tasks.zone
-        still = [row for row in await self._stores.inbox.all_open(tx) if row.is_locked]
-        lost = len(still) + sum(row.is_locked for row in rows)
+        still_locked = [row for row in await self._stores.inbox.all_open(tx) if row.is_locked]
+        lost = len(still_locked) + sum(row.is_locked for row in rows)
         time = _between(since, rollback.noticed_at, self._clock.now(), zone)
         named = f"; {counted(lost, 'message')} of it cannot be decrypted any more" if lost else ""
         text = f"from a backup: everything said between {time} is lost{named}"
         await self._stores.health.note_in(tx, "restored", "warn" if lost else "ok", text)
-        home = self._client.moves.current_room  # the current room of a replaced one
-        for room_id in sorted({home(each) for each in self._client.rooms if each in spoken_in}):
-            view = self._client.room(room_id)
-            if not self._policy.allowed.isdisjoint(view.members):
-                there = [row for row in rows if home(row.room_id) == room_id]
-                await self._notify_room(tx, view, time, there, passed)
+        current_room = self._client.moves.current_room  # follows a replaced room to its successor
+        for room_id in sorted(
+            {current_room(room_id) for room_id in self._client.rooms if room_id in active_rooms}
+        ):
+            room = self._client.room(room_id)
+            if not self._policy.allowed.isdisjoint(room.members):
+                rows_here = [row for row in rows if current_room(row.room_id) == room_id]
+                await self._notify_room(tx, room, time, rows_here, unanswered)
 
     async def _notify_room(
         self,
         tx: Transaction,
-        view: RoomView,
+        room: RoomView,
         time: str,
         rows: Sequence[OpenRow],
-        passed: Collection[str],
+        unanswered: Collection[str],
     ) -> None:
         account = self._client.account
-        direct = is_direct(view, account, self._policy)
-        person = next(user for user in view.members if user != account.user_id)
-        encrypted = view.encrypted or await self._stores.known.is_encrypted(tx, view.room_id)
+        direct = is_direct(room, account, self._policy)
+        person = next(user for user in room.members if user != account.user_id)
+        encrypted = room.encrypted or await self._stores.known.is_encrypted(tx, room.room_id)
         # Messages of a direct chat are not quoted where others can read now.
-        asked = [row for row in rows if row.direct == direct or row.is_locked]
-        scope = scope_of(view, account, self._policy)
+        listed = [row for row in rows if row.direct == direct or row.is_locked]
+        scope = scope_of(room, account, self._policy)
         await self._stores.outbox.enqueue(
             tx,
-            await self._stores.conversations.in_room(tx, view.room_id, scope),
-            restore_notice(time, asked, passed, self._stores.tasks.zone, encrypted=encrypted),
+            await self._stores.conversations.in_room(tx, room.room_id, scope),
+            restore_notice(time, listed, unanswered, self._stores.tasks.zone, encrypted=encrypted),
             kind="notice",
             meant_for=f"{PERSON}{person}" if direct else ANYBODY,
         )
@@ -559,19 +606,24 @@ def _between(since: datetime, until: datetime, now: datetime, zone: ZoneInfo) ->
 
 
 def restore_notice(
-    time: str, asked: Sequence[OpenRow], passed: Collection[str], zone: ZoneInfo, *, encrypted: bool
+    time: str,
+    rows: Sequence[OpenRow],
+    unanswered: Collection[str],
+    zone: ZoneInfo,
+    *,
+    encrypted: bool,
 ) -> str:
     """Return the notice for a room: the lost time, and the messages that were sent to us in it.
 
-    `passed`: the events among them that got no answer.
+    `unanswered`: the events among them that got no answer.
     """
-    readable = [row for row in asked if not row.is_locked and row.body]
-    locked = sum(row.is_locked for row in asked)
+    readable = [row for row in rows if not row.is_locked and row.body]
+    undecryptable = sum(row.is_locked for row in rows)
     blocks = [
         RESTORED.format(time=time),
-        _listed(QUOTED, [row for row in readable if row.event_id not in passed], zone),
-        _listed(PASSED, [row for row in readable if row.event_id in passed], zone),
-        UNREADABLE.format(count=counted(locked, "message")) if locked else "",
+        _listed(ANSWERED, [row for row in readable if row.event_id not in unanswered], zone),
+        _listed(PASSED, [row for row in readable if row.event_id in unanswered], zone),
+        UNREADABLE.format(count=counted(undecryptable, "message")) if undecryptable else "",
         NEW_SESSION if encrypted else "",
     ]
     return "\n\n".join(filter(None, blocks))
@@ -581,15 +633,15 @@ def _listed(title: str, rows: Sequence[OpenRow], zone: ZoneInfo) -> str:
     """List the newest of these rows under a title; "" if there are none."""
     lines = [
         f"- {row.sent_at.astimezone(zone):%Y-%m-%d %H:%M} {row.sender_name}: {quoted(row.body)}"
-        for row in rows[-MOST_QUOTED:]
+        for row in rows[-MOST_LISTED:]
     ]
-    if len(rows) > MOST_QUOTED:
-        lines.insert(0, f"- (and {len(rows) - MOST_QUOTED} before these)")
+    if len(rows) > MOST_LISTED:
+        lines.insert(0, f"- (and {len(rows) - MOST_LISTED} before these)")
     return "\n".join([title, "", *lines]) if lines else ""
 
 
 def quoted(body: str) -> str:
     """Return the beginning of a message on one line."""
     line = " ".join(body.split())
-    cut = line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
+    cut = line if len(line) <= MOST_QUOTED_CHARACTERS else f"{line[:MOST_QUOTED_CHARACTERS]}…"
     return plain(cut)
