@@ -16,6 +16,7 @@ PLACES = [ROOT, *(ROOT / name for name in (NAME, "tests", "docs", "data", "data/
 NAMED = re.compile(r"(?<!`)`([^`\n]+)`| {4}(make [a-z-]+)|-m (tests\.\w+)")
 PATH = re.compile(r"[\w*./<>-]+/[\w*./-]*|\w+\.(py|md|toml|yaml)")
 IN_FOLDER = {"core.md", "skills/", "prompts/", "wiki/", "wintermute.db"}
+IN_FILE = re.compile(r"((?:`[\w.]+`(?:, | and | or ))*`[\w.]+`) (?:\(|in )`([\w/]+\.py)`")
 KEYS = frozenset(dotted(yaml.safe_load(full_config())))
 
 
@@ -58,6 +59,25 @@ def test_what_a_page_for_contributors_names_is_there(page: str) -> None:
     """U-031."""
     found = {"".join(groups) for groups in NAMED.findall((ROOT / page).read_text("utf-8"))}
     assert sorted(named for named in found if not is_there(named)) == []
+
+
+def is_defined_in(name: str, file: str) -> bool:
+    """Tell whether a file of the program or its tests defines a name."""
+    [path] = [path for place in PLACES if (path := place / file).is_file()]
+    definition = rf"^ *(?:class |(?:async )?def |){name}\b[:( =]"
+    return re.search(definition, path.read_text("utf-8"), re.M) is not None
+
+
+def test_a_name_before_a_file_is_defined_in_that_file() -> None:
+    """U-031: as in "`VERBS` (`cli/main.py`)"."""
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    found = [
+        (name, file)
+        for listed, file in IN_FILE.findall(page)
+        for name in re.findall(r"`(?:\w+\.)*(\w+)`", re.sub(r"`\w+\.py`", "", listed))
+    ]
+    assert len(found) > 20
+    assert [each for each in found if not is_defined_in(*each)] == []
 
 
 def test_the_drawing_of_the_layers_is_the_contract() -> None:
