@@ -171,7 +171,7 @@ async def test_a_second_foreign_value_ends_the_daemon_and_the_next_start_goes_on
     assert "make sure that only one runs" in (await daemon.command("status", "--all"))[1]
     serve(homeserver, daemon, {"epoch": OTHER})
     assert await daemon.ended() == 2
-    assert "stop one of them" in daemon.log[-1]
+    assert "Stop one copy" in daemon.log[-1]
 
     await daemon.start()
     await talk(ann, chat, "three")
@@ -240,7 +240,7 @@ async def test_of_two_daemons_on_copies_of_one_folder_the_one_that_stays_hears_e
         await asyncio.gather(*starts)
         ended = daemon if await first_to_end(daemon, other) else other
         assert await ended.ended() == 2
-        assert "stop one of them" in ended.log[-1]
+        assert "Stop one copy" in ended.log[-1]
         for text in ("two", "three"):
             await talk(ann, chat, text)
     finally:
@@ -270,8 +270,8 @@ async def test_another_copy_shows_in_the_rooms_where_no_value_can_be_kept(
 
 async def first_to_end(daemon: Bot, other: Bot) -> bool:
     """Wait until one of two has logged that there is another; whether it was the first."""
-    await daemon.until(lambda: any("stop one of them" in line for line in daemon.log + other.log))
-    return any("stop one of them" in line for line in daemon.log)
+    await daemon.until(lambda: any("Stop one copy" in line for line in daemon.log + other.log))
+    return any("Stop one copy" in line for line in daemon.log)
 
 
 @pytest.mark.slow
