@@ -135,7 +135,7 @@ async def test_a_second_installation_ends_before_it_reads_anything_or_takes_over
     assert not proxy.seen("GET", "/sync")
     await daemon.logged("another installation met")
     told = (await daemon.command("status", "--all"))[1]
-    assert f"another one, device {kept_login(other)['device_id']}, was started" in told
+    assert f"another installation, device {kept_login(other)['device_id']}, was started" in told
     await talk(ann, chat, "two")
 
     try:

@@ -266,9 +266,7 @@ class Keys:
             missing = await self._claim_missing(recipients)
             reached = {device: olm for device, olm in recipients.items() if device not in missing}
             if (missing or self._unanswered & set(everyone)) and not self._includes_others(reached):
-                raise HomeserverUnavailable(
-                    "no device of anybody else in the room can get our key yet"
-                )
+                raise HomeserverUnavailable("nobody else in the room can get our key yet")
             if apart or not self._is_shared_with(room_id, reached.keys()):
                 await self._send_key(room_id, reached)
             await self._withhold(room_id, refused)
