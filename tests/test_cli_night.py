@@ -216,7 +216,7 @@ async def test_who_comes_second_is_told_who_is_at_work(home: Terminal) -> None:
     home.says("memory", "add", "Likes tea")
     async with night_lock(home.data):
         told = home.refuses("night", "run")
-    assert told.startswith("wintermute: a night is under way (process ")
+    assert told.startswith("wintermute: a night is already running (process ")
     assert home.json("night", "run")["state"] == "done"
 
 

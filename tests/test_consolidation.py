@@ -350,7 +350,7 @@ async def test_a_model_that_obeys_a_conversation_cannot_take_a_persons_words_awa
     report = shelf.read(f"sleep/{job['name']}/report.md")
     assert 'it would take away: the line "Three red ones."; ' in report
     assert "All is erased" in shelf.read(f"sleep/{job['name']}/proposed.patch")
-    [take] = re.findall(r"`(patch .*)` takes it", report)
+    [take] = re.findall(r"run: `(patch .*)`", report)
     if shutil.which("patch"):
         process = await asyncio.create_subprocess_shell(take)
         assert await process.wait() == 0

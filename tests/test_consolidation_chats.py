@@ -181,7 +181,10 @@ async def test_what_is_taken_back_while_the_model_writes_is_on_no_page(
             gate.set()
         job = work.result()
         assert job is not None
-        assert (job.status, job.reason) == ("failed", "messages were changed meanwhile")
+        assert (job.status, job.reason) == (
+            "failed",
+            "messages were changed meanwhile; the next run reads them again",
+        )
         pages.step = None
         assert (shelf.pages(), shelf.raw()) == (before, {})
         await applied(house)

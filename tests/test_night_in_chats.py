@@ -587,7 +587,7 @@ async def test_a_night_waits_while_another_process_is_at_work(
             assert await nights(house) == []
             waiting = await house.one("SELECT state, waits_for FROM jobs WHERE name = 'night'")
             assert waiting["state"] == "waiting"
-            assert "a night is under way" in waiting["waits_for"]
+            assert "a night is already running" in waiting["waits_for"]
         await look(house)
         assert await nights(house) == [("2026-05-05", "schedule", "done")]
         assert await live_texts(house) == ["Likes tea"]

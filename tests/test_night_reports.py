@@ -114,7 +114,7 @@ async def test_what_the_guard_held_back_says_why(tmp_path: Path, model: ModelSer
         await begin(house, *known, *(f"{each}, again" for each in known))
         await slept(house, clock, 11.2)
         said = await says_at_night(house, "/night")
-        assert f"- twice: {plain('asked, not done: 5 of 10 memories would go at once')}" in said
+        assert f"- twice: {plain('needs your approval: 5 of 10 memories would go at once')}" in said
         assert said.count("waits for your yes or no") == 5
 
 

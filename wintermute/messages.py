@@ -128,7 +128,7 @@ class Reply:
 
     `finish_reason` is `stop`, `tool_calls`, one of `BROKEN_OFF`, or a server's own word.
     `waited_ms`: the part of `ms` before the first tokens of its attempts (F-017). `kept`: fields of
-    an answer with calls that only its `sender` gets back, see `llm.kept`.
+    an answer with calls that only its `sender` gets back, see `llm.provider_fields`.
     """
 
     text: str

@@ -101,9 +101,15 @@ def jobs_of(own: DataFolder, tidying: NightPipeline, speaker: Speaker) -> list[S
     tidies = JobPolicy(max_seconds=A_NIGHT, persists=True)  # the next one skips a crashed phase
 
     def kind(
-        name: str, use: str, policy: JobPolicy, function: Function, owe: EnqueueDue | None = None
+        name: str,
+        use: str,
+        policy: JobPolicy,
+        function: Function,
+        enqueue_due: EnqueueDue | None = None,
     ) -> StoredJobs:
-        return StoredJobs(stores, name, function, replace(policy, use=use), speaker, clock, owe)
+        return StoredJobs(
+            stores, name, function, replace(policy, use=use), speaker, clock, enqueue_due
+        )
 
     return [
         kind(EMBEDDINGS_JOB, "prepare new memories for search by meaning", once, embedding),

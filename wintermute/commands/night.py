@@ -45,7 +45,7 @@ NOT_YOURS = "Only the owner can start a night, from a verified session."
 UNVOUCHED = "Only the owner can answer or undo a night here, from a verified session."
 BEGUN = "I'm tidying up what I know. I'll tell you when I'm done."
 FOLLOWS = "I'm already tidying up. I'll begin again afterwards, and tell you when I'm done."
-OWED = "Tidying up is already planned. It begins as soon as possible."
+ALREADY_PLANNED = "Tidying up is already planned. It begins as soon as possible."
 NOTHING_HERE = "It changed nothing here and has no questions."
 ANSWERS = (
     "`/night yes N` and `/night no N` answer a question. N may also be `all`, `3-7`, or `NIGHT#N` for an older night."
@@ -88,7 +88,7 @@ class NightCommands:
             return NOT_YOURS
         running = await self._stores.nights.running(tx)
         if not await enqueue_requested_night(self._stores, tx, row, self._clock.now()):
-            return OWED
+            return ALREADY_PLANNED
         return FOLLOWS if running else BEGUN
 
     async def prepared(self, row: InboxRow, scope: str) -> str:

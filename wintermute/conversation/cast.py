@@ -8,7 +8,7 @@ The loop keeps everything in the loom, and stores each step before the next begi
 crash interrupted continues when it is run again: `_finish` reads the last stored turn and does only
 the steps that have no stored result yet.
 
-`asking.py` builds the requests, `gates.py` runs one call, `state.py` has the state of a running
+`model_requests.py` builds the requests, `gates.py` runs one call, `state.py` has the state of a running
 cast and the settings in which casts of rooms, sub-sessions and nights differ.
 """
 

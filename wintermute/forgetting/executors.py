@@ -1,6 +1,6 @@
-"""Executors: apply a decision, at once or after a person said yes to it, by the same code.
+"""Executors: apply a decision, at once or after a person's yes, by the same code.
 
-The present state is checked again: a decision about something that changed meanwhile does nothing. Rows change in
+The present state is checked again: if the subject of a decision has changed meanwhile, nothing is done. Rows change in
 the transaction that records them; files are put in place by `changes.placing`.
 """
 
@@ -22,10 +22,10 @@ Executor = Callable[[Stores, Transaction, Decision, Reason], Awaitable[bool]]
 class DecisionKind:
     """A kind of decision: its words for people, and the function that applies it.
 
-    `one`, `many`: names of its result when counted. `asks`, `did`: words before it, as a question and after it was
-    done (default: `one`); `ends`: both if nothing replaces it; `joins`: both if it merges several. `executor`: None if
-    it changes files, or if it was applied already. `counts_members`: its parts are counted. `is_named`: a few of
-    them are listed by name.
+    `one`, `many`: names of its result when counted. `asks`, `did`: words before the decision, as a question and after
+    it was applied (default: `one`); `ends`: both, for a decision that removes something without a replacement;
+    `joins`: both, for one that merges several. `executor`: None if the decision changes files, or was applied before
+    it was stored. `counts_members`: reports count its parts. `is_named`: reports name a few such decisions.
     """
 
     name: str
@@ -51,15 +51,15 @@ Kinds = Sequence[DecisionKind]
 
 
 class _DecidedMeanwhile(WintermuteError):
-    """Raised when somebody decided it meanwhile."""
+    """Raised if somebody has answered the decision meanwhile."""
 
 
 class Executors:
     """All executors, by kind of decision; a decision without one puts files in place."""
 
-    def __init__(self, stores: Stores, deeds: Mapping[str, Executor]) -> None:
+    def __init__(self, stores: Stores, executors: Mapping[str, Executor]) -> None:
         self._stores = stores
-        self._executors = deeds
+        self._executors = executors
 
     async def apply(
         self, item: Decision, cause: Cause = "night", wanted: Decision | None = None
@@ -94,8 +94,10 @@ class Executors:
             item = wanted
         why = await self._why(tx, item, cause)
         set_id = why.into or await changes.record(tx, why, [])
-        deed = self._executors.get(item.kind)
-        if deed is None or not await deed(self._stores, tx, item, replace(why, into=set_id)):
+        executor = self._executors.get(item.kind)
+        if executor is None or not await executor(
+            self._stores, tx, item, replace(why, into=set_id)
+        ):
             if why.into is None:
                 await changes.withdraw(tx, set_id)
             await decisions.move(tx, item, "outdated")

@@ -48,7 +48,7 @@ class Turn:
     context_block: str = ""
     """Changes made by others until its calls had run; shown behind their results."""
     sender: str = ""
-    """The backend and model that made its calls, and get `provider_fields` back; see `llm.kept`."""
+    """The backend and model that made its calls, and get `provider_fields` back; see `llm.provider_fields`."""
     provider_fields: str = ""
 
 

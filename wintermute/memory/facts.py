@@ -1,4 +1,12 @@
-"""The store of facts: each kept once per scope, retired rather than deleted, with every change on record."""
+"""The store of facts: each is stored once per scope, and every change is recorded so that it can be undone.
+
+state      columns                       meaning
+live       retired_at NULL, ended 0      true now: in lists and the memories file
+archived   live, archived 1              found by a search only (M-060); other live facts are active
+ended      retired_at NULL, ended 1      true until `valid_to`; answers questions about the past (M-074)
+retired    retired_at, retired_by set    soft-deleted, so that it can be restored
+purged     no row                        deleted for good
+"""
 
 import asyncio
 import json
@@ -52,21 +60,20 @@ WAS_TRUE = (
     "{}.retired_at IS NULL AND (NOT {}.ended OR {}.valid_to > :when AND"
     " ({}.valid_from <= :when OR {}.valid_from >= {}.valid_to))"
 )
-"""True now, or true at that moment; a fact stored afterwards has no known beginning."""
+"""Live now, or at the moment `:when`; a fact stored after its end has no known beginning."""
 LIVE = TRUE.replace("{}.", "")
-"""Remembered and true; other facts are kept for an undo, or for questions about the past (M-074)."""
-TRUE_THEN = WAS_TRUE.replace("{}.", "")
+WAS_LIVE_AT = WAS_TRUE.replace("{}.", "")
 ACTIVE = f"{LIVE} AND NOT archived"
-"""Live and not archived; archived facts are found by a search only (M-060)."""
 ARCHIVING = "archived = :archived, examined = iif(archived AND NOT :archived, 0, examined)"
-LISTED = f"({LIVE})"
-"""The fact has a line in the memories file; written as in the index `facts_unwritten`."""
+"""Sets `archived`. A fact that is active again is examined again: the night compares it for contradictions."""
+OUTDATED_LINE = 2
+"""Value of `exported`: the file has the old spelling of the line; rewrite it. 1: it has the line; 0: it has not."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
-# `+scope` beside it: otherwise SQLite reads the whole scope to find a few ids.
+# Write `+scope` beside it: with `scope` SQLite reads the whole scope to find a few ids.
 
 SPLIT = "split"
 """Name of the job that splits a long text."""
-NOBODY: Mapping[str, int] = {}
+NONE_ENDED: Mapping[str, int] = {}
 
 OnNewTexts = Callable[[Transaction], Awaitable[None]]
 
@@ -76,7 +83,7 @@ _queue = reader(Queue)
 
 
 class Facts:
-    """The memories of each person and room. Also the `Rows` of kind "fact" for an undo.
+    """The memories of each person and room. Implements the `Rows` protocol of `changes/undo.py`.
 
     Work on many facts at once runs in a thread beside the event loop.
     """
@@ -87,10 +94,10 @@ class Facts:
         changes: ChangeSets,
         clock: Clock,
         new_id: NewId,
-        on_new_texts: OnNewTexts | None = None,
+        on_change: OnNewTexts | None = None,
         health: Health | None = None,
     ) -> None:
-        """`on_new_texts`: called when texts are new, in the same transaction.
+        """`on_change`: called in the same transaction whenever facts change.
 
         `health`: gets a report when the index of words had to be repaired.
         """
@@ -98,7 +105,7 @@ class Facts:
         self._changes = changes
         self._clock = clock
         self._new_id = new_id
-        self._on_new_texts = on_new_texts
+        self._on_change = on_change
         self.words = WordIndex(health)
 
     # Reading
@@ -106,9 +113,9 @@ class Facts:
     async def live(
         self, scope: str, tx: Transaction | None = None, stored_before: datetime | None = None
     ) -> list[Fact]:
-        """Return the facts of a scope, oldest first; within a transaction, as it sees them.
+        """Return the live facts of a scope, oldest first; `tx`: as this transaction sees them.
 
-        `stored_before`: without facts stored, or revived, since then, whatever their age.
+        `stored_before`: leave out facts that were stored or restored since then.
         """
         rows = await (tx or self._database).rows(
             f"SELECT * FROM facts WHERE scope = :scope AND {LIVE}"
@@ -120,26 +127,22 @@ class Facts:
     async def latest(
         self, scope: str, begin: int, count: int, when: datetime | None = None
     ) -> list[Fact]:
-        """Return `count` facts, newest first, from the one numbered `begin` on (M-002).
+        """Return `count` active facts, newest first, from number `begin` on; 1 is the newest (M-002).
 
-        `when`: include facts that were true at that moment.
+        `when`: with archived facts, and with those that were true at that moment.
         """
         if begin < 1:
-            raise ToolFailed(f"begin counts from 1, the newest; {begin} is no place in the list")
+            raise ToolFailed(f"begin counts from 1, which is the newest; it cannot be {begin}")
+        at = stamp(when) if when else None
         rows = await self._database.rows(
-            f"SELECT * FROM facts WHERE scope = :scope AND {ACTIVE if when is None else TRUE_THEN}"
+            f"SELECT * FROM facts WHERE scope = :scope AND {ACTIVE if when is None else WAS_LIVE_AT}"
             " ORDER BY created_at DESC, seq DESC LIMIT :count OFFSET :begin",
-            {
-                "scope": scope,
-                "count": max(0, count),
-                "begin": begin - 1,
-                "when": stamp(when) if when else None,
-            },
+            {"scope": scope, "count": max(0, count), "begin": begin - 1, "when": at},
         )
         return [fact_of(row) for row in rows]
 
     async def most_used(self, scope: str, count: int, source: Transaction | Database) -> list[Fact]:
-        """Return the live facts that were used most often, then the newest (M-016)."""
+        """Return the active facts that were used most often, then the newest (M-016)."""
         rows = await source.rows(
             f"SELECT * FROM facts WHERE scope = ? AND {ACTIVE}"
             " ORDER BY accesses DESC, created_at DESC, seq DESC LIMIT ?",
@@ -148,7 +151,7 @@ class Facts:
         return [fact_of(row) for row in rows]
 
     async def get(self, fact_id: str, scope: str | None = None) -> Fact | None:
-        """Return one fact, live or retired; with `scope` only if it belongs there."""
+        """Return one fact in any state; `scope`: only if it belongs to this scope."""
         row = await self._database.row(
             "SELECT * FROM facts WHERE id = ? AND (scope = ? OR ? IS NULL)",
             (fact_id, scope, scope),
@@ -156,7 +159,7 @@ class Facts:
         return fact_of(row) if row else None
 
     async def related_versions(self, ids: Iterable[str]) -> list[Fact]:
-        """Return these facts, live or retired, with those they replaced and equal ones of their scope."""
+        """Return these facts in any state, with those they replaced and equal ones of their scope."""
         rows = await self._database.rows(
             "WITH RECURSIVE found (id) AS (SELECT value FROM json_each(?) UNION"
             "  SELECT f.id FROM found JOIN facts o ON o.id = found.id JOIN facts f"
@@ -166,10 +169,10 @@ class Facts:
         )
         return [fact_of(row) for row in rows]
 
-    async def saying(self, traces: TextMatches) -> list[Fact]:
-        """Return the facts of all scopes, live or retired, that match one of the `traces`."""
+    async def saying(self, matches: TextMatches) -> list[Fact]:
+        """Return the facts of all scopes, in any state, that match the search for a text to be forgotten."""
         query = f"SELECT * FROM facts WHERE {FACTS.rows()} ORDER BY scope, seq"
-        rows = await self._database.rows(query, traces.asked(FACTS))
+        rows = await self._database.rows(query, matches.asked(FACTS))
         return await asyncio.to_thread(facts_of, rows)
 
     async def count(self, scope: str) -> int:
@@ -179,13 +182,13 @@ class Facts:
         return int(count)
 
     async def scopes(self) -> list[str]:
-        """Return every scope that has facts, for the command line of the machine's owner."""
+        """Return every scope that has live or ended facts."""
         return await self._database.scalars(
             "SELECT DISTINCT scope FROM facts WHERE retired_at IS NULL ORDER BY scope"
         )
 
     async def stamps(self) -> dict[str, tuple[object, ...]]:
-        """Return for each scope a value that changes whenever its facts do."""
+        """Return for each scope a version: a value that changes whenever its facts change."""
         rows = await self._database.rows(
             f"SELECT scope, count(*), sum({ACTIVE}), max(stored_at), max(retired_at) FROM facts"
             " GROUP BY scope"
@@ -193,25 +196,25 @@ class Facts:
         return {row[0]: tuple(row[n] for n in range(1, 5)) for row in rows}
 
     async def kept(self, scope: str) -> list[Fact]:
-        """Return the facts of a scope, ended ones included, oldest first."""
+        """Return the live and ended facts of a scope, oldest first."""
         rows = await self._database.rows(
             "SELECT * FROM facts WHERE scope = ? AND retired_at IS NULL ORDER BY created_at, seq",
             (scope,),
         )
         return await asyncio.to_thread(facts_of, rows)
 
-    async def _renew(self, tx: Transaction, ids: Collection[str]) -> None:
-        """Index the present texts of these facts."""
+    async def _reindex(self, tx: Transaction, ids: Collection[str]) -> None:
+        """Index the words of these facts again."""
         if ids:
             await self.words.reindex(tx, ids)
             await self._notify(tx)
 
     async def _notify(self, tx: Transaction) -> None:
-        if self._on_new_texts is not None:
-            await self._on_new_texts(tx)
+        if self._on_change is not None:
+            await self._on_change(tx)
 
     async def replacements(self, fact: Fact) -> tuple[list[Fact], list[Fact]]:
-        """Return the facts that this one replaced, and those that replaced it, as far as they are kept."""
+        """Return the facts that this one replaced, and those that replaced it; purged ones are missing."""
         before = await self._database.rows(
             "SELECT * FROM facts WHERE scope = ? AND replaced_by = ? ORDER BY created_at, seq",
             (fact.scope, fact.id),
@@ -222,7 +225,7 @@ class Facts:
         return facts_of(before), facts_of(after)
 
     async def tallies(self) -> list[FactCounts]:
-        """Count the facts of each scope that has some, by their state."""
+        """Count the facts of each scope by their state and source."""
         rows = await self._database.rows(
             f"SELECT scope, sum({LIVE}) AS live, sum({LIVE} AND archived) AS archived,"
             " sum(retired_at IS NULL AND ended) AS ended,"
@@ -240,7 +243,7 @@ class Facts:
             for row in rows
         ]
 
-    # Writing, on record
+    # Writing; these methods record their changes
 
     async def add(
         self,
@@ -257,19 +260,19 @@ class Facts:
         taint: bool = False,
         queued: bool = True,
     ) -> tuple[Fact, AddOutcome]:
-        """Store one fact; an equal fact stays the only one (M-005 to M-007).
+        """Store one fact; an equal one is updated instead (M-005 to M-007).
 
-        `until`: when it stops, or stopped, being true. `queued_facts`: it still has to be consolidated with the others of
-        its scope. Raises: ToolFailed for a text that is too short or too long, or holds a secret.
+        `until`: end of its truth, also in the past. `queued`: it waits for reconstruction. Raises: ToolFailed for a text
+        that is too short or too long, or holds a secret.
         """
         line = entry(text, most=most)
         new = NewFact(scope, line, source, speaker, tuple(origins), valid_to=until)
-        (taken,) = await self.take(tx, [replace(new, taint=taint, queued=queued)])
-        if taken.outcome == "refused":
-            refuse_secret(line)
-        if taken.change:
-            await self._changes.record(tx, why, [taken.change])
-        return taken.fact, taken.outcome
+        (added,) = await self.take(tx, [replace(new, taint=taint, queued=queued)])
+        if added.outcome == "refused":
+            refuse_secret(line)  # raises ToolFailed
+        if added.change:
+            await self._changes.record(tx, why, [added.change])
+        return added.fact, added.outcome
 
     async def end(
         self,
@@ -279,19 +282,18 @@ class Facts:
         until: datetime,
         successor: str | None = None,
     ) -> Fact | None:
-        """End a live fact of `why.scope` at a time; `successor`: id of the fact that is true since (M-074)."""
+        """End a live fact of `why.scope` at a time (M-074). `successor`: id of the fact that is true from then on."""
         row = await tx.row(
             f"SELECT * FROM facts WHERE id = ? AND scope = ? AND {LIVE}", (fact_id, why.scope)
         )
         if row is None:
             return None
-        was = fact_of(row)
-        now = replace(was, valid_to=until, replaced_by=successor)
-        await self._put_state(tx, now.id, state_of(now))
-        await self._changes.record(
-            tx, why, [Change("fact", was.id, state_of(was), state_of(now), tuple(why.evidence))]
-        )
-        return now
+        before = fact_of(row)
+        after = replace(before, valid_to=until, replaced_by=successor)
+        await self._put_state(tx, after.id, state_of(after))
+        change = Change("fact", fact_id, state_of(before), state_of(after), tuple(why.evidence))
+        await self._changes.record(tx, why, [change])
+        return after
 
     async def replace(
         self,
@@ -303,25 +305,22 @@ class Facts:
     ) -> ReplacementResult:
         """Replace old facts by new ones, which are stored before the old ones are retired (M-057).
 
-        An old fact that equals a new one stays. A text in place of the person's own words counts as such (M-042).
+        An old fact that equals a new one stays. A text that replaces a person's own words is protected too (M-042).
         """
         ids = list(old_ids)
-        names = [key(entry(text, SHORTEST, LONGEST)) for text, _ in new]
+        keys = [key(entry(text, SHORTEST, LONGEST)) for text, _ in new]
         rows = await tx.rows(
             f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ?2 AND {LIVE} UNION"
             f" SELECT * FROM facts WHERE scope = ?2 AND key IN (SELECT value FROM json_each(?3)) AND {LIVE}"
             " ORDER BY created_at, seq",
-            (json.dumps(ids), scope, json.dumps(names)),
+            (json.dumps(ids), scope, json.dumps(keys)),
         )
         live = await asyncio.to_thread(facts_of, rows)
-        planned = await asyncio.to_thread(
-            replacement_plan, live, set(ids), scope, new, why.evidence
-        )
+        plan = await asyncio.to_thread(replacement_plan, live, set(ids), scope, new, why.evidence)
         successor_of = {
-            fact.id: successor
-            for fact, successor in zip(planned.old, planned.successors, strict=True)
+            fact.id: successor for fact, successor in zip(plan.old, plan.successors, strict=True)
         }
-        return await self.supersede(tx, why, planned.fresh, successor_of)
+        return await self.supersede(tx, why, plan.fresh, successor_of)
 
     async def supersede(
         self,
@@ -329,53 +328,52 @@ class Facts:
         why: Reason,
         fresh: Sequence[NewFact],
         successor_of: Mapping[str, int | None],
-        ended: Mapping[str, int] = NOBODY,
+        ended: Mapping[str, int] = NONE_ENDED,
     ) -> ReplacementResult:
-        """Store `fresh`, then retire the facts of `successor_of`; those of `ended` were true until now.
+        """Store `fresh`, then retire the facts of `successor_of` and end those of `ended`, which were true until now.
 
-        `successor_of`, `ended`: old id → index of its successor. An old fact stays that equals a new one, or whose
-        successor was refused.
+        `successor_of`, `ended`: old id → index of its successor in `fresh`. An old fact is left as it is if it equals
+        a new one, or if its successor was refused.
         """
-        taken = await self.take(tx, fresh)
-        successor_of = without_refused(successor_of, taken)
-        ended = {old: n for old, n in ended.items() if taken[n].outcome != "refused"}
-        stay = {done.fact.id for done in taken}
-        places = {
-            old: taken[successor].fact.id
+        added = await self.take(tx, fresh)
+        successor_of = without_refused(successor_of, added)
+        ended = {old: n for old, n in ended.items() if added[n].outcome != "refused"}
+        kept = {result.fact.id for result in added}
+        successor_ids = {
+            old: added[successor].fact.id
             for old, successor in successor_of.items()
-            if successor is not None and old not in stay
+            if successor is not None and old not in kept
         }
-        over = await self._overtake(
-            tx, why.scope, {old: taken[n].fact.id for old, n in ended.items() if old not in stay}
+        ends = await self._end_now(
+            tx, why.scope, {old: added[n].fact.id for old, n in ended.items() if old not in kept}
         )
-        retired = await self.retire_unrecorded(
-            tx, why.scope, [old for old in successor_of if old not in stay], why.cause, places
-        )
-        changes = [done.change for done in taken if done.change] + over
+        replaced = [old for old in successor_of if old not in kept]
+        retired = await self.retire_unrecorded(tx, why.scope, replaced, why.cause, successor_ids)
+        changes = [result.change for result in added if result.change] + ends
         changes += await asyncio.to_thread(retirements, retired)
         return ReplacementResult(
-            facts=tuple(done.fact for done in taken),
-            outcomes=tuple(done.outcome for done in taken),
+            facts=tuple(result.fact for result in added),
+            outcomes=tuple(result.outcome for result in added),
             retired=tuple(retired),
-            ended=tuple(change.item for change in over),
+            ended=tuple(change.item for change in ends),
             set_id=await self._changes.record(tx, why, changes) if changes else None,
         )
 
-    async def _overtake(
+    async def _end_now(
         self, tx: Transaction, scope: str, successor_of: Mapping[str, str]
     ) -> list[Change]:
-        """End facts now, each in favour of its successor; return the changes to record."""
+        """End facts now and store their successors; return the changes to record. `successor_of`: id → id."""
         now, changes = self._clock.now(), []
-        for was in await self.living(tx, scope, list(successor_of)):
-            then = replace(was, valid_to=now, replaced_by=successor_of[was.id])
-            await self._put_state(tx, was.id, state_of(then))
-            changes.append(Change("fact", was.id, state_of(was), state_of(then)))
+        for before in await self.living(tx, scope, list(successor_of)):
+            after = replace(before, valid_to=now, replaced_by=successor_of[before.id])
+            await self._put_state(tx, before.id, state_of(after))
+            changes.append(Change("fact", before.id, state_of(before), state_of(after)))
         return changes
 
     async def living(
         self, source: Transaction | Database, scope: str, ids: Collection[str]
     ) -> list[Fact]:
-        """Return the live facts of the scope among these ids, in their order."""
+        """Return the live facts of the scope among these ids, in the order of `seq`."""
         rows = await source.rows(
             f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND {LIVE} ORDER BY seq",
             (json.dumps(list(ids)), scope),
@@ -383,28 +381,28 @@ class Facts:
         return facts_of(rows)
 
     async def numbered(self, scope: str, seqs: Collection[int]) -> dict[int, Fact]:
-        """Return the live facts of a scope by the row numbers that an index uses."""
+        """Return the live facts of a scope by `seq`, the row number that an index uses."""
         rows = await self._database.rows(
             f"SELECT * FROM facts WHERE seq {IN_LIST} AND +scope = ? AND {LIVE}",
             (json.dumps(list(seqs)), scope),
         )
         return {row["seq"]: fact_of(row) for row in rows}
 
-    async def rename(self, tx: Transaction, why: Reason, was: str) -> None:
-        """Move the facts of a scope's former name to `why.scope`."""
-        old = await self.live(was, tx)
+    async def rename(self, tx: Transaction, why: Reason, old_scope: str) -> None:
+        """Move the live facts of a scope to `why.scope`, its new name."""
+        old = await self.live(old_scope, tx)
         if not old:
             return
-        taken = await self.take(tx, [renamed(fact, why.scope) for fact in old])
-        new_ids = {fact.id: done.fact.id for fact, done in zip(old, taken, strict=True)}
-        gone = await self.retire_unrecorded(tx, was, list(new_ids), why.cause, new_ids)
-        changes = [done.change for done in taken if done.change]
-        await self._changes.record(tx, why, [*changes, *retirements(gone)])
+        added = await self.take(tx, [renamed(fact, why.scope) for fact in old])
+        new_ids = {fact.id: result.fact.id for fact, result in zip(old, added, strict=True)}
+        retired = await self.retire_unrecorded(tx, old_scope, list(new_ids), why.cause, new_ids)
+        changes = [result.change for result in added if result.change]
+        await self._changes.record(tx, why, [*changes, *retirements(retired)])
 
-    # Facts to be consolidated with the others (M-031 to M-043); those with an end are not
+    # Facts that wait for reconstruction (M-031 to M-043); facts with an end do not
 
     async def queues(self, source: Transaction | Database) -> list[Queue]:
-        """Count the waiting facts of each scope, untrusted ones separately."""
+        """Count the facts of each scope that wait for reconstruction, untrusted ones separately."""
         rows = await source.rows(
             "SELECT scope, taint, count(*) AS facts, max(stored_at) AS newest FROM facts"
             f" WHERE queued AND valid_to IS NULL AND {LIVE} GROUP BY scope, taint ORDER BY scope, taint"
@@ -414,7 +412,7 @@ class Facts:
     async def queued_facts(
         self, scope: str, most: int, *, taint: bool, tx: Transaction | None = None
     ) -> list[Fact]:
-        """Return the first facts that wait to be consolidated."""
+        """Return the first facts that wait for reconstruction."""
         rows = await (tx or self._database).rows(
             f"SELECT * FROM facts WHERE queued AND scope = ? AND taint = ? AND {LIVE}"
             " AND valid_to IS NULL ORDER BY seq LIMIT ?",
@@ -423,15 +421,15 @@ class Facts:
         return facts_of(rows)
 
     async def unqueue(self, tx: Transaction, ids: Collection[str]) -> None:
-        """Mark facts as consolidated, or as impossible to consolidate."""
+        """Mark facts as reconstructed, or as impossible to reconstruct."""
         await tx.execute(
             f"UPDATE facts SET queued = 0 WHERE id {IN_LIST}", (json.dumps(list(ids)),)
         )
 
-    # Writing, for callers that put the changes on record themselves
+    # Writing, for callers that record the changes themselves
 
     async def take(self, tx: Transaction, new: Sequence[NewFact]) -> list[AddedFact]:
-        """Store facts, except known ones and those that hold a secret; see `fact.met` (M-083)."""
+        """Store facts, except known ones and those that hold a secret; see `fact.merge_duplicates` (M-083)."""
         ids, pairs = await asyncio.to_thread(wanted, new)
         rows = await tx.rows(
             "SELECT f.* FROM json_each(?) w CROSS JOIN facts f ON f.id = w.value"
@@ -442,7 +440,7 @@ class Facts:
         batch = await asyncio.to_thread(
             merge_duplicates, new, rows, self._clock.now(), self._new_id
         )
-        await self._place(tx, batch.inserts)
+        await self._set_positions(tx, batch.inserts)
         await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
             "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
@@ -450,11 +448,11 @@ class Facts:
             f" {ARCHIVING} WHERE id = :id",
             [stored(update) for update in batch.updates],
         )
-        await self._renew(tx, [row["id"] for row in batch.inserts])
+        await self._reindex(tx, [row["id"] for row in batch.inserts])
         return batch.results
 
-    async def _place(self, tx: Transaction, rows: Sequence[Json]) -> None:
-        """Number new rows in their order, with gaps where the conversation paused."""
+    async def _set_positions(self, tx: Transaction, rows: Sequence[Json]) -> None:
+        """Set the column `place` of new rows: consecutive numbers, with a gap for a pause or another speaker."""
         last: dict[str, tuple[int, str | None, datetime]] = {}
         for scope in {row["scope"] for row in rows}:
             query = (
@@ -467,8 +465,10 @@ class Facts:
                 last[scope] = (newest["place"], newest["speaker"], at)
         for row in rows:
             speaker, at = row["speaker"], row["created_at"]
-            place, before, then = last.get(row["scope"], (0, None, at))
-            row["place"] = place_after(place, apart=are_apart(before, then, speaker, at))
+            position, last_speaker, last_at = last.get(row["scope"], (0, None, at))
+            row["place"] = place_after(
+                position, apart=are_apart(last_speaker, last_at, speaker, at)
+            )
             last[row["scope"]] = (row["place"], speaker, at)
 
     async def retire_unrecorded(
@@ -477,53 +477,53 @@ class Facts:
         scope: str,
         ids: Iterable[str],
         cause: Cause,
-        places: Mapping[str, str] | None = None,
+        successor_ids: Mapping[str, str] | None = None,
     ) -> list[Fact]:
-        """Retire facts of a scope and return them. `places`: old id → id of the fact that replaces it."""
+        """Retire facts of a scope and return them. `successor_ids`: old id → id of the fact that replaces it."""
         rows = await tx.rows(
             f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND retired_at IS NULL"
             " ORDER BY created_at, seq",
             (json.dumps(list(ids)), scope),
         )
-        gone = await asyncio.to_thread(facts_of, rows)
-        now, places = stamp(self._clock.now()), places or {}
+        facts = await asyncio.to_thread(facts_of, rows)
+        now, successor_ids = stamp(self._clock.now()), successor_ids or {}
         await tx.execute_many(
-            # A line that was removed by hand is not in the file.
+            # The file has no line that a person has removed.
             "UPDATE facts SET retired_at = ?1, retired_by = ?2,"
             " replaced_by = coalesce(?3, replaced_by, iif(?2 = 'undo', once_replaced_by, NULL)),"
             " exported = exported AND ?2 <> 'edit' WHERE id = ?4",
-            [(now, cause, places.get(fact.id), fact.id) for fact in gone],
+            [(now, cause, successor_ids.get(fact.id), fact.id) for fact in facts],
         )
         await self.words.drop(tx, [row["seq"] for row in rows])
-        if gone:
+        if facts:
             await self._notify(tx)
-        return gone
+        return facts
 
     async def revive(self, tx: Transaction, scope: str, texts: Sequence[str]) -> list[Fact]:
-        """Bring back recently removed facts whose lines are written again (M-015).
+        """Restore facts whose lines were removed from the memories file and are back in it (M-015).
 
-        They keep their origins and age; some editors save in two steps.
+        They keep their origins and age. Some editors empty a file before they write it.
         """
-        named = await asyncio.to_thread(lambda: {key(text): text for text in texts})
+        texts_by_key = await asyncio.to_thread(lambda: {key(text): text for text in texts})
         rows = await tx.rows(
             "SELECT * FROM facts WHERE scope = ? AND retired_at > ? AND retired_by = 'edit'"
             f" AND key {IN_LIST} ORDER BY retired_at, seq",
-            (scope, stamp(self._clock.now() - KEPT), json.dumps(list(named))),
+            (scope, stamp(self._clock.now() - KEPT), json.dumps(list(texts_by_key))),
         )
-        facts = await asyncio.to_thread(revived, rows, named)
+        facts = await asyncio.to_thread(revived, rows, texts_by_key)
         now = stamp(self._clock.now())
         await tx.execute_many(
             "UPDATE facts SET text = ?, stored_at = ?, exported = 0, retired_at = NULL,"
             " retired_by = NULL, replaced_by = NULL, protected = 1 WHERE id = ?",
             [(fact.text, now, fact.id) for fact in facts],
         )
-        await self._renew(tx, [fact.id for fact in facts])
+        await self._reindex(tx, [fact.id for fact in facts])
         return facts
 
     async def reword(
         self, tx: Transaction, scope: str, pairs: Sequence[tuple[str, str]]
     ) -> list[Change]:
-        """Change the case or spacing of facts (id, text), as the memories file has it."""
+        """Take the case and spacing of texts from the memories file. `pairs`: (id, text); return the changes."""
         texts = dict(pairs)
         rows = await tx.rows(
             f"SELECT * FROM facts WHERE id {IN_LIST} AND +scope = ? AND {LIVE}",
@@ -533,7 +533,7 @@ class Facts:
         await tx.execute_many(
             "UPDATE facts SET text = ? WHERE id = ?", [(texts[fact.id], fact.id) for fact in facts]
         )
-        await self._renew(tx, [fact.id for fact in facts])
+        await self._reindex(tx, [fact.id for fact in facts])
         return [
             Change("fact", f.id, state_of(f), state_of(replace(f, text=texts[f.id]))) for f in facts
         ]
@@ -541,27 +541,27 @@ class Facts:
     # Undo
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
-        """Return the state of a fact for a change set; None if it is retired or missing."""
+        """Return the state of a fact; None if it is retired or purged. Implements `Rows`."""
         row = await tx.row("SELECT * FROM facts WHERE id = ? AND retired_at IS NULL", (item,))
         return state_of(fact_of(row)) if row else None
 
     async def put(self, tx: Transaction, item: str, state: Json | None, why: Reason) -> bool:
-        """Restore a state of a fact; False if an equal one lives or the fact is gone for good.
+        """Restore a state of a fact; False if an equal one is live or the fact was purged. Implements `Rows`.
 
-        A retired fact comes back under its id. `why` is on record already.
+        A retired fact gets its old id. The caller has recorded `why`.
         """
         row = await tx.row("SELECT * FROM facts WHERE id = ?", (item,))
         if row is None:
             return False
         if state is None:
             return bool(await self.retire_unrecorded(tx, row["scope"], [item], why.cause))
-        # Another key would be another line in the file; only case and spacing ever change.
+        # A fact keeps its key: only case and spacing of its text may change.
         if (row["scope"], row["key"]) != (state["scope"], key(state["text"])):
             return False
         return await self._put_state(tx, item, state)
 
     async def successors(self, tx: Transaction, items: Collection[str]) -> Mapping[str, str]:
-        """Return, for facts that were merged or ended in favour of others, the ids of those others."""
+        """Return the ids of the successors of facts that were merged or ended. Implements `Rows`."""
         rows = await tx.rows(
             f"SELECT id, replaced_by FROM facts WHERE id {IN_LIST} AND replaced_by IS NOT NULL"
             " AND (retired_at IS NULL AND ended OR valid_to IS NULL AND retired_at IS NOT NULL)",
@@ -583,10 +583,10 @@ class Facts:
             "heir": state.get("replaced_by"),
             "now": stamp(self._clock.now()),
         }
-        done = await tx.execute(
+        updated = await tx.execute(
             f"UPDATE facts SET text = :text, source = :source, speaker = :speaker, protected = :protected, {ARCHIVING},"
-            # A line in another spelling is in the file, and to be written anew.
-            " exported = CASE WHEN text = :text OR NOT exported THEN exported ELSE 2 END,"
+            # If the file has the line, it has the old spelling.
+            f" exported = CASE WHEN text = :text OR NOT exported THEN exported ELSE {OUTDATED_LINE} END,"
             " stored_at = CASE WHEN retired_at IS NULL THEN stored_at ELSE :now END,"
             " retired_at = NULL, retired_by = NULL, replaced_by = :heir,"
             " once_replaced_by = coalesce(replaced_by, once_replaced_by),"
@@ -596,11 +596,11 @@ class Facts:
             "  AND o.id <> facts.id))",
             values,
         )
-        await self._renew(tx, [item])
-        return done == 1
+        await self._reindex(tx, [item])
+        return updated == 1
 
     async def lapse(self) -> None:
-        """End the facts whose `valid_to` has passed, so that they leave the prompt, lists and files."""
+        """Mark the facts whose `valid_to` has passed as ended: no prompt, list or file has them any more."""
         (next_end,) = await self._database.scalars(
             "SELECT min(valid_to) FROM facts WHERE valid_to IS NOT NULL AND NOT ended"
         )
@@ -614,9 +614,9 @@ class Facts:
             await self._notify(tx)
 
     async def purge(self, tx: Transaction, scope: str, ids: Iterable[str]) -> int:
-        """Delete facts of a scope for good, with their recorded changes; return their number.
+        """Purge facts of a scope, with their recorded changes; return their number.
 
-        Their lines must have left the file, or they would be learnt again: `FlatFile.forget`.
+        Remove their lines from the memories file first (`FlatFile.forget`), or they are read in again.
         """
         listed = json.dumps(list(ids))
         for vectors in ("fact_vectors", "qdrant_points"):
@@ -637,7 +637,7 @@ class Facts:
         return len(rows)
 
     async def expire(self, tx: Transaction, before: datetime) -> int:
-        """Delete facts that were retired before a moment and have left the file; return their number (M-065)."""
+        """Purge facts that were retired before a moment and are not in the file; return their number (M-065)."""
         return await tx.execute(
             "DELETE FROM facts WHERE retired_at < ? AND exported = 0", (stamp(before),)
         )
@@ -645,30 +645,31 @@ class Facts:
     # The memories file
 
     def now(self) -> datetime:
-        """Return the time by which facts are stamped."""
+        """Return the time of the clock that dates facts."""
         return self._clock.now()
 
     async def gone_since(
         self, tx: Transaction, scope: str, begun: datetime, but_by: Cause
     ) -> set[str]:
-        """Return the keys of facts retired since `begun` by another cause than this one."""
+        """Return the keys of facts that were retired since `begun` by a cause other than `but_by`."""
         query = "SELECT key FROM facts WHERE scope = ? AND retired_at >= ? AND retired_by <> ?"
         return set(await tx.scalars(query, (scope, stamp(begun), but_by)))
 
     async def is_unwritten(self, scope: str) -> bool:
-        """Check whether the memories file lacks a live fact or still has a retired one."""
+        """Check whether the memories file lacks a live fact, or has one that is not live."""
+        # The same expression as in the index `facts_unwritten`.
         return await self._database.exists(
-            f"SELECT 1 FROM facts WHERE scope = ? AND exported <> {LISTED} LIMIT 1",
+            f"SELECT 1 FROM facts WHERE scope = ? AND exported <> ({LIVE}) LIMIT 1",
             (scope,),
         )
 
     async def for_file(self, tx: Transaction, scope: str) -> list[FileLine]:
-        """Return all live facts, oldest first, and other facts whose line is still in the file."""
+        """Return all live facts, and others that are still in the file; oldest first."""
         rows = await tx.rows(
             "SELECT id, key, text, exported = 1 AS exported, 1 AS live, created_at, seq FROM facts"
             f" WHERE scope = :scope AND {LIVE}"
             " UNION ALL SELECT id, key, text, 1, 0, created_at, seq FROM facts"
-            f" WHERE scope = :scope AND exported <> {LISTED} AND NOT {LISTED}"
+            f" WHERE scope = :scope AND exported <> ({LIVE}) AND NOT ({LIVE})"
             " ORDER BY created_at, seq",
             {"scope": scope},
         )
@@ -677,9 +678,9 @@ class Facts:
     async def mark_unwritten(
         self, tx: Transaction, scope: str, ids: Collection[str] | None = None
     ) -> None:
-        """Mark facts as not written, so that a missing line does not count as removed by a person.
+        """Mark live facts as not in the file, so that a missing line does not count as removed by a person.
 
-        None: all facts, retired ones included, as the file is no view of them any more.
+        `ids` None: all facts of the scope, retired ones too; the file is only an export from then on.
         """
         if ids is None:
             await tx.execute("UPDATE facts SET exported = 0 WHERE scope = ? AND exported", (scope,))
@@ -690,8 +691,8 @@ class Facts:
         )
 
     async def mark_written(self, tx: Transaction, scope: str) -> None:
-        """Mark exactly the live facts as written to the memories file."""
+        """Mark exactly the live facts as being in the memories file."""
         await tx.execute(
-            f"UPDATE facts SET exported = {LISTED} WHERE scope = ? AND exported <> {LISTED}",
+            f"UPDATE facts SET exported = ({LIVE}) WHERE scope = ? AND exported <> ({LIVE})",
             (scope,),
         )

@@ -313,7 +313,9 @@ class Consolidations:
         why = Reason("consolidation", self.scope, evidence=evidence, summary=job.name)
         async with self._stores.database.transaction() as tx:
             if talk.part and not await self.is_unchanged(talk.part, tx):
-                raise QuestionWithdrawn("messages were changed meanwhile")
+                raise QuestionWithdrawn(
+                    "messages were changed meanwhile; the next run reads them again"
+                )
             set_id = None
             if changes:
                 done = recorded(changes, evidence)
@@ -362,7 +364,7 @@ class Consolidations:
             await self._drop(files, each)
 
     async def settle_interrupted(self, files: StoreFolder) -> None:
-        """Settle or drop jobs that were killed. The caller holds `alone`."""
+        """Settle or drop jobs that were killed. The caller holds `job_lock`."""
         for each in await self._open_jobs("TRUE"):
             job = read_job(files, each.job)
             if job is not None and job.status == "applied":
@@ -422,8 +424,8 @@ def _cursor_after(cursor: Cursor, rows: Sequence[MessageVersion]) -> Cursor:
 class ChatSource:
     """Source: new messages of a chat of the owner's."""
 
-    def __init__(self, kept: Consolidations, name: str) -> None:
-        self._records = kept
+    def __init__(self, records: Consolidations, name: str) -> None:
+        self._records = records
         self._name = name
 
     async def read(self) -> SourceTranscript | None:

@@ -102,9 +102,9 @@ class StoredJobs:
         policy: JobPolicy,
         speaker: Speaker,
         clock: Clock,
-        owe: EnqueueDue | None = None,
+        enqueue_due: EnqueueDue | None = None,
     ) -> None:
-        """`owe`: enqueues due jobs at each poll, and returns when to call it again, if known."""
+        """`enqueue_due`: enqueues due jobs at each poll, and returns when to call it again, if known."""
         self.name = name
         self.max_parallel = policy.at_once
         self.wakeup = asyncio.Event()
@@ -114,7 +114,7 @@ class StoredJobs:
         self.policy = policy
         self._speaker = speaker
         self._clock = clock
-        self._enqueue_due = owe
+        self._enqueue_due = enqueue_due
 
     async def resume(self, tx: Transaction) -> PollResult[Job]:
         """Resume interrupted jobs, and put off those with too many crashes."""
