@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import HeldClock
+from tests.world.house import House
 from tests.world.model import Calls, ModelServer, Seen, Text, Use
 from tests.world.nights import (
     BEN,
@@ -34,68 +35,62 @@ def tools_in(seen: Seen) -> list[str]:
 
 @FIRST_TURN
 async def test_no_keep_both_brings_both_back_in_a_conversation(
-    tmp_path: Path, model: ModelServer
+    house: House, clock: HeldClock, model: ModelServer
 ) -> None:
     """M-078: the tool is there with the first message after a night, and not before one."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, *KNOWN)
-        assert all(TOOL not in tools_in(seen) for seen in model.requests)
-        await slept(house, clock)
-        model.keyed(calls_night("No, keep both", "undo", "20260505#1"))
-        assert "the memory is back: Likes tea, again" in await says_at_night(
-            house, "No, keep both of tea"
-        )
-        assert "Likes tea, again" in await live_texts(house)
-        assert "Has a dog, again" not in await live_texts(house)
-        model.keyed(calls_night("sold it", "yes", "20260505#3"))
-        assert "`20260505#3` done" in await says_at_night(house, "I have sold it, yes")
-        assert "Sells the car?" not in await live_texts(house)
-        model.keyed(calls_night("What was it", "show"))
-        assert "taken back" in await says_at_night(house, "What was it?")
-        clock.advance(8 * 24 * HOUR)
-        model.keyed(lambda _: None)
-        await says_at_night(house, "And now?")
-        assert TOOL not in tools_in(model.requests[-1])
+    await begin(house, *KNOWN)
+    assert all(TOOL not in tools_in(seen) for seen in model.requests)
+    await slept(house, clock)
+    model.keyed(calls_night("No, keep both", "undo", "20260505#1"))
+    assert "the memory is back: Likes tea, again" in await says_at_night(
+        house, "No, keep both of tea"
+    )
+    assert "Likes tea, again" in await live_texts(house)
+    assert "Has a dog, again" not in await live_texts(house)
+    model.keyed(calls_night("sold it", "yes", "20260505#3"))
+    assert "`20260505#3` done" in await says_at_night(house, "I have sold it, yes")
+    assert "Sells the car?" not in await live_texts(house)
+    model.keyed(calls_night("What was it", "show"))
+    assert "taken back" in await says_at_night(house, "What was it?")
+    clock.advance(8 * 24 * HOUR)
+    model.keyed(lambda _: None)
+    await says_at_night(house, "And now?")
+    assert TOOL not in tools_in(model.requests[-1])
 
 
 @FIRST_TURN
 async def test_a_conversation_acts_on_nights_of_its_own_scope_alone(
-    tmp_path: Path, model: ModelServer
+    house: House, clock: HeldClock, model: ModelServer
 ) -> None:
     """M-010, M-078."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        await says_at_night(house, "hi", room="!ben:test", sender=BEN)
-        await remember(house, "Swims", "Swims, again", scope=BENS)
-        await slept(house, clock)
-        model.keyed(calls_night("Undo", "undo", "20260505#1"))
-        told = await says_at_night(house, "Undo what you did", room="!ben:test", sender=BEN)
-        assert "has no item 1" in told
-        assert await live_texts(house) == ["Likes tea"]
-        model.keyed(calls_night("Undo", "undo", "20260505#2"))
-        await says_at_night(house, "Undo what you did", room="!ben:test", sender=BEN)
-        assert sorted(await live_texts(house, BENS)) == ["Swims", "Swims, again"]
+    await begin(house, "Likes tea", "Likes tea, again")
+    await says_at_night(house, "hi", room="!ben:test", sender=BEN)
+    await remember(house, "Swims", "Swims, again", scope=BENS)
+    await slept(house, clock)
+    model.keyed(calls_night("Undo", "undo", "20260505#1"))
+    told = await says_at_night(house, "Undo what you did", room="!ben:test", sender=BEN)
+    assert "has no item 1" in told
+    assert await live_texts(house) == ["Likes tea"]
+    model.keyed(calls_night("Undo", "undo", "20260505#2"))
+    await says_at_night(house, "Undo what you did", room="!ben:test", sender=BEN)
+    assert sorted(await live_texts(house, BENS)) == ["Swims", "Swims, again"]
 
 
 @FIRST_TURN
 async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
-    tmp_path: Path, model: ModelServer
+    house: House, clock: HeldClock, model: ModelServer
 ) -> None:
     """X-034: nobody is there who could say so."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        await slept(house, clock)
-        model.keyed(calls_night("Undo", "undo", "20260505#1"))
-        origins: tuple[Origin, ...] = ("other", "timer")
-        for origin in origins:
-            async with house.working():
-                told = await house.ask("Undo it all", origin=origin)
-            assert ("Only the owner can answer or undo a night here" in told) == (origin == "other")
-            assert ("no person is speaking here now" in told) == (origin == "timer")
-        assert await live_texts(house) == ["Likes tea"]
+    await begin(house, "Likes tea", "Likes tea, again")
+    await slept(house, clock)
+    model.keyed(calls_night("Undo", "undo", "20260505#1"))
+    origins: tuple[Origin, ...] = ("other", "timer")
+    for origin in origins:
+        async with house.working():
+            told = await house.ask("Undo it all", origin=origin)
+        assert ("Only the owner can answer or undo a night here" in told) == (origin == "other")
+        assert ("no person is speaking here now" in told) == (origin == "timer")
+    assert await live_texts(house) == ["Likes tea"]
 
 
 @FIRST_TURN
