@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import HeldClock
+from tests.world.consolidated import Chats, Scribe
 from tests.world.current import what_is_missing
 from tests.world.homeserver import Homeserver
 from tests.world.house import House
@@ -219,3 +220,9 @@ async def house(tmp_path: Path, model: ModelServer, clock: HeldClock) -> AsyncIt
     """A house with the small night of `tests.world.nights`, on the clock of the test."""
     async with opened(tmp_path, model, clock) as asleep:
         yield asleep
+
+
+@pytest.fixture
+def chats(tmp_path: Path, model: ModelServer) -> Chats:
+    """Chats that become pages: `async with chats.talking() as (house, shelf)`, or `chats.nights()`."""
+    return Chats(tmp_path, model, Scribe(model))
