@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,16 +197,27 @@ async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
 
 
 @pytest.fixture
-async def sleep(tmp_path: Path, model: ModelServer) -> AsyncIterator[Sleep]:
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings of the house that a test stands on: `@pytest.mark.opens(retries=1)`, over those of its file."""
+    marks = reversed([*request.node.iter_markers("opens")])
+    return {name: value for mark in marks for name, value in mark.kwargs.items()}
+
+
+@pytest.fixture
+async def sleep(
+    tmp_path: Path, model: ModelServer, settings: dict[str, Any]
+) -> AsyncIterator[Sleep]:
     """A house whose facts are looked through by whole nights; the model answers by `sleep.merge` and `sleep.compare`."""
-    async with sleeping(tmp_path, model) as asleep:
+    async with sleeping(tmp_path, model, **settings) as asleep:
         yield asleep
 
 
 @pytest.fixture
-async def night(tmp_path: Path, model: ModelServer) -> AsyncIterator[Tidied]:
+async def night(
+    tmp_path: Path, model: ModelServer, settings: dict[str, Any]
+) -> AsyncIterator[Tidied]:
     """A house with its nights: `await night.night("tasks")` is one of them."""
-    async with open_nights(tmp_path, model) as asleep:
+    async with open_nights(tmp_path, model, **settings) as asleep:
         yield asleep
 
 
@@ -216,9 +228,11 @@ def clock() -> HeldClock:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, model: ModelServer, clock: HeldClock) -> AsyncIterator[House]:
+async def house(
+    tmp_path: Path, model: ModelServer, clock: HeldClock, settings: dict[str, Any]
+) -> AsyncIterator[House]:
     """A house with the small night of `tests.world.nights`, on the clock of the test."""
-    async with opened(tmp_path, model, clock) as asleep:
+    async with opened(tmp_path, model, clock, **settings) as asleep:
         yield asleep
 
 

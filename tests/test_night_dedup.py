@@ -258,7 +258,7 @@ async def test_never_across_scopes_taint_or_an_end(sleep: Sleep) -> None:
     assert sleep.calls == 0
 
 
-async def test_what_changed_meanwhile_is_left_alone(sleep: Sleep, model: ModelServer) -> None:
+async def test_what_changed_meanwhile_is_left_alone(sleep: Sleep) -> None:
     """M-064, M-079: the deed looks again; what a person did stays."""
     _, gone = await sleep.told(TEA, GREEN)
     sleep.merge = lambda _: "Ann drinks tea, every morning"
@@ -271,7 +271,7 @@ async def test_what_changed_meanwhile_is_left_alone(sleep: Sleep, model: ModelSe
     sleep.merge = slowly
     async with asyncio.TaskGroup() as group:
         group.create_task(sleep.night())
-        await model.request_arrived(1)
+        await sleep.model.request_arrived(1)
         await sleep.retire(gone)
         gate.set()
     assert await sleep.remembered() == [TEA]
@@ -297,13 +297,13 @@ async def test_beyond_the_guard_everything_is_asked(sleep: Sleep) -> None:
     assert sleep.merged == asked
 
 
-async def test_a_small_model_only_proposes(tmp_path: Path, model: ModelServer) -> None:
+@pytest.mark.opens(size="small")
+async def test_a_small_model_only_proposes(sleep: Sleep) -> None:
     """M-081."""
-    async with sleeping(tmp_path, model, size="small") as sleep:
-        await sleep.told(TEA, GREEN)
-        sleep.merge = first
-        await sleep.night()
-        assert await sleep.kinds() == [("merged", "open")]
+    await sleep.told(TEA, GREEN)
+    sleep.merge = first
+    await sleep.night()
+    assert await sleep.kinds() == [("merged", "open")]
 
 
 async def test_a_dry_night_changes_nothing_and_shows_the_same(sleep: Sleep) -> None:
@@ -319,9 +319,7 @@ async def test_a_dry_night_changes_nothing_and_shows_the_same(sleep: Sleep) -> N
     assert [item.after for item in await sleep.items()] == [GREEN]
 
 
-async def test_a_kill_between_asking_and_doing_loses_nothing_and_asks_once(
-    sleep: Sleep, model: ModelServer
-) -> None:
+async def test_a_kill_between_asking_and_doing_loses_nothing_and_asks_once(sleep: Sleep) -> None:
     """M-063: whoever goes on does what was planned, and looks at none of what the night made."""
     rome = "Carl lives in Rome"
     await sleep.told(TEA, "Ann drinks tea with milk", rome)
@@ -332,7 +330,7 @@ async def test_a_kill_between_asking_and_doing_loses_nothing_and_asks_once(
     night = await sleep.begun()
     async with asyncio.TaskGroup() as group:
         work = group.create_task(sleep.tidying.run_night(night))
-        await model.request_arrived(2)
+        await sleep.model.request_arrived(2)
         work.cancel()
     assert await sleep.kinds() == [("merged", "planned")]
     sleep.compare = lambda _one, _two: json.dumps({"action": "keep_second"})
@@ -401,7 +399,7 @@ def held() -> list[object]:
 @pytest.mark.parametrize("phase", ["", "dedup", "contradictions"])
 @pytest.mark.parametrize("fails", [False, True])
 async def test_what_was_compared_is_let_go_whichever_phase_was_the_last(
-    sleep: Sleep, model: ModelServer, phase: str, *, fails: bool
+    sleep: Sleep, phase: str, *, fails: bool
 ) -> None:
     """Issue 21: memory is back after a night, also of one phase, and where the model is away."""
     await sleep.told(TEA, GREEN, CHESS)
@@ -549,9 +547,7 @@ async def test_what_an_undo_brings_back_stands_where_it_stood(
 
 
 @pytest.mark.breaks("tools", perhaps=True)  # after a night there is one tool more
-async def test_nobody_is_told_that_what_was_merged_is_not_true(
-    sleep: Sleep, model: ModelServer
-) -> None:
+async def test_nobody_is_told_that_what_was_merged_is_not_true(sleep: Sleep) -> None:
     """M-074: it was in view, and is as true as it was."""
     await sleep.told("Ann likes tea", "Ann likes green tea")
     async with sleep.house.working():
@@ -563,6 +559,6 @@ async def test_nobody_is_told_that_what_was_merged_is_not_true(
     async with sleep.house.working():
         await sleep.house.incoming("hm")
         await sleep.house.said(2)
-    first, *_, last = model.requests
+    first, *_, last = sleep.model.requests
     assert "Ann likes green tea" in str(first.body["messages"])
     assert "no longer true: -" not in str(last.body["messages"])

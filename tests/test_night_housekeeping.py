@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.model import ModelServer
 from tests.world.shelf import Shelf
 from tests.world.tidied import DAY, OWNER, Tidied, tally
 from wintermute.changes.change_sets import Reason
@@ -33,20 +32,20 @@ async def dump(night: Tidied) -> list[str]:
 
 @pytest.mark.slow
 async def test_thirty_nights_without_news_ask_nobody_and_change_nothing(
-    night: Tidied, model: ModelServer, tmp_path: Path
+    night: Tidied, tmp_path: Path
 ) -> None:
     """Issue 21, 7: no model call, no write beyond the row."""
     Shelf.make(night.house.stores.wiki.root)
     await night.remember("Ann likes tea", "The boat is called Nora", "Ben lives in Lyon")
     await night.night()
     files = {path: path.read_bytes() for path in (tmp_path / "wiki").rglob("*") if path.is_file()}
-    before, asked = await dump(night), len(model.requests)
+    before, asked = await dump(night), len(night.model.requests)
     for _ in range(30):
         done = await night.night()
         assert {each.status for each in done.phases} == {"ok"}
         assert (done.calls, done.tokens) == (0, 0)
     assert await dump(night) == before
-    assert len(model.requests) == asked
+    assert len(night.model.requests) == asked
     assert {path: path.read_bytes() for path in files} == files
     assert await night.items() == []
 

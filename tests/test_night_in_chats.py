@@ -425,14 +425,13 @@ async def test_a_night_asked_for_in_a_group_says_that_others_have_something_to_h
         assert "2 memories merged" in (await house.spoken())[1]
 
 
-async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: ModelServer) -> None:
+@pytest.mark.opens(night=SmallNight(more=[Fails()]))
+async def test_what_went_wrong_stands_in_the_report(house: House, clock: HeldClock) -> None:
     """M-054, M-055: the others ran."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock, night=SmallNight(more=[Fails()])) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        await slept(house, clock)
-        assert "2 memories merged; 1 step failed." in (await house.spoken())[1]
-        assert "- fails failed: the disk is upside down" in await says_at_night(house, "/night")
+    await begin(house, "Likes tea", "Likes tea, again")
+    await slept(house, clock)
+    assert "2 memories merged; 1 step failed." in (await house.spoken())[1]
+    assert "- fails failed: the disk is upside down" in await says_at_night(house, "/night")
 
 
 @pytest.mark.parametrize(
@@ -453,26 +452,24 @@ async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: Model
     ],
 )
 async def test_what_means_nothing_is_answered_with_what_would(
-    tmp_path: Path, model: ModelServer, line: str, told: str
+    house: House, line: str, told: str
 ) -> None:
-    async with opened(tmp_path, model, HeldClock()) as house:
-        await begin(house)
-        assert (await says_at_night(house, line)).startswith(told)
+    await begin(house)
+    assert (await says_at_night(house, line)).startswith(told)
 
 
-async def test_only_the_owner_starts_a_night(tmp_path: Path, model: ModelServer) -> None:
+async def test_only_the_owner_starts_a_night(house: House) -> None:
     """M-054: and hears there how it went."""
-    async with opened(tmp_path, model, HeldClock()) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        told = await says_at_night(house, "/dream", room="!ben:test", sender=BEN)
-        assert told == "Only the owner can start a night, from a verified session."
-        await look(house)
-        assert await nights(house) == []
-        assert (await says_at_night(house, "/dream")).startswith("I'm tidying up what I know.")
-        await look(house)
-        assert (await house.spoken())[2].startswith("Done: 2 memories merged.")
-        await look(house)
-        assert len(await house.spoken()) == 3
+    await begin(house, "Likes tea", "Likes tea, again")
+    told = await says_at_night(house, "/dream", room="!ben:test", sender=BEN)
+    assert told == "Only the owner can start a night, from a verified session."
+    await look(house)
+    assert await nights(house) == []
+    assert (await says_at_night(house, "/dream")).startswith("I'm tidying up what I know.")
+    await look(house)
+    assert (await house.spoken())[2].startswith("Done: 2 memories merged.")
+    await look(house)
+    assert len(await house.spoken()) == 3
 
 
 async def test_a_reply_waits_for_one_question_of_a_night_at_most(

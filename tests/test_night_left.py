@@ -79,7 +79,7 @@ async def test_a_budget_of_the_day_starves_nobody(tmp_path: Path, model: ModelSe
         night=small,
         budget=Ceilings(tokens_per_day=ONE_CALL + 5 * one),
     ) as house:
-        night, number, seen = Tidied(house, clock, small.built[0]), 0, set[str]()
+        night, number, seen = Tidied(house, clock, small.built[0], model), 0, set[str]()
         for _ in range(2 * count):
             before = len(model.requests)
             for scope in scopes:

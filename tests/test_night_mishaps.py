@@ -221,7 +221,7 @@ async def test_what_failed_is_said_and_found_again_the_next_night(
     small = SmallNight(drop=LockedDrop())
     async with opened(tmp_path, model, FakeClock(), night=small) as house:
         await remember(house, "Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again")
-        night = Tidied(house, FakeClock(), small.built[0])
+        night = Tidied(house, FakeClock(), small.built[0], model)
         done = await night.night()
         found = tally(done, "twice")
         assert (found.status, LOCKED in found.note) == ("failed", True)
@@ -348,7 +348,7 @@ async def test_a_night_says_what_it_cost(tmp_path: Path, model: ModelServer) -> 
     small = SmallNight(asks_model=True)
     async with opened(tmp_path, model, FakeClock(), night=small, llm=llm) as house:
         await remember(house, "Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again")
-        night = Tidied(house, FakeClock(), small.built[0])
+        night = Tidied(house, FakeClock(), small.built[0], model)
         done = await night.night()
         (spent,) = await house.rows("SELECT count(*) AS n, sum(usd) AS usd FROM model_calls")
         assert (done.calls, spent["n"]) == (2, 2)

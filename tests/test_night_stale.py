@@ -34,33 +34,33 @@ async def at_rest(night: Tidied) -> list[str]:
     return [row["text"] for row in rows]
 
 
+@pytest.mark.opens(prompts=PROMPTS)
 async def test_what_was_not_used_for_ninety_days_is_in_no_list_or_prompt_and_comes_back_when_found(
-    tmp_path: Path,
+    night: Tidied,
 ) -> None:
     """M-060: found by whoever looks, which wakes it; a prompt neither has nor wakes it."""
-    async with ModelServer() as model, open_nights(tmp_path, model, prompts=PROMPTS) as night:
-        await night.remember("Ann keeps her old skates in the attic", ago=LONG_AGO)
-        await night.remember("Bo", "Cars are loud", "Ida sings", "Rain fell", "Max runs")
-        done = await night.night()
-        assert await at_rest(night) == ["Ann keeps her old skates in the attic"]
-        assert (tally(done, "stale").before, tally(done, "stale").after) == (6, 5)
-        assert model.requests == []
-        stores = night.house.stores
-        [item] = await night.items("done")
-        assert (item.kind, item.loses) == ("rest", 1)
+    await night.remember("Ann keeps her old skates in the attic", ago=LONG_AGO)
+    await night.remember("Bo", "Cars are loud", "Ida sings", "Rain fell", "Max runs")
+    done = await night.night()
+    assert await at_rest(night) == ["Ann keeps her old skates in the attic"]
+    assert (tally(done, "stale").before, tally(done, "stale").after) == (6, 5)
+    assert night.model.requests == []
+    stores = night.house.stores
+    [item] = await night.items("done")
+    assert (item.kind, item.loses) == ("rest", 1)
 
-        shown = await MemoryCommands(stores).listed(OWNER, "")
-        assert "skates" not in shown
-        assert "1 set aside, because they were not used for long" in shown
-        assert "skates" not in await stores.memories.text(OWNER)
-        asked = Query("Where are the skates?")
-        assert await stores.memories.search(OWNER, asked, 5, awake=True) == []
-        assert await at_rest(night) == ["Ann keeps her old skates in the attic"]
-        assert "skates" in await MemoryCommands(stores).listed(OWNER, "skates")
-        assert await at_rest(night) == []
-        assert "skates" in await MemoryCommands(stores).listed(OWNER, "")
-        row = await night.house.one("SELECT accesses FROM facts WHERE text LIKE '%skates%'")
-        assert row["accesses"] == 1
+    shown = await MemoryCommands(stores).listed(OWNER, "")
+    assert "skates" not in shown
+    assert "1 set aside, because they were not used for long" in shown
+    assert "skates" not in await stores.memories.text(OWNER)
+    asked = Query("Where are the skates?")
+    assert await stores.memories.search(OWNER, asked, 5, awake=True) == []
+    assert await at_rest(night) == ["Ann keeps her old skates in the attic"]
+    assert "skates" in await MemoryCommands(stores).listed(OWNER, "skates")
+    assert await at_rest(night) == []
+    assert "skates" in await MemoryCommands(stores).listed(OWNER, "")
+    row = await night.house.one("SELECT accesses FROM facts WHERE text LIKE '%skates%'")
+    assert row["accesses"] == 1
 
 
 @pytest.mark.parametrize(

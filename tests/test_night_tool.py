@@ -94,43 +94,41 @@ async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
 
 
 @FIRST_TURN
+@pytest.mark.opens(gates=[FromOutside()])
 async def test_what_came_from_outside_answers_no_question(
-    tmp_path: Path, model: ModelServer
+    house: House, clock: HeldClock, model: ModelServer
 ) -> None:
     """L-037: a page that says "say yes to all" gets no yes; looking is no harm."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock, gates=[FromOutside()]) as house:
-        await begin(house, "Likes tea", "Likes tea, again", "Sells the car?")
-        await slept(house, clock)
-        for action in ("yes", "undo", "show"):
-            asked = {"action": action, "item": "20260505#2"}
-            model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
-            await says_at_night(house, f"Read that page: {action}")
-            result = str(model.requests[-1].body["messages"][-1]["content"])
-            assert ("must not decide" in result) == (action != "show")
-        assert "Sells the car?" in await live_texts(house)
+    await begin(house, "Likes tea", "Likes tea, again", "Sells the car?")
+    await slept(house, clock)
+    for action in ("yes", "undo", "show"):
+        asked = {"action": action, "item": "20260505#2"}
+        model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
+        await says_at_night(house, f"Read that page: {action}")
+        result = str(model.requests[-1].body["messages"][-1]["content"])
+        assert ("must not decide" in result) == (action != "show")
+    assert "Sells the car?" in await live_texts(house)
 
 
 @pytest.mark.quick(every=3)
 @FIRST_TURN
 @pytest.mark.parametrize("item", ["undo", "Undo", "yes", "no", "a b"])
+@pytest.mark.opens(gates=[FromOutside()])
 async def test_to_show_what_is_no_item_and_no_night_does_nothing(
-    tmp_path: Path, model: ModelServer, item: str
+    house: House, clock: HeldClock, model: ModelServer, item: str
 ) -> None:
     """L-037, X-034: whoever only looks gives no order, whatever they call the item."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock, gates=[FromOutside()]) as house:
-        await begin(house, *KNOWN)
-        await slept(house, clock)
-        before = sorted(await live_texts(house))
-        asked = {"action": "show", "item": item}
-        model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
-        await says_at_night(house, "Read that page")
-        result = str(model.requests[-1].body["messages"][-1]["content"])
-        assert f"There is no night {item}: the newest are 20260505." in result
-        assert sorted(await live_texts(house)) == before
-        states = await house.rows("SELECT state FROM answered_decisions ORDER BY n")
-        assert [row["state"] for row in states] == ["done", "done", "open"]
+    await begin(house, *KNOWN)
+    await slept(house, clock)
+    before = sorted(await live_texts(house))
+    asked = {"action": "show", "item": item}
+    model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
+    await says_at_night(house, "Read that page")
+    result = str(model.requests[-1].body["messages"][-1]["content"])
+    assert f"There is no night {item}: the newest are 20260505." in result
+    assert sorted(await live_texts(house)) == before
+    states = await house.rows("SELECT state FROM answered_decisions ORDER BY n")
+    assert [row["state"] for row in states] == ["done", "done", "open"]
 
 
 @FIRST_TURN
