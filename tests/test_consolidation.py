@@ -9,7 +9,7 @@ from datetime import date
 
 import pytest
 
-from tests.world.consolidated import BAD_PAGES, CARP, GROWN, PAGE_CALL, POND, Desk, plan, ready
+from tests.world.consolidated import BAD_PAGES, CARP, GROWN, PAGE_CALL, POND, PagesDesk, plan, ready
 from tests.world.model import Cut, Fail, ModelServer, Seen, Slow, Step, Text
 from tests.world.shelf import DAY, GARDEN, INDEX, PAGES, ROSES, TALK, Json, Shelf, page
 from tests.world.terminal import Terminal, beside
@@ -22,13 +22,13 @@ def shelf(terminal: Terminal) -> Shelf:
 
 
 @pytest.fixture
-def desk(terminal: Terminal, model: ModelServer, shelf: Shelf) -> Desk:
+def desk(terminal: Terminal, model: ModelServer, shelf: Shelf) -> PagesDesk:
     """Her desk, with a model that updates the garden and makes a page about the pond."""
     ready(terminal, model)
-    return Desk(terminal, model, shelf)
+    return PagesDesk(terminal, model, shelf)
 
 
-async def test_a_conversation_becomes_pages(desk: Desk, shelf: Shelf) -> None:
+async def test_a_conversation_becomes_pages(desk: PagesDesk, shelf: Shelf) -> None:
     """W-058 to W-061, W-064, W-067, W-078."""
     writer = desk.ready()
     talk = shelf.conversation()
@@ -83,7 +83,7 @@ async def test_a_conversation_becomes_pages(desk: Desk, shelf: Shelf) -> None:
     assert (check.returncode, shelf.read(GARDEN)) == (0, PAGES[GARDEN])
 
 
-async def test_what_was_done_is_one_change_set_of_the_owner(desk: Desk, shelf: Shelf) -> None:
+async def test_what_was_done_is_one_change_set_of_the_owner(desk: PagesDesk, shelf: Shelf) -> None:
     """M-076: with its way back; an undo is on record as well."""
     before = shelf.pages()
     await desk.consolidate()
@@ -112,7 +112,7 @@ async def test_what_was_done_is_one_change_set_of_the_owner(desk: Desk, shelf: S
 
 
 async def test_a_new_page_that_no_other_links_to_stands_in_the_index(
-    desk: Desk, shelf: Shelf
+    desk: PagesDesk, shelf: Shelf
 ) -> None:
     """W-062: below what stands there."""
     desk.writes(plan(POND), {POND: CARP})
@@ -124,7 +124,7 @@ async def test_a_new_page_that_no_other_links_to_stands_in_the_index(
 
 
 async def test_the_conversation_of_today_is_cited_beside_those_of_before(
-    desk: Desk, shelf: Shelf
+    desk: PagesDesk, shelf: Shelf
 ) -> None:
     """W-062: the model neither sees these lines nor can lose them."""
     talk = shelf.conversation()
@@ -142,7 +142,7 @@ async def test_the_conversation_of_today_is_cited_beside_those_of_before(
 
 
 async def test_a_conversation_without_anything_to_keep_changes_nothing(
-    desk: Desk, shelf: Shelf
+    desk: PagesDesk, shelf: Shelf
 ) -> None:
     desk.writes(plan(), {})
     before = shelf.pages()
@@ -193,19 +193,21 @@ BAD_PLANS: dict[str, Step] = {
     "a path that leaves its folder", "cut off", "no JSON", "a raw conversation", "500 pages"
 )
 @pytest.mark.parametrize("name", BAD_PLANS)
-async def test_no_plan_of_a_model_harms_the_store(desk: Desk, shelf: Shelf, name: str) -> None:
+async def test_no_plan_of_a_model_harms_the_store(desk: PagesDesk, shelf: Shelf, name: str) -> None:
     """A-11, W-065, W-078: it is told once, then the job is rejected."""
     assert await refused(desk, shelf, BAD_PLANS[name], {POND: CARP}) == 2
 
 
 @pytest.mark.quick("cut off", "no frontmatter")
 @pytest.mark.parametrize("name", BAD_PAGES)
-async def test_no_page_of_a_model_harms_the_store(desk: Desk, shelf: Shelf, name: str) -> None:
+async def test_no_page_of_a_model_harms_the_store(desk: PagesDesk, shelf: Shelf, name: str) -> None:
     """A-11, W-065, W-078: nor does one that is the only one leave anything."""
     await refused(desk, shelf, plan(POND), {POND: BAD_PAGES[name]})
 
 
-async def refused(desk: Desk, shelf: Shelf, planned: Step, pages: Mapping[str, Step | str]) -> int:
+async def refused(
+    desk: PagesDesk, shelf: Shelf, planned: Step, pages: Mapping[str, Step | str]
+) -> int:
     """Nothing comes of it: exit 1, the reason in the job folder, and it can be done again.
 
     How often the model was asked.
@@ -233,7 +235,7 @@ async def refused(desk: Desk, shelf: Shelf, planned: Step, pages: Mapping[str, S
 
 @pytest.mark.parametrize("step", [Fail(500), Fail(401), Cut()], ids=["down", "refused", "breaks"])
 async def test_a_model_that_fails_leaves_the_pages_as_they_were(
-    desk: Desk, shelf: Shelf, step: Step
+    desk: PagesDesk, shelf: Shelf, step: Step
 ) -> None:
     """W-065: also in the middle of the pages."""
     desk.ready(**{POND: step})
@@ -243,7 +245,9 @@ async def test_a_model_that_fails_leaves_the_pages_as_they_were(
     assert shelf.pages() == before
 
 
-async def test_an_answer_that_is_wrong_once_is_asked_for_again(desk: Desk, shelf: Shelf) -> None:
+async def test_an_answer_that_is_wrong_once_is_asked_for_again(
+    desk: PagesDesk, shelf: Shelf
+) -> None:
     """A-11."""
     answers = [Text("no"), plan(POND), Text("# Pond"), Text(f"```markdown\n{CARP}```")]
     desk.model.keyed(lambda _: answers.pop(0))
@@ -263,7 +267,7 @@ async def test_an_answer_that_is_wrong_once_is_asked_for_again(desk: Desk, shelf
     ],
 )
 async def test_a_page_of_that_name_is_updated_instead_of_made_anew(
-    desk: Desk, shelf: Shelf, named: str, path: str
+    desk: PagesDesk, shelf: Shelf, named: str, path: str
 ) -> None:
     """W-062, W-078: whatever a plan says it is."""
     text = GROWN.replace("[[Pond]]", "pond") if path == GARDEN else page("# A day")
@@ -282,7 +286,7 @@ EVIL = (
 )
 
 
-async def test_what_is_said_is_shown_as_data(desk: Desk, shelf: Shelf) -> None:
+async def test_what_is_said_is_shown_as_data(desk: PagesDesk, shelf: Shelf) -> None:
     """W-062: no line of a message can close the block, or pass for somebody else's."""
     writer = desk.ready()
     await desk.consolidate(shelf.conversation(*EVIL))
@@ -293,7 +297,7 @@ async def test_what_is_said_is_shown_as_data(desk: Desk, shelf: Shelf) -> None:
 
 
 async def test_a_model_that_obeys_a_conversation_cannot_take_a_persons_words_away(
-    desk: Desk, shelf: Shelf
+    desk: PagesDesk, shelf: Shelf
 ) -> None:
     """W-064: what it would take away waits for a person, the rest is done."""
     gone = page("# Roses\n\nAll is erased, as you wished, in 2026.")
@@ -320,7 +324,7 @@ async def test_a_model_that_obeys_a_conversation_cannot_take_a_persons_words_awa
     assert "the line" in wish["reason"]
 
 
-async def test_lines_that_we_wrote_may_be_written_anew(desk: Desk, shelf: Shelf) -> None:
+async def test_lines_that_we_wrote_may_be_written_anew(desk: PagesDesk, shelf: Shelf) -> None:
     """W-064: but not the one that a person edited in between."""
     lines = "By the [[Garden]], with tulips.\n\nIt has carp in it.\n\nIt is deep."
     desk.writes(plan(POND), {POND: page(f"# Pond\n\n{lines}")})
@@ -337,7 +341,7 @@ async def test_lines_that_we_wrote_may_be_written_anew(desk: Desk, shelf: Shelf)
 
 
 async def test_a_page_that_somebody_edits_meanwhile_stays_and_the_job_is_rejected(
-    desk: Desk, shelf: Shelf
+    desk: PagesDesk, shelf: Shelf
 ) -> None:
     """W-066: another page than those of the plan, too."""
     for n, path in enumerate((GARDEN, ROSES, INDEX, "semantic/New.md")):
@@ -352,7 +356,7 @@ async def test_a_page_that_somebody_edits_meanwhile_stays_and_the_job_is_rejecte
 
 
 async def test_a_conversation_that_somebody_edits_meanwhile_is_not_made_into_pages(
-    desk: Desk, shelf: Shelf
+    desk: PagesDesk, shelf: Shelf
 ) -> None:
     """M-030: what was just erased from the raw copy is on no page."""
     writer = desk.ready()
@@ -368,7 +372,7 @@ async def test_a_conversation_that_somebody_edits_meanwhile_is_not_made_into_pag
     assert shelf.pages() == before
 
 
-async def test_a_dry_run_prints_the_diff_and_leaves_no_trace(desk: Desk, shelf: Shelf) -> None:
+async def test_a_dry_run_prints_the_diff_and_leaves_no_trace(desk: PagesDesk, shelf: Shelf) -> None:
     """W-064: but the calls of the model."""
     talk = shelf.conversation()
     before = {path: path.read_bytes() for path in shelf.root.rglob("*") if path.is_file()}
@@ -382,7 +386,7 @@ async def test_a_dry_run_prints_the_diff_and_leaves_no_trace(desk: Desk, shelf: 
     assert len(desk.rows("SELECT 1 FROM model_calls")) == len(desk.model.requests)
 
 
-async def test_a_long_conversation_is_read_in_pieces(desk: Desk, shelf: Shelf) -> None:
+async def test_a_long_conversation_is_read_in_pieces(desk: PagesDesk, shelf: Shelf) -> None:
     """W-058: each page is written on, whichever piece speaks of it."""
     config = desk.terminal.folder / "config.yaml"
     config.write_text(
@@ -424,7 +428,7 @@ async def test_a_long_conversation_is_read_in_pieces(desk: Desk, shelf: Shelf) -
     ],
 )
 async def test_what_cannot_be_consolidated_is_said_in_a_line(
-    desk: Desk, shelf: Shelf, words: tuple[str, ...], code: int, said: str
+    desk: PagesDesk, shelf: Shelf, words: tuple[str, ...], code: int, said: str
 ) -> None:
     """W-005, W-063: before any copy, registration or folder."""
     (shelf.root / "conversations/empty").mkdir(parents=True)
@@ -437,7 +441,7 @@ async def test_what_cannot_be_consolidated_is_said_in_a_line(
 
 
 async def test_a_conversation_outside_the_store_has_nothing_but_messages(
-    desk: Desk, shelf: Shelf
+    desk: PagesDesk, shelf: Shelf
 ) -> None:
     """W-038."""
     outside = desk.terminal.folder / "talks" / "old"
@@ -454,7 +458,7 @@ async def test_a_conversation_outside_the_store_has_nothing_but_messages(
 
 
 async def test_what_was_not_said_here_is_marked_and_so_are_copies_of_it(
-    desk: Desk, shelf: Shelf
+    desk: PagesDesk, shelf: Shelf
 ) -> None:
     """Issue 20, 3: its pages inform and never instruct; a conversation of the store is the owner's."""
     assert (await desk.consolidate()).returncode == 0
@@ -471,7 +475,7 @@ async def test_what_was_not_said_here_is_marked_and_so_are_copies_of_it(
 
 
 async def test_what_pages_and_the_program_said_is_not_what_somebody_said(
-    desk: Desk, shelf: Shelf
+    desk: PagesDesk, shelf: Shelf
 ) -> None:
     """W-026: a page that was recalled is in the raw copy, and not made into pages again."""
     writer = desk.ready()
@@ -488,7 +492,9 @@ async def test_what_pages_and_the_program_said_is_not_what_somebody_said(
     assert len(shelf.raw()) == 5
 
 
-async def test_a_damaged_list_of_conversations_is_not_overwritten(desk: Desk, shelf: Shelf) -> None:
+async def test_a_damaged_list_of_conversations_is_not_overwritten(
+    desk: PagesDesk, shelf: Shelf
+) -> None:
     """W-039."""
     shelf.write("meta/conversations.json", '["a",\n oops]')
     before = shelf.pages()
@@ -499,7 +505,7 @@ async def test_a_damaged_list_of_conversations_is_not_overwritten(desk: Desk, sh
     assert shelf.pages() == before
 
 
-async def test_a_store_that_cannot_be_written_says_so(desk: Desk, shelf: Shelf) -> None:
+async def test_a_store_that_cannot_be_written_says_so(desk: PagesDesk, shelf: Shelf) -> None:
     """W-065."""
     talk = shelf.conversation()
     (shelf.root / "sleep").rmdir()
@@ -509,7 +515,7 @@ async def test_a_store_that_cannot_be_written_says_so(desk: Desk, shelf: Shelf) 
     assert b"cannot be written" in done.stderr
 
 
-async def test_another_store_than_the_configured_one_is_not_on_record(desk: Desk) -> None:
+async def test_another_store_than_the_configured_one_is_not_on_record(desk: PagesDesk) -> None:
     """W-049: its pages are not those that `/undo` knows; its jobs have their own way back."""
     other = Shelf.make(desk.terminal.folder / "other")
     before = other.pages()
@@ -529,7 +535,7 @@ async def test_an_undo_needs_a_store_and_nothing_else(terminal: Terminal) -> Non
     assert (done.returncode, done.stderr) == (1, b"wintermute: nothing is left to undo\n")
 
 
-async def test_a_second_job_says_who_is_at_work_or_waits(desk: Desk, shelf: Shelf) -> None:
+async def test_a_second_job_says_who_is_at_work_or_waits(desk: PagesDesk, shelf: Shelf) -> None:
     """W-068."""
     gate = asyncio.Event()
     desk.writes(Slow(gate, plan(POND)), {POND: CARP})

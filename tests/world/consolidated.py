@@ -102,7 +102,7 @@ async def consolidate(terminal: Terminal, talk: str, *more: str) -> Ended:
 
 
 @dataclass(frozen=True)
-class Desk:
+class PagesDesk:
     """A person at the command line, her store, and a model that makes pages of her conversations."""
 
     terminal: Terminal
