@@ -6,15 +6,20 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.world.clock import HeldClock
+from tests.world.consolidated import Chats, Scribe
 from tests.world.current import what_is_missing
 from tests.world.homeserver import Homeserver
+from tests.world.house import House
 from tests.world.keys import Wire, accepted
 from tests.world.memory import Memory, memory_in
 from tests.world.missing import NO_MOUNT
 from tests.world.model import ModelServer
+from tests.world.nights import opened
 from tests.world.proxy import Proxy
 from tests.world.scene import (
     JS,
@@ -29,7 +34,9 @@ from tests.world.scene import (
     Scene,
 )
 from tests.world.schema import later_program
+from tests.world.sleeping import Sleep, sleeping
 from tests.world.terminal import Terminal
+from tests.world.tidied import Tidied, open_nights
 from tests.world.warm import Interpreter
 
 pytest_plugins = ["tests.tiers"]
@@ -187,3 +194,49 @@ async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
     """A memory whose database and files lie in the folder of the test."""
     async with memory_in(tmp_path) as memory:
         yield memory
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings of the house that a test stands on: `@pytest.mark.opens(retries=1)`, over those of its file."""
+    marks = reversed([*request.node.iter_markers("opens")])
+    return {name: value for mark in marks for name, value in mark.kwargs.items()}
+
+
+@pytest.fixture
+async def sleep(
+    tmp_path: Path, model: ModelServer, settings: dict[str, Any]
+) -> AsyncIterator[Sleep]:
+    """A house whose facts are looked through by whole nights; the model answers by `sleep.merge` and `sleep.compare`."""
+    async with sleeping(tmp_path, model, **settings) as asleep:
+        yield asleep
+
+
+@pytest.fixture
+async def night(
+    tmp_path: Path, model: ModelServer, settings: dict[str, Any]
+) -> AsyncIterator[Tidied]:
+    """A house with its nights: `await night.night("tasks")` is one of them."""
+    async with open_nights(tmp_path, model, **settings) as asleep:
+        yield asleep
+
+
+@pytest.fixture
+def clock() -> HeldClock:
+    """A clock that stands still until a test advances it."""
+    return HeldClock()
+
+
+@pytest.fixture
+async def house(
+    tmp_path: Path, model: ModelServer, clock: HeldClock, settings: dict[str, Any]
+) -> AsyncIterator[House]:
+    """A house with the small night of `tests.world.nights`, on the clock of the test."""
+    async with opened(tmp_path, model, clock, **settings) as asleep:
+        yield asleep
+
+
+@pytest.fixture
+def chats(tmp_path: Path, model: ModelServer) -> Chats:
+    """Chats that become pages: `async with chats.talking() as (house, shelf)`, or `chats.nights()`."""
+    return Chats(tmp_path, model, Scribe(model))

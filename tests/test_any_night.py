@@ -3,14 +3,13 @@
 import json
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from tests.tiers import tiered
 from tests.world.house import SCOPE
-from tests.world.model import Empty, Fail, ModelServer, Step, Text
-from tests.world.sleeping import Sleep, sleeping
+from tests.world.model import Empty, Fail, Step, Text
+from tests.world.sleeping import Sleep
 from wintermute.memory.fact import Fact
 
 CLUB = "room:!club:test"
@@ -98,27 +97,26 @@ async def looked_at(sleep: Sleep) -> None:
 
 @pytest.mark.parametrize("seed", tiered({f"{n}": n for n in range(40)}, ["0"]))
 async def test_whatever_a_model_answers_what_goes_is_named_and_comes_back(
-    tmp_path: Path, model: ModelServer, seed: int
+    sleep: Sleep, seed: int
 ) -> None:
     """M-039, M-056 to M-059, M-063, M-081: undone in any order, the export is byte for byte the same.
 
     And each stands beside what it stood beside.
     """
     chance = Chance(seed)
-    async with sleeping(tmp_path, model) as sleep:
-        await chance.tell(sleep, 40)
-        before, places = await sleep.export(), await sleep.house.rows(PLACES)
-        sleep.merge, sleep.compare = chance.merge, chance.compare
-        for _ in range(NIGHTS):
-            await looked_at(sleep)
-        sets = await sleep.house.rows("SELECT id FROM change_sets WHERE cause = 'night'")
-        order = [row["id"] for row in sets][::-1]
-        if seed % 2:
-            random.Random(seed).shuffle(order)
-        for set_id in order:
-            found = await sleep.house.stores.changes.get(set_id)
-            assert found is not None
-            undone = await sleep.house.stores.undo.apply(found)
-            assert undone.kept == ()
-        assert await sleep.export() == before
-        assert [*await sleep.house.rows(PLACES)][: len(places)] == [*places]
+    await chance.tell(sleep, 40)
+    before, places = await sleep.export(), await sleep.house.rows(PLACES)
+    sleep.merge, sleep.compare = chance.merge, chance.compare
+    for _ in range(NIGHTS):
+        await looked_at(sleep)
+    sets = await sleep.house.rows("SELECT id FROM change_sets WHERE cause = 'night'")
+    order = [row["id"] for row in sets][::-1]
+    if seed % 2:
+        random.Random(seed).shuffle(order)
+    for set_id in order:
+        found = await sleep.house.stores.changes.get(set_id)
+        assert found is not None
+        undone = await sleep.house.stores.undo.apply(found)
+        assert undone.kept == ()
+    assert await sleep.export() == before
+    assert [*await sleep.house.rows(PLACES)][: len(places)] == [*places]

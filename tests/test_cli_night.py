@@ -13,15 +13,7 @@ from tests.world.clock import SYSTEM
 from tests.world.duties import Back
 from tests.world.house import PROMPTS
 from tests.world.model import ModelServer
-from tests.world.nights import (
-    OLD,
-    Fails,
-    OldSkill,
-    SmallNight,
-    house_at,
-    night_at,
-    remember,
-)
+from tests.world.nights import OLD, Fails, OldSkill, SmallNight, house_at, night_at, remember
 from tests.world.shelf import Shelf
 from tests.world.terminal import OWNER, YOU, Terminal, beside, with_model
 from wintermute.commands.tasks import NOTHING_TO_UNDO
@@ -82,10 +74,7 @@ async def test_a_night_is_read_answered_and_taken_back(home: Terminal, model: Mo
     assert listed_texts(home) == sorted(KNOWN)
     assert (home.data / "skills" / "old.md").read_text() == OLD
     again = home.run("night", "undo", name)
-    assert (again.returncode, again.stdout) == (
-        1,
-        f"{NOTHING_TO_UNDO}\n".encode(),
-    )
+    assert (again.returncode, again.stdout) == (1, f"{NOTHING_TO_UNDO}\n".encode())
 
 
 @pytest.mark.slow

@@ -20,60 +20,66 @@ LETTER = "Dear all,\n\nAnn moved to Rome in May. She has a dog called Rex.\n\nYo
 FACTS = ["Ann moved to Rome in May.", "Ann has a dog called Rex."]
 
 
-async def test_the_queue_is_worked_when_somebody_asks(terminal: Terminal) -> None:
+@pytest.fixture
+async def model(terminal: Terminal) -> AsyncIterator[ModelServer]:
+    """The model of the person at the command line."""
+    async with ModelServer(rules=False) as server:
+        with_model(terminal, server, "fts5")
+        yield server
+
+
+async def test_the_queue_is_worked_when_somebody_asks(
+    terminal: Terminal, model: ModelServer
+) -> None:
     """M-070, M-097: core is the daemon's, and that is said."""
-    async with ModelServer(rules=False) as model:
-        with_model(terminal, model, "fts5")
-        for text in (LYON, ROME):
-            assert (await beside(terminal, "memory", "add", text)).returncode == 0
-        model.script(reconstruction(BOTH))
-        done = await beside(terminal, "memory", "reconstruct")
-        said = done.stdout.decode().splitlines()
-        assert said[0] == "batches 1, kept 0, replaced 2, failed 0", done
-        assert said[1:] == ["core.md: the daemon looks at the new memories while it runs"]
-        listed = await beside(terminal, "memory", "list", "--json")
-        assert [fact["text"] for fact in json.loads(listed.stdout)] == [BOTH]
-        again = await beside(terminal, "memory", "reconstruct", "--json")
-        assert json.loads(again.stdout) == {"batches": 0, "kept": 0, "replaced": 0, "failed": 0}
+    for text in (LYON, ROME):
+        assert (await beside(terminal, "memory", "add", text)).returncode == 0
+    model.script(reconstruction(BOTH))
+    done = await beside(terminal, "memory", "reconstruct")
+    said = done.stdout.decode().splitlines()
+    assert said[0] == "batches 1, kept 0, replaced 2, failed 0", done
+    assert said[1:] == ["core.md: the daemon looks at the new memories while it runs"]
+    listed = await beside(terminal, "memory", "list", "--json")
+    assert [fact["text"] for fact in json.loads(listed.stdout)] == [BOTH]
+    again = await beside(terminal, "memory", "reconstruct", "--json")
+    assert json.loads(again.stdout) == {"batches": 0, "kept": 0, "replaced": 0, "failed": 0}
     assert len(model.requests) == 1
 
 
-async def test_a_model_that_is_down_leaves_the_queue_and_fails(terminal: Terminal) -> None:
+async def test_a_model_that_is_down_leaves_the_queue_and_fails(
+    terminal: Terminal, model: ModelServer
+) -> None:
     """M-043, M-070."""
-    async with ModelServer(rules=False) as model:
-        with_model(terminal, model, "fts5")
-        await beside(terminal, "memory", "add", ROME)
-        model.script(Fail(503))
-        done = await beside(terminal, "memory", "reconstruct")
-        assert (done.returncode, done.stdout) == (1, b"batches 0, kept 0, replaced 0, failed 1\n")
-        model.script(reconstruction(ROME))
-        done = await beside(terminal, "memory", "reconstruct")
-        assert done.stdout.startswith(b"batches 1, kept 1, replaced 0, failed 0\n")
+    await beside(terminal, "memory", "add", ROME)
+    model.script(Fail(503))
+    done = await beside(terminal, "memory", "reconstruct")
+    assert (done.returncode, done.stdout) == (1, b"batches 0, kept 0, replaced 0, failed 1\n")
+    model.script(reconstruction(ROME))
+    done = await beside(terminal, "memory", "reconstruct")
+    assert done.stdout.startswith(b"batches 1, kept 1, replaced 0, failed 0\n")
 
 
 @pytest.mark.parametrize("way", ["add", "import"])
-async def test_a_long_text_is_taken_apart(terminal: Terminal, way: str) -> None:
+async def test_a_long_text_is_taken_apart(terminal: Terminal, model: ModelServer, way: str) -> None:
     """M-044, M-045."""
     file = terminal.folder / "letter.txt"
     file.write_text(LETTER)
     words = ("add", "-") if way == "add" else ("import", "--split", str(file))
-    async with ModelServer(rules=False) as model:
-        with_model(terminal, model, "fts5")
-        model.script(Text(json.dumps({"contents": FACTS})))
-        done = await beside(terminal, "memory", *words, "--json", given=LETTER.encode())
-        assert json.loads(done.stdout)["contents"] == FACTS, done
+    model.script(Text(json.dumps({"contents": FACTS})))
+    done = await beside(terminal, "memory", *words, "--json", given=LETTER.encode())
+    assert json.loads(done.stdout)["contents"] == FACTS, done
     [request] = model.requests
     assert f"<raw_input>\n{LETTER}\n</raw_input>" in request.system
 
 
-async def test_a_text_that_no_model_takes_apart_is_kept_as_it_is(terminal: Terminal) -> None:
+async def test_a_text_that_no_model_takes_apart_is_kept_as_it_is(
+    terminal: Terminal, model: ModelServer
+) -> None:
     """M-045."""
-    async with ModelServer(rules=False) as model:
-        with_model(terminal, model, "fts5")
-        model.script(Text("no"), Text("no"))
-        done = await beside(terminal, "memory", "add", "-", "--json", given=LETTER.encode())
-        [kept] = json.loads(done.stdout)["contents"]
-        assert kept == " ".join(LETTER.split())
+    model.script(Text("no"), Text("no"))
+    done = await beside(terminal, "memory", "add", "-", "--json", given=LETTER.encode())
+    [kept] = json.loads(done.stdout)["contents"]
+    assert kept == " ".join(LETTER.split())
 
 
 SECRET = "hunter2hunter2"
@@ -84,67 +90,65 @@ SECRETIVE = f"{LETTER.removesuffix('Yours, Bob')}The password is {SECRET}\n\nTom
     "step", [Text(json.dumps({"contents": FACTS})), Fail(503)], ids=["up", "down"]
 )
 async def test_a_paragraph_with_a_secret_is_named_and_the_others_are_kept(
-    terminal: Terminal, step: Step
+    terminal: Terminal, model: ModelServer, step: Step
 ) -> None:
     """M-031, M-045: no model is shown it, nothing keeps it, and no output repeats it."""
-    async with ModelServer(rules=False) as model:
-        with_model(terminal, model, "fts5")
-        model.script(step)
-        done = await beside(terminal, "memory", "add", "-", given=SECRETIVE.encode())
-        assert done.returncode == 1
-        assert b"line 5: the paragraph is not stored: it looks like it holds a pass" in done.stderr
-        assert SECRET.encode() not in done.stdout + done.stderr
-        listed = await beside(terminal, "memory", "list", "--json")
-        kept = " ".join(fact["text"] for fact in json.loads(listed.stdout))
-        assert "a dog called Rex" in kept
-        assert "Tom is a nurse." in kept
-        assert SECRET not in kept
+    model.script(step)
+    done = await beside(terminal, "memory", "add", "-", given=SECRETIVE.encode())
+    assert done.returncode == 1
+    assert b"line 5: the paragraph is not stored: it looks like it holds a pass" in done.stderr
+    assert SECRET.encode() not in done.stdout + done.stderr
+    listed = await beside(terminal, "memory", "list", "--json")
+    kept = " ".join(fact["text"] for fact in json.loads(listed.stdout))
+    assert "a dog called Rex" in kept
+    assert "Tom is a nurse." in kept
+    assert SECRET not in kept
     assert SECRET not in json.dumps([seen.body for seen in model.requests])
 
 
 @pytest.mark.slow
-async def test_a_secret_below_its_name_is_refused_with_it(terminal: Terminal) -> None:
+async def test_a_secret_below_its_name_is_refused_with_it(
+    terminal: Terminal, model: ModelServer
+) -> None:
     """M-031."""
-    async with ModelServer(rules=False) as model:
-        with_model(terminal, model, "fts5")
-        given = f"Password:\n\n{SECRET}".encode()
-        done = await beside(terminal, "memory", "add", "-", given=given)
-        assert (done.returncode, done.stdout) == (1, b"stored 0, known already 0\n")
-        assert [line.split(b":")[0] for line in done.stderr.splitlines()] == [b"line 1", b"line 3"]
+    given = f"Password:\n\n{SECRET}".encode()
+    done = await beside(terminal, "memory", "add", "-", given=given)
+    assert (done.returncode, done.stdout) == (1, b"stored 0, known already 0\n")
+    assert [line.split(b":")[0] for line in done.stderr.splitlines()] == [b"line 1", b"line 3"]
     assert model.requests == []
 
 
-async def test_each_part_of_a_long_text_is_kept_as_it_is_done(terminal: Terminal) -> None:
+async def test_each_part_of_a_long_text_is_kept_as_it_is_done(
+    terminal: Terminal, model: ModelServer
+) -> None:
     """M-045: in one change set, which one undo takes back."""
     gate = asyncio.Event()
     first, second = ("Ann lives in Rome. " * 300, "Tom lives in Bonn. " * 300)
     picked = [Text(json.dumps({"contents": [text[:18]]})) for text in (first, second)]
-    async with ModelServer(rules=False) as model:
-        with_model(terminal, model, "fts5")
-        model.script(picked[0], Slow(gate, picked[1]))
-        async with asyncio.TaskGroup() as group:
-            given = f"{first}\n\n{second}".encode()
-            done = group.create_task(beside(terminal, "memory", "add", "-", given=given))
-            async with asyncio.timeout(WITHIN):
-                while len(model.requests) < 2:  # noqa: ASYNC110  a request tells nobody
-                    await asyncio.sleep(0.005)
-            listed = await beside(terminal, "memory", "list", "--json")
-            gate.set()
-            assert [fact["text"] for fact in json.loads(listed.stdout)] == [first[:18]]
-        assert done.result().stdout.endswith(b"stored 2, known already 0\n")
-        await beside(terminal, "memory", "undo", "--last")
+    model.script(picked[0], Slow(gate, picked[1]))
+    async with asyncio.TaskGroup() as group:
+        given = f"{first}\n\n{second}".encode()
+        done = group.create_task(beside(terminal, "memory", "add", "-", given=given))
+        async with asyncio.timeout(WITHIN):
+            while len(model.requests) < 2:  # noqa: ASYNC110  a request tells nobody
+                await asyncio.sleep(0.005)
         listed = await beside(terminal, "memory", "list", "--json")
-        assert json.loads(listed.stdout) == []
+        gate.set()
+        assert [fact["text"] for fact in json.loads(listed.stdout)] == [first[:18]]
+    assert done.result().stdout.endswith(b"stored 2, known already 0\n")
+    await beside(terminal, "memory", "undo", "--last")
+    listed = await beside(terminal, "memory", "list", "--json")
+    assert json.loads(listed.stdout) == []
 
 
-async def test_a_text_that_is_too_long_is_refused_with_what_to_do(terminal: Terminal) -> None:
-    async with ModelServer(rules=False) as model:
-        with_model(terminal, model, "fts5")
-        given = ("Ann lives in Rome. " * 11_000).encode()
-        done = await beside(terminal, "memory", "add", "-", given=given)
-        assert done.returncode == 1
-        assert b"at most 200,000 characters" in done.stderr
-        assert b"Make several files of it" in done.stderr
+async def test_a_text_that_is_too_long_is_refused_with_what_to_do(
+    terminal: Terminal, model: ModelServer
+) -> None:
+    given = ("Ann lives in Rome. " * 11_000).encode()
+    done = await beside(terminal, "memory", "add", "-", given=given)
+    assert done.returncode == 1
+    assert b"at most 200,000 characters" in done.stderr
+    assert b"Make several files of it" in done.stderr
     assert model.requests == []
 
 
@@ -265,7 +269,7 @@ async def test_a_letter_that_was_taken_back_meanwhile_is_not_taken_apart(tmp_pat
 
 
 async def test_what_a_person_says_of_a_long_text_holds_for_all_that_is_in_it(
-    terminal: Terminal,
+    terminal: Terminal, model: ModelServer
 ) -> None:
     """M-045, M-074: whose it is, how it was learnt, and until when it is true."""
     bob = "person:@bob:example.org"
@@ -275,14 +279,12 @@ async def test_what_a_person_says_of_a_long_text_holds_for_all_that_is_in_it(
         ("add", "-", "--source", "harvest", "--until", "2026-05-01", "--scope", bob),
         ("import", "--split", "--scope", bob, str(file)),
     )
-    async with ModelServer(rules=False) as model:
-        with_model(terminal, model, "fts5")
-        for words in ways:
-            model.script(Text(json.dumps({"contents": FACTS})))
-            done = await beside(terminal, "memory", *words, given=LETTER.encode())
-            assert done.returncode == 0, done
-        exported = await beside(terminal, "memory", "export", "-", "--scope", bob)
-        lines = [json.loads(line) for line in exported.stdout.splitlines()]
+    for words in ways:
+        model.script(Text(json.dumps({"contents": FACTS})))
+        done = await beside(terminal, "memory", *words, given=LETTER.encode())
+        assert done.returncode == 0, done
+    exported = await beside(terminal, "memory", "export", "-", "--scope", bob)
+    lines = [json.loads(line) for line in exported.stdout.splitlines()]
     assert sorted(line["text"] for line in lines) == sorted(2 * FACTS)
     old = [line for line in lines if line["source"] == "harvest"]
     assert sorted(line["text"] for line in old) == sorted(FACTS)

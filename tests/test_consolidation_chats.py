@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from tests.world.clock import HeldClock
-from tests.world.consolidated import (
-    CARP,
-    POND,
-    Scribe,
-    consolidate_chat,
-)
+from tests.world.consolidated import CARP, POND, Chats, Scribe, consolidate_chat
 from tests.world.forgetting import forgotten
 from tests.world.harvested import CLUB, talking, unlocked
 from tests.world.house import ANN, ROOM, SCOPE, House
@@ -42,16 +37,12 @@ async def applied(house: House, room: str = ROOM) -> WikiJob:
     return job
 
 
-async def test_what_was_said_since_the_last_time_is_made_into_pages(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_said_since_the_last_time_is_made_into_pages(chats: Chats) -> None:
     """W-058: people's words and the answers, each message once, then nothing is left."""
-    pages = Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf = shelf_of(house)
+    async with chats.talking() as (house, shelf):
         said = await house.say("I planted 12 tulips", "and 3 roses")
         first = await applied(house)
-        assert pages.shown == [
+        assert chats.pages.shown == [
             "[Monday, 2026-05-04]\nAnn (@ann:test): I planted 12 tulips\n"
             "assistant: echo: I planted 12 tulips\n"
             "Ann (@ann:test): and 3 roses\nassistant: echo: and 3 roses"
@@ -67,8 +58,8 @@ async def test_what_was_said_since_the_last_time_is_made_into_pages(
         assert await consolidate_chat(house) is None
         more = await house.say("a frog came")
         second = await applied(house)
-        assert "a frog came" in pages.shown[1]
-        assert "tulips" not in pages.shown[1]
+        assert "a frog came" in chats.pages.shown[1]
+        assert "tulips" not in chats.pages.shown[1]
         assert second.raw_copy == "episodic-raw/20260504/chat-1"
         assert await consolidate_chat(house) is None
         files = await house.rows(
@@ -89,13 +80,9 @@ async def test_what_was_said_since_the_last_time_is_made_into_pages(
     assert "[[Pond]]" in shelf.read(INDEX)
 
 
-async def test_only_a_direct_chat_of_the_owner_becomes_pages(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_only_a_direct_chat_of_the_owner_becomes_pages(chats: Chats) -> None:
     """W-058: never a group, another person's chat, or what is no conversation."""
-    pages = Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf = shelf_of(house)
+    async with chats.talking() as (house, shelf):
         before = shelf.pages()
         await house.say("in the club", **GROUP)
         await house.say("Ben speaks", **BENS)
@@ -106,45 +93,35 @@ async def test_only_a_direct_chat_of_the_owner_becomes_pages(
             with pytest.raises(WintermuteError, match="no conversation"):
                 await consolidate_chat(house, name)
         rows = await house.rows("SELECT 1 FROM consolidations")
-    assert (rows, pages.shown, shelf.jobs()) == ([], [], [])
+    assert (rows, chats.pages.shown, shelf.jobs()) == ([], [], [])
     assert shelf.pages() == before
 
 
-async def test_a_room_that_was_a_group_for_a_while_keeps_that_to_itself(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_room_that_was_a_group_for_a_while_keeps_that_to_itself(chats: Chats) -> None:
     """W-058: only what was said in private is read, when it is private again."""
-    pages = Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf_of(house)
+    async with chats.talking() as (house, _):
         await house.say("alone")
         await house.say("with others", scope=CLUB, direct=False)
         with pytest.raises(WintermuteError, match="not a direct chat"):
             await consolidate_chat(house)
         await house.say("alone again")
         await applied(house)
-    [read] = pages.shown
+    [read] = chats.pages.shown
     assert ("alone again" in read, "with others" in read) == (True, False)
 
 
-async def test_a_conversation_can_be_named_by_its_id(tmp_path: Path, model: ModelServer) -> None:
-    Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf_of(house)
+async def test_a_conversation_can_be_named_by_its_id(chats: Chats) -> None:
+    async with chats.talking() as (house, _):
         await house.say("12 tulips")
         [row] = await house.rows("SELECT id FROM conversations WHERE room_id = ?", ROOM)
         assert (await applied(house, row["id"])).conversation == row["id"]
 
 
 @pytest.mark.parametrize("step", [Fail(500), Text("# no page"), Text("x", finish="length")])
-async def test_what_came_to_nothing_is_read_again_the_next_time(
-    tmp_path: Path, model: ModelServer, step: Step
-) -> None:
+async def test_what_came_to_nothing_is_read_again_the_next_time(chats: Chats, step: Step) -> None:
     """W-065: no copy and no row is left of it, and no page."""
-    pages = Scribe(model)
-    pages.step = step
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf = shelf_of(house)
+    chats.pages.step = step
+    async with chats.talking() as (house, shelf):
         before = shelf.pages()
         await house.say("12 tulips")
         for _ in range(2):
@@ -155,28 +132,24 @@ async def test_what_came_to_nothing_is_read_again_the_next_time(
             assert json.loads(shelf.read("meta/conversations.json")) == []
             assert await house.rows("SELECT 1 FROM consolidations") == []
             assert await house.rows("SELECT 1 FROM raw_messages") == []
-        pages.step = None
+        chats.pages.step = None
         await house.say("3 roses")
         await applied(house)
-    assert "12 tulips" in pages.shown[-1]
-    assert "3 roses" in pages.shown[-1]
+    assert "12 tulips" in chats.pages.shown[-1]
+    assert "3 roses" in chats.pages.shown[-1]
 
 
-async def test_what_is_taken_back_while_the_model_writes_is_on_no_page(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_taken_back_while_the_model_writes_is_on_no_page(chats: Chats) -> None:
     """M-030, F-027: nor in a copy; what is left is read the next time."""
-    model.allow("redaction", perhaps=True)
-    pages = Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf = shelf_of(house)
+    chats.model.allow("redaction", perhaps=True)
+    async with chats.talking() as (house, shelf):
         before = shelf.pages()
         said = await house.say("12 tulips", "a secret place")
         gate = asyncio.Event()
-        pages.step = Slow(gate, Text(CARP))
+        chats.pages.step = Slow(gate, Text(CARP))
         async with asyncio.TaskGroup() as group:
             work = group.create_task(consolidate_chat(house))
-            await model.request_arrived(len(said) + 2)
+            await chats.model.request_arrived(len(said) + 2)
             await take_back(house, said[1])
             gate.set()
         job = work.result()
@@ -185,22 +158,20 @@ async def test_what_is_taken_back_while_the_model_writes_is_on_no_page(
             "failed",
             "messages were changed meanwhile; the next run reads them again",
         )
-        pages.step = None
+        chats.pages.step = None
         assert (shelf.pages(), shelf.raw()) == (before, {})
         await applied(house)
-    assert "a secret place" not in pages.shown[-1]
-    assert "12 tulips" in pages.shown[-1]
+    assert "a secret place" not in chats.pages.shown[-1]
+    assert "12 tulips" in chats.pages.shown[-1]
     assert "a secret place" not in "".join(shelf.raw().values())
 
 
 async def test_the_last_wording_counts_and_what_is_decrypted_late_is_read_once(
-    tmp_path: Path, model: ModelServer
+    chats: Chats,
 ) -> None:
     """W-058, M-026: as the harvest reads."""
-    model.allow("edit", perhaps=True)
-    pages = Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf_of(house)
+    chats.model.allow("edit", perhaps=True)
+    async with chats.talking() as (house, _):
         [first] = await house.say("I live in Lyon")
         async with house.database.transaction() as tx:
             conversation = await house.conversations.in_room(tx, ROOM, SCOPE)
@@ -213,7 +184,7 @@ async def test_the_last_wording_counts_and_what_is_decrypted_late_is_read_once(
         assert await consolidate_chat(house) is None
         named = {row["event_id"] for row in await house.rows("SELECT event_id FROM raw_messages")}
     assert {first, "$edit", "$locked"} <= named
-    whole = "\n".join(pages.shown)
+    whole = "\n".join(chats.pages.shown)
     assert "I live in Lyon" not in whole.replace("echo: I live in Lyon", "")
     assert [whole.count(f"(@ann:test): {text}") for text in ("I live in Rome", "I keep bees")] == [
         1,
@@ -246,11 +217,9 @@ async def test_what_comes_from_outside_is_not_shown_and_its_copy_is_marked(
 
 
 @pytest.mark.slow
-async def test_a_long_talk_is_read_whole_at_once(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_long_talk_is_read_whole_at_once(chats: Chats) -> None:
     """W-058: also more than one look at the inbox finds."""
-    Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf = shelf_of(house)
+    async with chats.talking() as (house, shelf):
         await house.say("the first")
         async with house.database.transaction() as tx:
             await tx.execute(
@@ -268,13 +237,9 @@ async def test_a_long_talk_is_read_whole_at_once(tmp_path: Path, model: ModelSer
     assert len({*said}) == 1001
 
 
-async def test_a_job_that_was_recorded_and_not_put_in_place_is_taken_back(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_job_that_was_recorded_and_not_put_in_place_is_taken_back(chats: Chats) -> None:
     """W-065: as a kill between the two leaves it; what was said is read again."""
-    pages = Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf = shelf_of(house)
+    async with chats.talking() as (house, shelf):
         before = shelf.pages()
         await house.say("12 tulips")
         job = await applied(house)
@@ -286,7 +251,7 @@ async def test_a_job_that_was_recorded_and_not_put_in_place_is_taken_back(
         async with house.database.transaction() as tx:
             await tx.execute("UPDATE consolidations SET settled = 0")
         again = await applied(house)
-        assert "12 tulips" in pages.shown[1]
+        assert "12 tulips" in chats.pages.shown[1]
         sets = await house.rows("SELECT id FROM change_sets WHERE cause = 'consolidation'")
         assert [row["id"] for row in sets] == [again.change_set]
         assert await house.rows("SELECT job, settled FROM consolidations") == [
@@ -295,13 +260,9 @@ async def test_a_job_that_was_recorded_and_not_put_in_place_is_taken_back(
     assert {path.rpartition("/")[0] for path in shelf.raw()} == {again.raw_copy}
 
 
-async def test_a_job_that_was_put_in_place_is_known_to_be(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_job_that_was_put_in_place_is_known_to_be(chats: Chats) -> None:
     """W-058: killed right behind it, each message is still read once."""
-    Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf_of(house)
+    async with chats.talking() as (house, _):
         await house.say("12 tulips")
         await applied(house)
         async with house.database.transaction() as tx:
@@ -311,18 +272,14 @@ async def test_a_job_that_was_put_in_place_is_known_to_be(
     assert row["settled"] == 1
 
 
-async def test_a_page_that_a_chat_would_take_away_waits_and_the_chat_is_read(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_page_that_a_chat_would_take_away_waits_and_the_chat_is_read(chats: Chats) -> None:
     """W-064: it would be proposed again each night, else."""
-    pages = Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf = shelf_of(house)
+    async with chats.talking() as (house, shelf):
         shelf.write(POND, page("# Pond\n\nMine.\n\n[[Garden]]"))
         shelf.write(INDEX, shelf.read(INDEX) + "- [[Pond]]\n")
         before = shelf.pages()
         await house.say("12 tulips")
-        pages.step = Text(page("# Pond\n\nAnother's."))
+        chats.pages.step = Text(page("# Pond\n\nAnother's."))
         job = await applied(house)
         assert (job.changed_files, job.proposed, job.change_set) == ((), (POND,), None)
         [wish] = await house.stores.decisions.waiting(SCOPE, "page")
@@ -331,13 +288,9 @@ async def test_a_page_that_a_chat_would_take_away_waits_and_the_chat_is_read(
     assert shelf.pages() == before
 
 
-async def test_an_undo_in_the_chat_takes_pages_back_and_names_them(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_undo_in_the_chat_takes_pages_back_and_names_them(chats: Chats) -> None:
     """Issue 20, 7: page changes by us are change sets; what a person edited since stays."""
-    Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house:
-        shelf = shelf_of(house)
+    async with chats.talking() as (house, shelf):
         before = shelf.read(INDEX)
         await house.say("I planted 12 tulips")
         job = await applied(house)
@@ -351,13 +304,9 @@ async def test_an_undo_in_the_chat_takes_pages_back_and_names_them(
     assert "Source:" not in told
 
 
-async def test_a_deleted_message_of_few_letters_goes_from_its_raw_copy(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_deleted_message_of_few_letters_goes_from_its_raw_copy(chats: Chats) -> None:
     """M-030: too short to be looked for, it is known by its event; the rest of the copy stays."""
-    Scribe(model)
-    async with talking(tmp_path, model, HeldClock()) as house, house.working():
-        shelf = shelf_of(house)
+    async with chats.talking() as (house, shelf), house.working():
         short, _ = await house.say("12 tulips", "and 3 roses came in May")
         await applied(house)
         await take_back(house, short)
@@ -370,14 +319,11 @@ async def test_a_deleted_message_of_few_letters_goes_from_its_raw_copy(
     assert [json.loads(row["args"]) for row in again] == [{"page": POND}]
 
 
-async def test_what_a_job_proposed_goes_with_it_when_it_came_to_nothing(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_a_job_proposed_goes_with_it_when_it_came_to_nothing(chats: Chats) -> None:
     """W-065: the raw copy that it cites is gone as well."""
-    async with talking(tmp_path, model, HeldClock()) as house:
-        pages, shelf = Scribe(model), shelf_of(house)
+    async with chats.talking() as (house, shelf):
         shelf.write(POND, page("# Pond\n\nWritten by me."))
-        pages.step = Text(page("# Pond\n\nOther words."))
+        chats.pages.step = Text(page("# Pond\n\nOther words."))
         await house.say("My pond is deep.")
 
         (shelf.root / "sleep" / "applying" / "in the way").mkdir(parents=True)

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.world.clock import HeldClock, utc
+from tests.world.house import House
 from tests.world.model import ModelServer
 from tests.world.nights import OWNER, begin, look, nights, opened
 from wintermute.changes.change_sets import Reason
@@ -62,25 +63,23 @@ def test_each_date_has_one_night_and_the_next_is_always_ahead(
     assert len(seen) in (365, 366)
 
 
-async def test_a_night_runs_at_its_hour_and_once(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_night_runs_at_its_hour_and_once(house: House, clock: HeldClock) -> None:
     """M-054: 01:00 in Berlin is 23:00 UTC."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house)
-        clock.advance(11 * HOUR - 1)
+    await begin(house)
+    clock.advance(11 * HOUR - 1)
+    await look(house)
+    assert await nights(house) == []
+    clock.advance(1)
+    for _ in range(3):
         await look(house)
-        assert await nights(house) == []
-        clock.advance(1)
-        for _ in range(3):
-            await look(house)
-            clock.advance(60)
-        assert await nights(house) == [("2026-05-05", "schedule", "done")]
-        clock.advance(24 * HOUR - 180)
-        await look(house)
-        assert await nights(house) == [
-            ("2026-05-05", "schedule", "done"),
-            ("2026-05-06", "schedule", "done"),
-        ]
+        clock.advance(60)
+    assert await nights(house) == [("2026-05-05", "schedule", "done")]
+    clock.advance(24 * HOUR - 180)
+    await look(house)
+    assert await nights(house) == [
+        ("2026-05-05", "schedule", "done"),
+        ("2026-05-06", "schedule", "done"),
+    ]
 
 
 async def test_a_missed_night_is_caught_up_when_nobody_has_spoken_for_ten_minutes(
@@ -126,40 +125,36 @@ async def test_a_missed_night_is_caught_up_where_nobody_ever_talked(
 
 
 async def test_a_folder_that_is_younger_than_the_night_misses_none(
-    tmp_path: Path, model: ModelServer
+    house: House, clock: HeldClock
 ) -> None:
     """M-054: who installs at noon has missed nothing."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house)
-        for _ in range(5):
-            clock.advance(HOUR)
-            await look(house)
-        assert await nights(house) == []
+    await begin(house)
+    for _ in range(5):
+        clock.advance(HOUR)
+        await look(house)
+    assert await nights(house) == []
 
 
 @pytest.mark.slow
 async def test_a_clock_that_jumps_two_days_ahead_and_back_has_each_date_once(
-    tmp_path: Path, model: ModelServer
+    house: House, clock: HeldClock
 ) -> None:
     """M-054."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house)
+    await begin(house)
 
-        async def passes(hours: int) -> None:
-            for _ in range(hours * 6):
-                clock.advance(600)
-                await look(house)
+    async def passes(hours: int) -> None:
+        for _ in range(hours * 6):
+            clock.advance(600)
+            await look(house)
 
-        await passes(24)
-        clock.ahead = timedelta(days=2)
-        await passes(2)
-        clock.ahead = timedelta(0)
-        await passes(96)
-        dates = [day for day, *_ in await nights(house)]
-        assert len(dates) == len(set(dates))
-        assert {f"2026-05-0{n}" for n in range(5, 9)} <= {*dates}
+    await passes(24)
+    clock.ahead = timedelta(days=2)
+    await passes(2)
+    clock.ahead = timedelta(0)
+    await passes(96)
+    dates = [day for day, *_ in await nights(house)]
+    assert len(dates) == len(set(dates))
+    assert {f"2026-05-0{n}" for n in range(5, 9)} <= {*dates}
 
 
 @pytest.mark.parametrize(
@@ -207,17 +202,15 @@ async def test_a_night_that_is_turned_off_never_comes_and_one_that_is_asked_for_
     assert ended == ("Done: 2 memories merged. `/night` shows all, `/night undo` takes it back.")
 
 
-async def test_idle_days_cost_nothing(tmp_path: Path, model: ModelServer) -> None:
+async def test_idle_days_cost_nothing(house: House, clock: HeldClock, model: ModelServer) -> None:
     """24 hours without news: no call of a model, and no word to anybody."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Likes tea")
-        before = len(model.requests)
-        facts = await house.rows("SELECT * FROM facts")
-        for _ in range(24 * 12):
-            clock.advance(300)
-            await look(house)
-        assert await nights(house) == [("2026-05-05", "schedule", "done")]
-        assert len(model.requests) == before
-        assert await house.rows("SELECT * FROM facts") == facts
-        assert len(await house.spoken()) == 1
+    await begin(house, "Likes tea")
+    before = len(model.requests)
+    facts = await house.rows("SELECT * FROM facts")
+    for _ in range(24 * 12):
+        clock.advance(300)
+        await look(house)
+    assert await nights(house) == [("2026-05-05", "schedule", "done")]
+    assert len(model.requests) == before
+    assert await house.rows("SELECT * FROM facts") == facts
+    assert len(await house.spoken()) == 1

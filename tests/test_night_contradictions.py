@@ -3,14 +3,14 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from tests.world.house import SCOPE, ZONE
-from tests.world.model import Fail, ModelServer, Text
-from tests.world.sleeping import APRIL, FIRST, MARCH, MAY, SECOND, Sleep, sleeping
+from tests.world.model import Fail, Text
+from tests.world.sleeping import APRIL, FIRST, MARCH, MAY, SECOND, Sleep
+from tests.world.tidied import tally
 from wintermute.changes.change_sets import Cause
 from wintermute.changes.decisions import Decision
 from wintermute.memory.fact import Fact, Source
@@ -66,17 +66,14 @@ def test_the_newest_evidence_wins_but_not_over_the_persons_own_words(
     assert may_end(loser, winner) == free
 
 
-async def test_of_one_day_the_older_word_does_not_win_without_a_person(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_of_one_day_the_older_word_does_not_win_without_a_person(sleep: Sleep) -> None:
     """M-058, M-079: what was said in the evening is newer than what was said at noon."""
-    async with sleeping(tmp_path, model) as sleep:
-        for text, at in ((LYON, f"{MAY}T12:00"), (ROME, f"{MAY}T18:00")):
-            await sleep.told(text, at=at)
-        sleep.compare = lambda _first, _second: FIRST
-        await sleep.night()
-        assert await sleep.kinds() == [("ended", "open")]
-        assert await sleep.remembered() == [LYON, ROME]
+    for text, at in ((LYON, f"{MAY}T12:00"), (ROME, f"{MAY}T18:00")):
+        await sleep.told(text, at=at)
+    sleep.compare = lambda _first, _second: FIRST
+    await sleep.night()
+    assert await sleep.kinds() == [("ended", "open")]
+    assert await sleep.remembered() == [LYON, ROME]
 
 
 def test_each_is_shown_with_its_day_and_who_said_it() -> None:
@@ -108,18 +105,15 @@ def test_short_texts_are_alike_if_they_share_more_than_a_name(
     assert similar_in_words(other, one) == pytest.approx(likeness)
 
 
-async def test_short_memories_of_one_person_cost_no_question(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_short_memories_of_one_person_cost_no_question(sleep: Sleep) -> None:
     """M-055, M-058: nor is one that is a question held up by them."""
-    async with sleeping(tmp_path, model) as sleep:
-        deeds = ("sings", "paints", "runs", "cooks", "swims", "writes", "dances")
-        await sleep.told(*(f"Ann {deed}" for deed in deeds))
-        await moved(sleep)
-        sleep.compare = newer
-        await sleep.night()
-        assert len(sleep.pairs) == 1
-        assert ROME in await sleep.remembered()
+    deeds = ("sings", "paints", "runs", "cooks", "swims", "writes", "dances")
+    await sleep.told(*(f"Ann {deed}" for deed in deeds))
+    await moved(sleep)
+    sleep.compare = newer
+    await sleep.night()
+    assert len(sleep.pairs) == 1
+    assert ROME in await sleep.remembered()
 
 
 async def moved(sleep: Sleep, *sources: Source) -> None:
@@ -130,100 +124,87 @@ async def moved(sleep: Sleep, *sources: Source) -> None:
         await sleep.told(text, at=at, source=source)
 
 
-async def test_what_is_over_ends_on_the_day_of_the_other_and_is_found_as_past(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_over_ends_on_the_day_of_the_other_and_is_found_as_past(sleep: Sleep) -> None:
     """M-058, M-074: one question with days and speakers; undo is exact, and it is not asked again."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep)
-        before = await sleep.export()
-        sleep.compare = newer
-        await sleep.night()
-        assert sleep.pairs == [(f"{MARCH}, Ann: {LYON}", f"{MAY}, Ann: {ROME}")]
-        assert await sleep.remembered() == [ROME]
-        over, now = await sleep.fact(LYON), await sleep.fact(ROME)
-        assert (over.retired_at, over.valid_to, over.replaced_by) == (None, now.created_at, now.id)
-        search = Search(sleep.house.database, sleep.house.stores.facts)
-        assert [hit.fact for hit in await search.past(SCOPE, Query("Lyon"), 3)] == [over]
-        then = datetime.fromisoformat("2026-04-01T00:00+00:00")
-        found = await search.find(SCOPE, Query("Lyon"), 1, then)
-        assert [hit.fact.text for hit in found] == [LYON]
-        [item] = await sleep.items()
-        assert (item.kind, item.state, item.before, item.after) == ("ended", "done", (LYON,), ROME)
-        assert (item.loses, item.names) == (1, (("fact", over.id),))
-        assert len(item.reason.splitlines()) == 1
-        await sleep.undone()
-        assert await sleep.export() == before
-        await sleep.night()
-        assert sleep.calls == 1
+    await moved(sleep)
+    before = await sleep.export()
+    sleep.compare = newer
+    await sleep.night()
+    assert sleep.pairs == [(f"{MARCH}, Ann: {LYON}", f"{MAY}, Ann: {ROME}")]
+    assert await sleep.remembered() == [ROME]
+    over, now = await sleep.fact(LYON), await sleep.fact(ROME)
+    assert (over.retired_at, over.valid_to, over.replaced_by) == (None, now.created_at, now.id)
+    search = Search(sleep.house.database, sleep.house.stores.facts)
+    assert [hit.fact for hit in await search.past(SCOPE, Query("Lyon"), 3)] == [over]
+    then = datetime.fromisoformat("2026-04-01T00:00+00:00")
+    found = await search.find(SCOPE, Query("Lyon"), 1, then)
+    assert [hit.fact.text for hit in found] == [LYON]
+    [item] = await sleep.items()
+    assert (item.kind, item.state, item.before, item.after) == ("ended", "done", (LYON,), ROME)
+    assert (item.loses, item.names) == (1, (("fact", over.id),))
+    assert len(item.reason.splitlines()) == 1
+    await sleep.undone()
+    assert await sleep.export() == before
+    await sleep.night()
+    assert sleep.calls == 1
 
 
-async def test_who_moved_back_after_a_night_is_asked_about_anew(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_who_moved_back_after_a_night_is_asked_about_anew(sleep: Sleep) -> None:
     """M-058: what is said again after it had ended is another fact; once is enough, also after an undo."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep, "user_explicit", "user_explicit")
-        sleep.compare = newer
-        await sleep.night()
-        assert await sleep.remembered() == [ROME]
-        await sleep.told(LYON, source="user_explicit")
-        await sleep.night()
-        assert await sleep.remembered() == [LYON]
-        await sleep.undone()
-        assert await sleep.remembered() == [LYON, ROME]
-        await sleep.night()
-        await sleep.night()
-        assert len(sleep.pairs) == 2
+    await moved(sleep, "user_explicit", "user_explicit")
+    sleep.compare = newer
+    await sleep.night()
+    assert await sleep.remembered() == [ROME]
+    await sleep.told(LYON, source="user_explicit")
+    await sleep.night()
+    assert await sleep.remembered() == [LYON]
+    await sleep.undone()
+    assert await sleep.remembered() == [LYON, ROME]
+    await sleep.night()
+    await sleep.night()
+    assert len(sleep.pairs) == 2
 
 
 async def test_who_changes_their_mind_and_changes_it_back_is_believed_what_they_said_last(
-    tmp_path: Path, model: ModelServer
+    sleep: Sleep,
 ) -> None:
     """M-058: before a night came between; what is said again is newer than what was said meanwhile."""
-    async with sleeping(tmp_path, model) as sleep:
-        for text, hour in ((LYON, "08"), (ROME, "09"), (LYON, "10")):
-            await sleep.told(text, source="user_explicit", at=f"{MAY}T{hour}:00")
-        sleep.compare = newer
-        await sleep.night()
-        assert sleep.pairs == [(f"{MAY}, Ann: {ROME}", f"{MAY}, Ann: {LYON}")]
-        assert await sleep.remembered() == [LYON]
-        over = await sleep.fact(ROME)
-        assert over.valid_to == datetime.fromisoformat(f"{MAY}T10:00+00:00")
-        [item] = await sleep.items()
-        assert item.reason.endswith(f"{MAY}, 11:00, then 12:00")
+    for text, hour in ((LYON, "08"), (ROME, "09"), (LYON, "10")):
+        await sleep.told(text, source="user_explicit", at=f"{MAY}T{hour}:00")
+    sleep.compare = newer
+    await sleep.night()
+    assert sleep.pairs == [(f"{MAY}, Ann: {ROME}", f"{MAY}, Ann: {LYON}")]
+    assert await sleep.remembered() == [LYON]
+    over = await sleep.fact(ROME)
+    assert over.valid_to == datetime.fromisoformat(f"{MAY}T10:00+00:00")
+    [item] = await sleep.items()
+    assert item.reason.endswith(f"{MAY}, 11:00, then 12:00")
 
 
-async def test_what_is_picked_up_again_is_not_what_the_person_said_again(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_picked_up_again_is_not_what_the_person_said_again(sleep: Sleep) -> None:
     """M-058, M-079: their own word yields only to a newer one of theirs, and is asked about here."""
-    async with sleeping(tmp_path, model) as sleep:
-        await sleep.told(LYON, source="user_explicit", at=MARCH)
-        await sleep.told(ROME, source="user_explicit", at=APRIL)
-        await sleep.told(LYON, at=MAY)
-        sleep.compare = lambda first, _second: FIRST if first == LYON else SECOND
-        await sleep.night()
-        assert await sleep.kinds() == [("ended", "open")]
-        assert await sleep.remembered() == [LYON, ROME]
+    await sleep.told(LYON, source="user_explicit", at=MARCH)
+    await sleep.told(ROME, source="user_explicit", at=APRIL)
+    await sleep.told(LYON, at=MAY)
+    sleep.compare = lambda first, _second: FIRST if first == LYON else SECOND
+    await sleep.night()
+    assert await sleep.kinds() == [("ended", "open")]
+    assert await sleep.remembered() == [LYON, ROME]
 
 
-async def test_what_was_merged_is_as_new_as_the_last_word_in_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_merged_is_as_new_as_the_last_word_in_it(sleep: Sleep) -> None:
     """M-058: of the person's own words that is theirs, whatever was picked up since."""
-    async with sleeping(tmp_path, model) as sleep:
-        await sleep.told(LYON, source="user_explicit", at=MARCH)
-        await sleep.told(f"{LYON} now", at=MAY)
-        sleep.merge = lambda texts: max(texts, key=len)
-        await sleep.night()
-        assert await sleep.remembered() == [f"{LYON} now"]
-        await sleep.told("Ann lives in Rome now", source="user_explicit", at=APRIL)
-        sleep.merge = lambda texts: ""
-        sleep.compare = newer
-        await sleep.night()
-        assert sleep.pairs[-1][0] == f"{MARCH}, Ann: {LYON} now"
-        assert await sleep.remembered() == ["Ann lives in Rome now"]
+    await sleep.told(LYON, source="user_explicit", at=MARCH)
+    await sleep.told(f"{LYON} now", at=MAY)
+    sleep.merge = lambda texts: max(texts, key=len)
+    await sleep.night()
+    assert await sleep.remembered() == [f"{LYON} now"]
+    await sleep.told("Ann lives in Rome now", source="user_explicit", at=APRIL)
+    sleep.merge = lambda texts: ""
+    sleep.compare = newer
+    await sleep.night()
+    assert sleep.pairs[-1][0] == f"{MARCH}, Ann: {LYON} now"
+    assert await sleep.remembered() == ["Ann lives in Rome now"]
 
 
 @pytest.mark.parametrize(
@@ -237,39 +218,35 @@ async def test_what_was_merged_is_as_new_as_the_last_word_in_it(
     ],
 )
 async def test_what_a_night_may_not_end_becomes_a_question(
-    tmp_path: Path, model: ModelServer, sources: tuple[Source, Source], action: str, *, free: bool
+    sleep: Sleep, sources: tuple[Source, Source], action: str, *, free: bool
 ) -> None:
     """M-058, M-079: a yes does it, and is another change set than the night's."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep, *sources)
-        sleep.compare = lambda _first, _second: action
-        await sleep.night()
-        assert await sleep.kinds() == [("ended", "done" if free else "open")]
-        if free:
-            return
-        assert await sleep.remembered() == [LYON, ROME]
-        [item] = await sleep.items()
-        assert await sleep.say_yes(item)
-        assert await sleep.remembered() == [ROME]  # yes is the newer one (M-087)
-        await sleep.night()
-        assert sleep.calls == 1
+    await moved(sleep, *sources)
+    sleep.compare = lambda _first, _second: action
+    await sleep.night()
+    assert await sleep.kinds() == [("ended", "done" if free else "open")]
+    if free:
+        return
+    assert await sleep.remembered() == [LYON, ROME]
+    [item] = await sleep.items()
+    assert await sleep.say_yes(item)
+    assert await sleep.remembered() == [ROME]  # yes is the newer one (M-087)
+    await sleep.night()
+    assert sleep.calls == 1
 
 
-async def test_of_three_the_second_question_is_left_when_one_side_is_gone(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_of_three_the_second_question_is_left_when_one_side_is_gone(sleep: Sleep) -> None:
     """M-059: (A,B) and (A,C): A is ended by the first, B and C survive."""
     a, b, c = "Ann's fast old car is red", "Ann's fast old car is blue", "Ann's car is green"
-    async with sleeping(tmp_path, model) as sleep:
-        for text, at in ((a, MARCH), (b, APRIL), (c, MAY)):
-            await sleep.told(text, at=at)
-        sleep.compare = lambda first, _second: SECOND if first == a else FIRST
-        await sleep.night()
-        assert sleep.pairs[0][0].endswith(a)
-        live = await sleep.remembered()
-        assert a not in live
-        assert len(sleep.pairs) == 2  # the third has A on one side
-        assert len(live) == 2
+    for text, at in ((a, MARCH), (b, APRIL), (c, MAY)):
+        await sleep.told(text, at=at)
+    sleep.compare = lambda first, _second: SECOND if first == a else FIRST
+    await sleep.night()
+    assert sleep.pairs[0][0].endswith(a)
+    live = await sleep.remembered()
+    assert a not in live
+    assert len(sleep.pairs) == 2  # the third has A on one side
+    assert len(live) == 2
 
 
 MERGED: Mapping[str, tuple[str, str, str, list[str], str]] = {
@@ -292,60 +269,46 @@ MERGED: Mapping[str, tuple[str, str, str, list[str], str]] = {
 
 @pytest.mark.parametrize(("one", "other", "text", "live", "past"), MERGED.values(), ids=MERGED)
 async def test_what_adds_to_each_other_becomes_one(
-    tmp_path: Path,
-    model: ModelServer,
-    one: str,
-    other: str,
-    text: str,
-    live: list[str],
-    past: str,
+    sleep: Sleep, one: str, other: str, text: str, live: list[str], past: str
 ) -> None:
     """M-058, M-039, M-074: what the text says is over has ended, and is not retired."""
-    async with sleeping(tmp_path, model) as sleep:
-        await sleep.told(one, at=MARCH)
-        await sleep.told(other, at=MAY)
-        before = await sleep.export()
-        sleep.compare = lambda _first, _second: merge(text)
-        await sleep.night()
-        assert await sleep.remembered() == live
-        ended = await sleep.fact(one)
-        assert (ended.valid_to is not None, ended.retired_at is None) == (bool(past), bool(past))
-        [item] = await sleep.items()
-        assert (item.kind, item.state, item.loses) == ("merged", "done", 1)
-        await sleep.undone()
-        assert await sleep.export() == before
+    await sleep.told(one, at=MARCH)
+    await sleep.told(other, at=MAY)
+    before = await sleep.export()
+    sleep.compare = lambda _first, _second: merge(text)
+    await sleep.night()
+    assert await sleep.remembered() == live
+    ended = await sleep.fact(one)
+    assert (ended.valid_to is not None, ended.retired_at is None) == (bool(past), bool(past))
+    [item] = await sleep.items()
+    assert (item.kind, item.state, item.loses) == ("merged", "done", 1)
+    await sleep.undone()
+    assert await sleep.export() == before
 
 
-async def test_a_text_that_ends_the_persons_own_words_is_a_question(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_text_that_ends_the_persons_own_words_is_a_question(sleep: Sleep) -> None:
     """M-058: as if it had said so by `keep_second`."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep, "user_explicit", "harvest")
-        sleep.compare = lambda _first, _second: merge(
-            "Ann lived in Lyon until 2026, Ann lives in Rome"
-        )
-        await sleep.night()
-        assert await sleep.kinds() == [("ended", "open")]
-        assert await sleep.remembered() == [LYON, ROME]
+    await moved(sleep, "user_explicit", "harvest")
+    sleep.compare = lambda _first, _second: merge("Ann lived in Lyon until 2026, Ann lives in Rome")
+    await sleep.night()
+    assert await sleep.kinds() == [("ended", "open")]
+    assert await sleep.remembered() == [LYON, ROME]
 
 
 async def test_two_that_say_different_things_stay_as_they_are_and_are_not_asked_about_again(
-    tmp_path: Path, model: ModelServer
+    sleep: Sleep,
 ) -> None:
     """M-058: what is near is seldom a contradiction; merged, a store would become a few long lines."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep)
-        before = await sleep.export()
-        sleep.compare = lambda _first, _second: json.dumps({"action": "keep_both"})
-        for _ in range(2):
-            night = await sleep.night()
-            tally = night.tally(SCOPE, "contradictions")
-            assert tally is not None
-            assert (tally.status, tally.note) == ("ok", "")
-        assert len(sleep.pairs) == 1
-        assert await sleep.kinds() == []
-        assert await sleep.export() == before
+    await moved(sleep)
+    before = await sleep.export()
+    sleep.compare = lambda _first, _second: json.dumps({"action": "keep_both"})
+    for _ in range(2):
+        night = await sleep.night()
+        found = tally(night, "contradictions")
+        assert (found.status, found.note) == ("ok", "")
+    assert len(sleep.pairs) == 1
+    assert await sleep.kinds() == []
+    assert await sleep.export() == before
 
 
 def meanwhile(sleep: Sleep, text: str, source: Source, *, days: int = 0) -> None:
@@ -376,33 +339,29 @@ MEANWHILE: Mapping[str, tuple[str, str, Source, int]] = {
 
 @pytest.mark.parametrize(("answer", "text", "source", "days"), MEANWHILE.values(), ids=MEANWHILE)
 async def test_what_is_told_between_the_answer_and_the_deed_counts(
-    tmp_path: Path, model: ModelServer, answer: str, text: str, source: Source, days: int
+    sleep: Sleep, answer: str, text: str, source: Source, days: int
 ) -> None:
     """M-058, M-064: by then another would win, or nothing would be left."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep)
-        sleep.compare = lambda _first, _second: answer
-        meanwhile(sleep, text, source, days=days)
-        await sleep.night()
-        assert [state for _, state in await sleep.kinds()] == ["outdated"]
-        assert await sleep.remembered() == [LYON, ROME]
-        await sleep.night()
-        assert len(sleep.pairs) == (1 if days else 2)
+    await moved(sleep)
+    sleep.compare = lambda _first, _second: answer
+    meanwhile(sleep, text, source, days=days)
+    await sleep.night()
+    assert [state for _, state in await sleep.kinds()] == ["outdated"]
+    assert await sleep.remembered() == [LYON, ROME]
+    await sleep.night()
+    assert len(sleep.pairs) == (1 if days else 2)
 
 
-async def test_what_a_person_said_yes_to_is_done_whatever_was_said_since(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_a_person_said_yes_to_is_done_whatever_was_said_since(sleep: Sleep) -> None:
     """M-079: the yes is their newest word."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep, "user_explicit", "harvest")
-        sleep.compare = newer
-        await sleep.night()
-        await sleep.told(LYON, source="user_explicit")
-        [item] = await sleep.items()
-        assert item.state == "open"
-        assert await sleep.say_yes(item)
-        assert await sleep.remembered() == [ROME]
+    await moved(sleep, "user_explicit", "harvest")
+    sleep.compare = newer
+    await sleep.night()
+    await sleep.told(LYON, source="user_explicit")
+    [item] = await sleep.items()
+    assert item.state == "open"
+    assert await sleep.say_yes(item)
+    assert await sleep.remembered() == [ROME]
 
 
 UNUSABLE: Mapping[str, str | Text] = {
@@ -435,112 +394,95 @@ UNUSABLE: Mapping[str, str | Text] = {
 @pytest.mark.quick(every=4)
 @pytest.mark.parametrize("answer", UNUSABLE.values(), ids=UNUSABLE)
 async def test_an_answer_that_cannot_be_used_changes_nothing(
-    tmp_path: Path, model: ModelServer, answer: str | Text
+    sleep: Sleep, answer: str | Text
 ) -> None:
     """M-058, M-072: one retry, then it is reported, and not asked again unchanged."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep)
-        before = await sleep.export()
-        sleep.compare = lambda _first, _second: answer
-        night = await sleep.night()
-        assert len(sleep.pairs) == 2
-        assert await sleep.export() == before
-        tally = night.tally(SCOPE, "contradictions")
-        assert tally is not None
-        assert (tally.status, "not compared" in tally.note) == ("ok", True)
-        await sleep.night()
-        assert len(sleep.pairs) == 2
-        assert await sleep.kinds() == []
+    await moved(sleep)
+    before = await sleep.export()
+    sleep.compare = lambda _first, _second: answer
+    night = await sleep.night()
+    assert len(sleep.pairs) == 2
+    assert await sleep.export() == before
+    found = tally(night, "contradictions")
+    assert (found.status, "not compared" in found.note) == ("ok", True)
+    await sleep.night()
+    assert len(sleep.pairs) == 2
+    assert await sleep.kinds() == []
 
 
-async def test_a_model_that_is_away_has_judged_no_pair(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_model_that_is_away_has_judged_no_pair(sleep: Sleep) -> None:
     """M-063: it is asked the next night."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep)
-        sleep.compare = lambda _first, _second: Fail(500)
-        night = await sleep.night()
-        tally = night.tally(SCOPE, "contradictions")
-        assert tally is not None
-        assert tally.status == "failed"
-        sleep.compare = newer
-        await sleep.night()
-        assert await sleep.remembered() == [ROME]
+    await moved(sleep)
+    sleep.compare = lambda _first, _second: Fail(500)
+    night = await sleep.night()
+    found = tally(night, "contradictions")
+    assert found.status == "failed"
+    sleep.compare = newer
+    await sleep.night()
+    assert await sleep.remembered() == [ROME]
 
 
 @pytest.mark.slow
-async def test_the_twenty_nearest_are_asked_and_the_rest_waits_for_its_nights(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_the_twenty_nearest_are_asked_and_the_rest_waits_for_its_nights(sleep: Sleep) -> None:
     """M-058: each pair once, whatever is answered, until none is left; then nobody is asked."""
     colours = ["red", "blue", "green", "black", "white", "brown", "grey", "pink"]
-    async with sleeping(tmp_path, model) as sleep:
-        for n, colour in enumerate(colours, 1):
-            await sleep.told(f"Ann's car looks {colour}", at=f"2026-03-{n:02}")
-        sleep.compare = lambda _first, _second: merge("x")
-        pairs = len(colours) * (len(colours) - 1) // 2
-        night = await sleep.night()
-        assert len(sleep.pairs) == 2 * MOST  # each with its retry
-        tally = night.tally(SCOPE, "contradictions")
-        assert tally is not None
-        assert tally.status == "left"
-        assert f"{pairs - MOST} pairs wait" in tally.note
-        assert await sleep.house.rows("SELECT 1 FROM facts WHERE examined = 0") == []
-        await sleep.night()
-        assert len(sleep.pairs) == 2 * pairs
-        assert len(set(sleep.pairs)) == pairs
-        await sleep.night()
-        assert len(sleep.pairs) == 2 * pairs
+    for n, colour in enumerate(colours, 1):
+        await sleep.told(f"Ann's car looks {colour}", at=f"2026-03-{n:02}")
+    sleep.compare = lambda _first, _second: merge("x")
+    pairs = len(colours) * (len(colours) - 1) // 2
+    night = await sleep.night()
+    assert len(sleep.pairs) == 2 * MOST  # each with its retry
+    found = tally(night, "contradictions")
+    assert found.status == "left"
+    assert f"{pairs - MOST} pairs wait" in found.note
+    assert await sleep.house.rows("SELECT 1 FROM facts WHERE examined = 0") == []
+    await sleep.night()
+    assert len(sleep.pairs) == 2 * pairs
+    assert len(set(sleep.pairs)) == pairs
+    await sleep.night()
+    assert len(sleep.pairs) == 2 * pairs
 
 
-async def test_what_an_open_cluster_is_about_waits_until_that_was_asked(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_an_open_cluster_is_about_waits_until_that_was_asked(sleep: Sleep) -> None:
     """M-056, M-058: run alone, this phase does not ask about what dedup is to be asked about."""
-    async with sleeping(tmp_path, model) as sleep:
-        await sleep.told("Ann drinks tea", "Ann drinks tea every morning")
-        sleep.compare = newer
-        await sleep.night("contradictions")
-        assert sleep.calls == 0
-        sleep.merge = lambda texts: max(texts, key=len)
-        await sleep.night("dedup")
-        assert await sleep.remembered() == ["Ann drinks tea every morning"]
+    await sleep.told("Ann drinks tea", "Ann drinks tea every morning")
+    sleep.compare = newer
+    await sleep.night("contradictions")
+    assert sleep.calls == 0
+    sleep.merge = lambda texts: max(texts, key=len)
+    await sleep.night("dedup")
+    assert await sleep.remembered() == ["Ann drinks tea every morning"]
 
 
-async def test_undo_of_one_item_leaves_the_other(tmp_path: Path, model: ModelServer) -> None:
+async def test_undo_of_one_item_leaves_the_other(sleep: Sleep) -> None:
     """M-073: an item names what it changed."""
-    async with sleeping(tmp_path, model) as sleep:
-        await moved(sleep)
-        await sleep.told("Bob drives an old Saab", at=MARCH)
-        await sleep.told("Bob drives an old Fiat", at=MAY)
-        sleep.compare = newer
-        await sleep.night()
-        one, other = await sleep.items()
-        await sleep.undone([name for _, name in one.names])
-        assert one.before[0] in await sleep.remembered()
-        assert other.before[0] not in await sleep.remembered()
+    await moved(sleep)
+    await sleep.told("Bob drives an old Saab", at=MARCH)
+    await sleep.told("Bob drives an old Fiat", at=MAY)
+    sleep.compare = newer
+    await sleep.night()
+    one, other = await sleep.items()
+    await sleep.undone([name for _, name in one.names])
+    assert one.before[0] in await sleep.remembered()
+    assert other.before[0] not in await sleep.remembered()
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-async def test_two_nights_are_undone_in_any_order(
-    tmp_path: Path, model: ModelServer, order: tuple[int, int]
-) -> None:
+async def test_two_nights_are_undone_in_any_order(sleep: Sleep, order: tuple[int, int]) -> None:
     """Issue 21: what the first one made was ended by the second; both are taken back."""
-    async with sleeping(tmp_path, model) as sleep:
-        await sleep.told("Ann has a dog called Rex", at=MARCH)
-        await sleep.told("Ann has a dog that is black", at=MARCH)
-        before = await sleep.export()
-        sleep.compare = lambda _first, _second: merge("Ann has a dog called Rex that is black")
-        await sleep.night()
-        white = "Ann has a dog called Rex that is white"
-        await sleep.told(white, at=MAY)
-        sleep.compare = newer
-        await sleep.night()
-        assert await sleep.remembered() == [white]
-        sets = await sleep.house.rows(
-            "SELECT id FROM change_sets WHERE cause = 'night' ORDER BY seq"
-        )
-        for n in order:
-            wanted = await sleep.house.stores.changes.get(sets[n]["id"])
-            assert wanted is not None
-            assert (await sleep.house.stores.undo.apply(wanted)).kept == ()
-        assert (await sleep.export())[:-1] == before
+    await sleep.told("Ann has a dog called Rex", at=MARCH)
+    await sleep.told("Ann has a dog that is black", at=MARCH)
+    before = await sleep.export()
+    sleep.compare = lambda _first, _second: merge("Ann has a dog called Rex that is black")
+    await sleep.night()
+    white = "Ann has a dog called Rex that is white"
+    await sleep.told(white, at=MAY)
+    sleep.compare = newer
+    await sleep.night()
+    assert await sleep.remembered() == [white]
+    sets = await sleep.house.rows("SELECT id FROM change_sets WHERE cause = 'night' ORDER BY seq")
+    for n in order:
+        wanted = await sleep.house.stores.changes.get(sets[n]["id"])
+        assert wanted is not None
+        assert (await sleep.house.stores.undo.apply(wanted)).kept == ()
+    assert (await sleep.export())[:-1] == before

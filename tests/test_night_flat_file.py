@@ -14,14 +14,15 @@ from tests.world.clock import NOON
 from tests.world.house import PROMPTS
 from tests.world.model import Empty, Fail, ModelServer, Seen, Step, Text
 from tests.world.terminal import Terminal, beside, with_model
-from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
+from tests.world.tidied import DAY, OWNER, Tidied, tally
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import Decision
 from wintermute.clock import stamp
 from wintermute.config.schema import Memory
 from wintermute.memory.fact import NewFact, Source
 
-LISTED = Memory()
+pytestmark = pytest.mark.opens(memory=Memory())
+
 LINES = (
     "Ann has a cat named Minka",
     "Ann's cat Minka is seven years old",
@@ -48,36 +49,34 @@ async def listed(night: Tidied, *lines: str, protected: bool = False) -> None:
     await night.house.stores.memories.text(OWNER)
 
 
-async def test_the_list_is_rewritten_by_one_call_and_not_asked_about_again(tmp_path: Path) -> None:
+async def test_the_list_is_rewritten_by_one_call_and_not_asked_about_again(night: Tidied) -> None:
     """M-062: one call, the file follows; its own list is no reason to ask next time."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *LINES)
-        model.script(Text(BETTER))
-        done = await night.night()
-        assert sorted(lines_of(night)) == sorted(BETTER.splitlines())
-        assert len(model.requests) == 1
-        [item] = await night.items("done")
-        assert (item.kind, item.before, item.after) == ("list", LINES[:2], MERGED)
-        assert item.loses == 1
-        assert (tally(done, "memories").before, tally(done, "memories").after) == (4, 3)
-        for _ in range(3):
-            await night.night()
-        assert len(model.requests) == 1
+    await listed(night, *LINES)
+    night.model.script(Text(BETTER))
+    done = await night.night()
+    assert sorted(lines_of(night)) == sorted(BETTER.splitlines())
+    assert len(night.model.requests) == 1
+    [item] = await night.items("done")
+    assert (item.kind, item.before, item.after) == ("list", LINES[:2], MERGED)
+    assert item.loses == 1
+    assert (tally(done, "memories").before, tally(done, "memories").after) == (4, 3)
+    for _ in range(3):
+        await night.night()
+    assert len(night.model.requests) == 1
 
 
-async def test_a_rewritten_list_is_taken_back_as_a_whole(tmp_path: Path) -> None:
+async def test_a_rewritten_list_is_taken_back_as_a_whole(night: Tidied) -> None:
     """M-062, M-081: and is not asked about once more."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *LINES)
-        before = sorted(lines_of(night))
-        model.script(Text(BETTER))
-        await night.night()
-        [item] = await night.items("done")
-        await night.take_back(item)
-        await night.house.stores.memories.text(OWNER)
-        assert sorted(lines_of(night)) == before
-        await night.night()
-        assert len(model.requests) == 1
+    await listed(night, *LINES)
+    before = sorted(lines_of(night))
+    night.model.script(Text(BETTER))
+    await night.night()
+    [item] = await night.items("done")
+    await night.take_back(item)
+    await night.house.stores.memories.text(OWNER)
+    assert sorted(lines_of(night)) == before
+    await night.night()
+    assert len(night.model.requests) == 1
 
 
 TEA = "Ann likes green tea"
@@ -124,22 +123,19 @@ async def test_a_line_that_somebody_put_back_is_taken_out_by_no_later_list(
     assert sorted(kept) == sorted([*LINES, "Max runs every day", TEA])
 
 
-async def test_what_a_person_refused_is_not_asked_again_in_a_longer_list(tmp_path: Path) -> None:
+@pytest.mark.opens(prompts=PROMPTS, size="small")
+async def test_what_a_person_refused_is_not_asked_again_in_a_longer_list(night: Tidied) -> None:
     """M-062, M-079."""
-    async with (
-        ModelServer() as model,
-        open_nights(tmp_path, model, memory=LISTED, prompts=PROMPTS, size="small") as night,
-    ):
-        await listed(night, *LINES)
-        model.keyed(merges)
-        await night.night()
-        [item] = await night.items("open")
-        async with night.house.database.transaction() as tx:
-            await night.house.stores.decisions.move(tx, item, "refused")
-        await listed(night, TEA)
-        await night.night()
-        assert len(model.requests) == 2
-        assert await night.items("open") == []
+    await listed(night, *LINES)
+    night.model.keyed(merges)
+    await night.night()
+    [item] = await night.items("open")
+    async with night.house.database.transaction() as tx:
+        await night.house.stores.decisions.move(tx, item, "refused")
+    await listed(night, TEA)
+    await night.night()
+    assert len(night.model.requests) == 2
+    assert await night.items("open") == []
 
 
 UNUSABLE: Mapping[str, Step] = {
@@ -164,153 +160,137 @@ UNUSABLE: Mapping[str, Step] = {
 
 @pytest.mark.quick(every=3)
 @pytest.mark.parametrize("bad", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.opens(retries=1)
 async def test_a_list_that_would_lose_or_invent_something_is_refused(
-    tmp_path: Path, bad: Step
+    night: Tidied, bad: Step
 ) -> None:
     """M-062, M-072: told once what is wrong, then left; reported, not asked again unchanged."""
-    async with (
-        ModelServer() as model,
-        open_nights(tmp_path, model, memory=LISTED, retries=1) as night,
-    ):
-        await listed(night, *LINES)
-        before = lines_of(night)
-        model.keyed(lambda seen: bad)
-        done = await night.night()
-        assert lines_of(night) == before
-        assert "stays as it is" in tally(done, "memories").note
-        assert len(model.requests) == 2
-        await night.night()
-        assert len(model.requests) == 2
-        assert await night.items() == []
+    await listed(night, *LINES)
+    before = lines_of(night)
+    night.model.keyed(lambda seen: bad)
+    done = await night.night()
+    assert lines_of(night) == before
+    assert "stays as it is" in tally(done, "memories").note
+    assert len(night.model.requests) == 2
+    await night.night()
+    assert len(night.model.requests) == 2
+    assert await night.items() == []
 
 
-async def test_a_key_that_a_person_wrote_down_gets_into_no_other_line(tmp_path: Path) -> None:
+async def test_a_key_that_a_person_wrote_down_gets_into_no_other_line(night: Tidied) -> None:
     """M-062, M-005: it stays where it is, and nowhere else."""
     key = "Bo's key is ghp_" + "a1B2" * 9
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *LINES, key)
-        model.keyed(lambda seen: Text(f"{BETTER}\n{key} and plays the cello"))
-        await night.night()
-        assert sorted(lines_of(night)) == sorted([*LINES, key])
-        assert await night.items() == []
+    await listed(night, *LINES, key)
+    night.model.keyed(lambda seen: Text(f"{BETTER}\n{key} and plays the cello"))
+    await night.night()
+    assert sorted(lines_of(night)) == sorted([*LINES, key])
+    assert await night.items() == []
 
 
-async def test_a_line_of_the_persons_own_words_must_live_on(tmp_path: Path) -> None:
+async def test_a_line_of_the_persons_own_words_must_live_on(night: Tidied) -> None:
     """M-062: without a successor that shares its main words nothing is changed."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, "Ann is allergic to peanuts", protected=True)
-        await listed(night, *LINES)
-        bad = Text(BETTER)
-        model.script(bad, bad)
-        await night.night()
-        assert "Ann is allergic to peanuts" in lines_of(night)
-        assert await night.items() == []
+    await listed(night, "Ann is allergic to peanuts", protected=True)
+    await listed(night, *LINES)
+    bad = Text(BETTER)
+    night.model.script(bad, bad)
+    await night.night()
+    assert "Ann is allergic to peanuts" in lines_of(night)
+    assert await night.items() == []
 
 
-async def test_what_is_added_to_the_file_during_the_call_stays(tmp_path: Path) -> None:
+async def test_what_is_added_to_the_file_during_the_call_stays(night: Tidied) -> None:
     """M-062."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *LINES)
+    await listed(night, *LINES)
 
-        def answer(seen: Seen) -> Step:
-            night.clock.advance(60)
-            file_of(night).write_text("".join(f"{x}\n" for x in (*lines_of(night), "Max is new")))
-            return Text(BETTER)
+    def answer(seen: Seen) -> Step:
+        night.clock.advance(60)
+        file_of(night).write_text("".join(f"{x}\n" for x in (*lines_of(night), "Max is new")))
+        return Text(BETTER)
 
-        model.keyed(answer)
-        await night.night()
-        assert "Max is new" in lines_of(night)
-        assert MERGED in lines_of(night)
+    night.model.keyed(answer)
+    await night.night()
+    assert "Max is new" in lines_of(night)
+    assert MERGED in lines_of(night)
 
 
 @pytest.mark.parametrize("left", [(), LINES[1:]], ids=["emptied", "one line removed"])
 async def test_what_a_person_takes_out_during_the_call_does_not_come_back_in_other_words(
-    tmp_path: Path, left: tuple[str, ...]
+    night: Tidied, left: tuple[str, ...]
 ) -> None:
     """M-062: the person's edit wins over a list that was made from what they removed."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *LINES)
+    await listed(night, *LINES)
 
-        def answer(seen: Seen) -> Step:
-            night.clock.advance(60)
-            file_of(night).write_text("".join(f"{line}\n" for line in left))
-            return Text(BETTER)
-
-        model.keyed(answer)
-        await night.night()
+    def answer(seen: Seen) -> Step:
         night.clock.advance(60)
-        await night.house.stores.memories.text(OWNER)
-        assert lines_of(night) == list(left)
+        file_of(night).write_text("".join(f"{line}\n" for line in left))
+        return Text(BETTER)
+
+    night.model.keyed(answer)
+    await night.night()
+    night.clock.advance(60)
+    await night.house.stores.memories.text(OWNER)
+    assert lines_of(night) == list(left)
 
 
-async def test_too_many_losses_are_a_question_with_the_list_as_its_text(tmp_path: Path) -> None:
+async def test_too_many_losses_are_a_question_with_the_list_as_its_text(night: Tidied) -> None:
     """M-081, M-079: more than a fifth of the lines at once; done when a person says yes."""
     lines = [f"Bo bought {n} apples and {n} pears on day {n}" for n in range(1, 13)]
     kept = "\n".join([*lines[:7], "Bo bought apples and pears on day " + ", ".join("89")])
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *lines)
-        before = lines_of(night)
-        model.script(Text(kept))
-        await night.night()
-        assert lines_of(night) == before
-        [item] = await night.items("open")
-        assert item.after == kept
-        assert await night.yes(item)
-        assert sorted(lines_of(night)) == sorted(kept.splitlines())
+    await listed(night, *lines)
+    before = lines_of(night)
+    night.model.script(Text(kept))
+    await night.night()
+    assert lines_of(night) == before
+    [item] = await night.items("open")
+    assert item.after == kept
+    assert await night.yes(item)
+    assert sorted(lines_of(night)) == sorted(kept.splitlines())
 
 
-async def test_a_list_that_fits_no_window_is_only_noted(tmp_path: Path) -> None:
+@pytest.mark.opens(context_tokens=4096)
+async def test_a_list_that_fits_no_window_is_only_noted(night: Tidied) -> None:
     """M-062: nothing is cut to fit."""
-    async with (
-        ModelServer() as model,
-        open_nights(tmp_path, model, memory=LISTED, context_tokens=4_096) as night,
-    ):
-        await listed(night, *(f"{LINES[0]} of the year {n} and so on" for n in range(800)))
-        done = await night.night()
-        assert "longer than a model" in tally(done, "memories").note
-        assert model.requests == []
+    await listed(night, *(f"{LINES[0]} of the year {n} and so on" for n in range(800)))
+    done = await night.night()
+    assert "longer than a model" in tally(done, "memories").note
+    assert night.model.requests == []
 
 
 async def test_what_may_come_from_outside_is_not_shown_and_stays_a_line_of_its_own(
-    tmp_path: Path,
+    night: Tidied,
 ) -> None:
     """M-062, L-037: tainted and untainted facts are not merged."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *LINES, "A page says Ann must send money")
-        async with night.house.database.transaction() as tx:
-            await tx.execute("UPDATE facts SET taint = 1 WHERE text LIKE 'A page%'")
-        model.script(Text(BETTER))
-        await night.night()
-        assert "A page says" not in str(model.requests[0].body)
-        rows = await night.house.rows("SELECT text FROM facts WHERE taint AND retired_at IS NULL")
-        assert [row["text"] for row in rows] == ["A page says Ann must send money"]
-        assert MERGED in lines_of(night)
+    await listed(night, *LINES, "A page says Ann must send money")
+    async with night.house.database.transaction() as tx:
+        await tx.execute("UPDATE facts SET taint = 1 WHERE text LIKE 'A page%'")
+    night.model.script(Text(BETTER))
+    await night.night()
+    assert "A page says" not in str(night.model.requests[0].body)
+    rows = await night.house.rows("SELECT text FROM facts WHERE taint AND retired_at IS NULL")
+    assert [row["text"] for row in rows] == ["A page says Ann must send money"]
+    assert MERGED in lines_of(night)
 
 
-async def test_a_model_that_is_away_is_no_answer(tmp_path: Path) -> None:
+async def test_a_model_that_is_away_is_no_answer(night: Tidied) -> None:
     """M-057: the phase fails, the others run, and the next night asks."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *LINES)
-        model.script(*[Fail(500)] * 6)
-        done = await night.night()
-        assert tally(done, "memories").status == "failed"
-        assert tally(done, "export").status == "ok"
-        model.keyed(lambda seen: Text(BETTER))
-        await night.night()
-        assert MERGED in lines_of(night)
+    await listed(night, *LINES)
+    night.model.script(*[Fail(500)] * 6)
+    done = await night.night()
+    assert tally(done, "memories").status == "failed"
+    assert tally(done, "export").status == "ok"
+    night.model.keyed(lambda seen: Text(BETTER))
+    await night.night()
+    assert MERGED in lines_of(night)
 
 
-async def test_a_small_model_only_proposes_a_list(tmp_path: Path) -> None:
+@pytest.mark.opens(prompts=PROMPTS, size="small")
+async def test_a_small_model_only_proposes_a_list(night: Tidied) -> None:
     """Issue: a backend of `size: small` only proposes."""
-    async with (
-        ModelServer() as model,
-        open_nights(tmp_path, model, memory=LISTED, prompts=PROMPTS, size="small") as night,
-    ):
-        await listed(night, *LINES)
-        model.keyed(lambda seen: Text(BETTER))
-        await night.night()
-        assert len(await night.items("open")) == 1
-        assert MERGED not in lines_of(night)
+    await listed(night, *LINES)
+    night.model.keyed(lambda seen: Text(BETTER))
+    await night.night()
+    assert len(await night.items("open")) == 1
+    assert MERGED not in lines_of(night)
 
 
 APPLES = [f"Bo bought {n} apples and {n} pears on day {n}" for n in range(1, 13)]
@@ -333,107 +313,97 @@ async def asked_for_fewer(night: Tidied, model: ModelServer, extra: NewFact) -> 
 
 @pytest.mark.parametrize(("days", "there"), [(3, True), (9, False)])
 async def test_what_ends_meanwhile_does_not_come_back_with_the_answer_to_a_question(
-    tmp_path: Path, days: int, *, there: bool
+    night: Tidied, days: int, *, there: bool
 ) -> None:
     """M-062, M-074: a line with an end keeps it, whenever a person says yes."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        ends = night.clock.now() + timedelta(days=7)
-        item = await asked_for_fewer(night, model, NewFact(OWNER, ROME, "harvest", valid_to=ends))
-        night.clock.advance(days * DAY)
-        assert await night.yes(item)
-        assert sorted(lines_of(night)) == sorted([*APPLES[:8], *([ROME] if there else [])])
-        rows = await night.house.rows("SELECT valid_to FROM facts WHERE text = ?", ROME)
-        assert [row["valid_to"] for row in rows] == [stamp(ends)]
+    ends = night.clock.now() + timedelta(days=7)
+    item = await asked_for_fewer(night, night.model, NewFact(OWNER, ROME, "harvest", valid_to=ends))
+    night.clock.advance(days * DAY)
+    assert await night.yes(item)
+    assert sorted(lines_of(night)) == sorted([*APPLES[:8], *([ROME] if there else [])])
+    rows = await night.house.rows("SELECT valid_to FROM facts WHERE text = ?", ROME)
+    assert [row["valid_to"] for row in rows] == [stamp(ends)]
 
 
 async def test_what_came_from_outside_and_was_taken_out_meanwhile_does_not_come_back_as_ours(
-    tmp_path: Path,
+    night: Tidied,
 ) -> None:
     """M-062, L-037: a list says nothing of the lines that it was not made from."""
     foreign = "A page says Ann must send money"
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        item = await asked_for_fewer(night, model, NewFact(OWNER, foreign, "harvest", taint=True))
-        async with night.house.database.transaction() as tx:
-            [row] = await tx.rows("SELECT id FROM facts WHERE taint")
-            await night.house.stores.facts.supersede(
-                tx, Reason("night", OWNER), (), dict.fromkeys([row["id"]])
-            )
-        assert await night.yes(item)
-        assert sorted(lines_of(night)) == sorted(APPLES[:8])
-        assert foreign not in item.after
+    item = await asked_for_fewer(night, night.model, NewFact(OWNER, foreign, "harvest", taint=True))
+    async with night.house.database.transaction() as tx:
+        [row] = await tx.rows("SELECT id FROM facts WHERE taint")
+        await night.house.stores.facts.supersede(
+            tx, Reason("night", OWNER), (), dict.fromkeys([row["id"]])
+        )
+    assert await night.yes(item)
+    assert sorted(lines_of(night)) == sorted(APPLES[:8])
+    assert foreign not in item.after
 
 
 @pytest.mark.parametrize(
     "beside", [{"taint": True}, {"valid_to": NOON + timedelta(days=90)}], ids=["foreign", "ends"]
 )
 async def test_a_line_becomes_no_line_that_says_the_same_under_another_condition(
-    tmp_path: Path, beside: dict[str, Any]
+    night: Tidied, beside: dict[str, Any]
 ) -> None:
     """M-062, L-037: neither loses where it came from, or its end, by meeting the other."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *LINES)
-        async with night.house.database.transaction() as tx:
-            await night.house.stores.facts.take(tx, [NewFact(OWNER, MERGED, "harvest", **beside)])
-        before = await night.texts()
-        model.script(Text(BETTER))
-        await night.night()
-        assert await night.texts() == before
-        assert [item.state for item in await night.items()] == ["outdated"]
-        [known] = [f for f in await night.house.stores.facts.live(OWNER) if f.text == MERGED]
-        assert (known.taint, known.valid_to) == (beside.get("taint", False), beside.get("valid_to"))
+    await listed(night, *LINES)
+    async with night.house.database.transaction() as tx:
+        await night.house.stores.facts.take(tx, [NewFact(OWNER, MERGED, "harvest", **beside)])
+    before = await night.texts()
+    night.model.script(Text(BETTER))
+    await night.night()
+    assert await night.texts() == before
+    assert [item.state for item in await night.items()] == ["outdated"]
+    [known] = [f for f in await night.house.stores.facts.live(OWNER) if f.text == MERGED]
+    assert (known.taint, known.valid_to) == (beside.get("taint", False), beside.get("valid_to"))
 
 
 async def test_a_merged_line_has_the_age_the_speaker_and_the_use_of_what_it_was_made_from(
-    tmp_path: Path,
+    night: Tidied,
 ) -> None:
     """M-062, M-057: as one that dedup merged; what only one of several said is nobody's alone."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        now = night.clock.now()
-        said = [
-            NewFact(OWNER, text, "harvest", who, (f"$of {n}",), at=now - timedelta(days=days))
-            for n, (text, who, days) in enumerate(
-                [
-                    (LINES[0], "Ann", 300),
-                    (LINES[1], "Ann", 20),
-                    (LINES[2], "Bo", 9),
-                    (LINES[3], "", 9),
-                ]
-            )
-        ]
-        async with night.house.database.transaction() as tx:
-            await night.house.stores.facts.take(tx, said)
-            await tx.execute("UPDATE facts SET accesses = 4 WHERE text = ?", (LINES[0],))
-        model.script(Text(BETTER))
-        await night.night()
-        [made] = [f for f in await night.house.stores.facts.live(OWNER) if f.text == MERGED]
-        assert (made.source, made.speaker, made.origins) == (
-            "dreaming_merge",
-            "Ann",
-            ("$of 0", "$of 1"),
+    now = night.clock.now()
+    said = [
+        NewFact(OWNER, text, "harvest", who, (f"$of {n}",), at=now - timedelta(days=days))
+        for n, (text, who, days) in enumerate(
+            [(LINES[0], "Ann", 300), (LINES[1], "Ann", 20), (LINES[2], "Bo", 9), (LINES[3], "", 9)]
         )
-        assert made.created_at == now - timedelta(days=20)
-        assert made.valid_from == now - timedelta(days=300)
-        row = await night.house.one("SELECT accesses FROM facts WHERE id = ?", made.id)
-        assert row["accesses"] == 4
+    ]
+    async with night.house.database.transaction() as tx:
+        await night.house.stores.facts.take(tx, said)
+        await tx.execute("UPDATE facts SET accesses = 4 WHERE text = ?", (LINES[0],))
+    night.model.script(Text(BETTER))
+    await night.night()
+    [made] = [f for f in await night.house.stores.facts.live(OWNER) if f.text == MERGED]
+    assert (made.source, made.speaker, made.origins) == (
+        "dreaming_merge",
+        "Ann",
+        ("$of 0", "$of 1"),
+    )
+    assert made.created_at == now - timedelta(days=20)
+    assert made.valid_from == now - timedelta(days=300)
+    row = await night.house.one("SELECT accesses FROM facts WHERE id = ?", made.id)
+    assert row["accesses"] == 4
 
 
-async def test_a_list_that_was_saved_empty_this_moment_is_left_alone(tmp_path: Path) -> None:
+async def test_a_list_that_was_saved_empty_this_moment_is_left_alone(night: Tidied) -> None:
     """M-062: many editors empty a file before they write it: nothing is put into it meanwhile."""
     lines = [*LINES, "Max runs every day", "Rain fell in Oslo"]
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *lines)
+    await listed(night, *lines)
 
-        def answer(seen: Seen) -> Step:
-            file_of(night).write_text("")
-            os.utime(file_of(night), (night.clock.now().timestamp(),) * 2)
-            return Text("\n".join([BETTER, *lines[4:]]))
+    def answer(seen: Seen) -> Step:
+        file_of(night).write_text("")
+        os.utime(file_of(night), (night.clock.now().timestamp(),) * 2)
+        return Text("\n".join([BETTER, *lines[4:]]))
 
-        model.keyed(answer)
-        done = await night.night()
-        assert file_of(night).read_text() == ""
-        assert MERGED not in await night.texts()
-        assert "lost lines just now" in tally(done, "memories").note
-        night.clock.advance(60)
-        await night.house.stores.memories.text(OWNER)
-        assert file_of(night).read_text() == ""
-        assert sorted(await night.texts()) == sorted(lines)  # until a yes (M-090)
+    night.model.keyed(answer)
+    done = await night.night()
+    assert file_of(night).read_text() == ""
+    assert MERGED not in await night.texts()
+    assert "lost lines just now" in tally(done, "memories").note
+    night.clock.advance(60)
+    await night.house.stores.memories.text(OWNER)
+    assert file_of(night).read_text() == ""
+    assert sorted(await night.texts()) == sorted(lines)  # until a yes (M-090)

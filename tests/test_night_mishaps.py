@@ -15,8 +15,8 @@ from tests.world.forgetting import forget_all, learn
 from tests.world.model import ModelServer
 from tests.world.nights import OWNER, SmallNight, drop, opened, remember
 from tests.world.shelf import Shelf
-from tests.world.sleeping import sleeping
-from tests.world.tidied import Tidied, nights_of_chats, open_nights, tally
+from tests.world.sleeping import Sleep
+from tests.world.tidied import Tidied, nights_of_chats, tally
 from wintermute.changes.change_sets import Cause, Change, Reason
 from wintermute.changes.decisions import Decision, text_proposal
 from wintermute.changes.nights import Night, PhaseTally
@@ -128,83 +128,77 @@ def dying(stores: Stores) -> Stores:
     return replace(stores, placing=placing, undo=undo)
 
 
-async def test_what_a_kill_came_into_is_done_by_saying_it_again(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_a_kill_came_into_is_done_by_saying_it_again(night: Tidied) -> None:
     """M-079, M-065: between the record and the files; a yes, and an undo, by a process of its own."""
-    async with open_nights(tmp_path, model) as night:
-        item, stores = await asked_to_merge(night), night.house.stores
-        with pytest.raises(Killed):
-            await Executors(dying(stores), {}).apply(item, "command")
-        assert skills(night) == TWO
-        assert await night.yes(item)
-        assert skills(night) == {"one": ONE}
-        [done] = await night.items("done")
-        with pytest.raises(Killed):
-            await undo_items(dying(stores), [done], whole=True)
-        assert (await undo_items(stores, await night.items(), whole=True)).is_nothing
-        assert skills(night) == TWO
+    item, stores = await asked_to_merge(night), night.house.stores
+    with pytest.raises(Killed):
+        await Executors(dying(stores), {}).apply(item, "command")
+    assert skills(night) == TWO
+    assert await night.yes(item)
+    assert skills(night) == {"one": ONE}
+    [done] = await night.items("done")
+    with pytest.raises(Killed):
+        await undo_items(dying(stores), [done], whole=True)
+    assert (await undo_items(stores, await night.items(), whole=True)).is_nothing
+    assert skills(night) == TWO
 
 
 @pytest.mark.parametrize("first", [1, 2], ids=["the first file", "the second file"])
 async def test_what_cannot_be_put_in_place_is_as_before_and_can_be_said_yes_to_again(
-    tmp_path: Path, model: ModelServer, first: int
+    night: Tidied, first: int
 ) -> None:
     """M-079, M-080: a disk that has no room for a moment; both skills, the question, and no record."""
-    async with open_nights(tmp_path, model) as night:
-        item, stores = await asked_to_merge(night), night.house.stores
-        deeds = Executors(torn(stores, [first]), {})
-        with pytest.raises(ToolFailed, match="no room"):
-            await deeds.apply(item, "command")
-        assert (skills(night), await states(night)) == (TWO, ["open"])
-        assert await night.house.rows("SELECT 1 FROM changes") == []
-        assert await deeds.apply(item, "command")
-        assert (skills(night), await states(night)) == ({"one": ONE}, ["done"])
-        assert len(await night.house.rows("SELECT 1 FROM changes")) == 2
-        [done] = await night.items()
-        await night.take_back(done)
-        assert skills(night) == TWO
+    item, stores = await asked_to_merge(night), night.house.stores
+    deeds = Executors(torn(stores, [first]), {})
+    with pytest.raises(ToolFailed, match="no room"):
+        await deeds.apply(item, "command")
+    assert (skills(night), await states(night)) == (TWO, ["open"])
+    assert await night.house.rows("SELECT 1 FROM changes") == []
+    assert await deeds.apply(item, "command")
+    assert (skills(night), await states(night)) == ({"one": ONE}, ["done"])
+    assert len(await night.house.rows("SELECT 1 FROM changes")) == 2
+    [done] = await night.items()
+    await night.take_back(done)
+    assert skills(night) == TWO
 
 
 async def test_what_cannot_be_put_back_either_is_gone_on_with_at_the_next_start(
-    tmp_path: Path, model: ModelServer
+    night: Tidied,
 ) -> None:
     """M-063, M-080: a disk that stays as it is; in the end one stands for two, with a way back."""
-    async with open_nights(tmp_path, model) as night:
-        item, stores = await asked_to_merge(night), night.house.stores
-        broken = torn(stores, range(2, 9))
-        deeds = Executors(broken, {})
-        with pytest.raises(ToolFailed, match="no room"):
-            await deeds.apply(item, "command")
-        assert (skills(night), await states(night)) == (TWO | {"one": ONE}, ["open"])
-        await broken.placing.finish()
-        assert await states(night) == ["open"]
-        await stores.placing.finish()
-        assert (skills(night), await states(night)) == ({"one": ONE}, ["done"])
-        assert len(await night.house.rows("SELECT 1 FROM changes")) == 2
-        [done] = await night.items()
-        await night.take_back(done)
-        assert skills(night) == TWO
+    item, stores = await asked_to_merge(night), night.house.stores
+    broken = torn(stores, range(2, 9))
+    deeds = Executors(broken, {})
+    with pytest.raises(ToolFailed, match="no room"):
+        await deeds.apply(item, "command")
+    assert (skills(night), await states(night)) == (TWO | {"one": ONE}, ["open"])
+    await broken.placing.finish()
+    assert await states(night) == ["open"]
+    await stores.placing.finish()
+    assert (skills(night), await states(night)) == ({"one": ONE}, ["done"])
+    assert len(await night.house.rows("SELECT 1 FROM changes")) == 2
+    [done] = await night.items()
+    await night.take_back(done)
+    assert skills(night) == TWO
 
 
 @pytest.mark.parametrize("edited", ["two", "refused"])
 async def test_what_is_half_in_place_is_put_back_where_it_is_not_wanted_any_more(
-    tmp_path: Path, model: ModelServer, edited: str
+    night: Tidied, edited: str
 ) -> None:
     """M-079: somebody edited the other file since, or said no."""
-    async with open_nights(tmp_path, model) as night:
-        item, stores = await asked_to_merge(night), night.house.stores
-        with pytest.raises(ToolFailed, match="no room"):
-            await Executors(torn(stores, range(2, 9)), {}).apply(item)
-        mine = "Mine.\n" if edited == "two" else TWO["two"]
-        (stores.places.skills() / "two.md").write_text(mine)
-        if edited == "refused":
-            async with night.house.database.transaction() as tx:
-                await night.house.stores.decisions.move(tx, item, "refused")
-        await stores.placing.finish()
-        assert skills(night) == TWO | {"two": mine}
-        assert await states(night) == ["outdated" if edited == "two" else "refused"]
-        assert await night.house.rows("SELECT 1 FROM changes") == []
+    item, stores = await asked_to_merge(night), night.house.stores
+    with pytest.raises(ToolFailed, match="no room"):
+        await Executors(torn(stores, range(2, 9)), {}).apply(item)
+    mine = "Mine.\n" if edited == "two" else TWO["two"]
+    (stores.places.skills() / "two.md").write_text(mine)
+    if edited == "refused":
+        async with night.house.database.transaction() as tx:
+            await night.house.stores.decisions.move(tx, item, "refused")
+    await stores.placing.finish()
+    assert skills(night) == TWO | {"two": mine}
+    assert await states(night) == ["outdated" if edited == "two" else "refused"]
+    assert await night.house.rows("SELECT 1 FROM changes") == []
 
 
 @dataclass
@@ -227,7 +221,7 @@ async def test_what_failed_is_said_and_found_again_the_next_night(
     small = SmallNight(drop=LockedDrop())
     async with opened(tmp_path, model, FakeClock(), night=small) as house:
         await remember(house, "Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again")
-        night = Tidied(house, FakeClock(), small.built[0])
+        night = Tidied(house, FakeClock(), small.built[0], model)
         done = await night.night()
         found = tally(done, "twice")
         assert (found.status, LOCKED in found.note) == ("failed", True)
@@ -252,22 +246,19 @@ class LockedDeeds(Executors):
         return await super().apply(item, cause, wanted)
 
 
-async def test_facts_that_could_not_be_merged_are_merged_the_next_night(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_facts_that_could_not_be_merged_are_merged_the_next_night(sleep: Sleep) -> None:
     """M-056: a cluster counts as asked about only once something came of it."""
-    async with sleeping(tmp_path, model) as sleep:
-        stores = sleep.house.stores
-        sleep.tidying.executors = LockedDeeds(stores, {"merged": merge_facts})
-        sleep.merge = lambda texts: max(texts, key=len)
-        await sleep.told("Ann drinks tea", "Ann drinks green tea", "Ann plays chess")
-        first = await sleep.night("dedup")
-        assert [(t.status, LOCKED in t.note) for t in first.phases] == [("failed", True)]
-        assert len(await sleep.facts()) == 3
-        await sleep.night()
-        assert await sleep.remembered() == ["Ann drinks green tea", "Ann plays chess"]
-        assert await sleep.kinds() == [("merged", "outdated"), ("merged", "done")]
-        assert sleep.calls == 2
+    stores = sleep.house.stores
+    sleep.tidying.executors = LockedDeeds(stores, {"merged": merge_facts})
+    sleep.merge = lambda texts: max(texts, key=len)
+    await sleep.told("Ann drinks tea", "Ann drinks green tea", "Ann plays chess")
+    first = await sleep.night("dedup")
+    assert [(t.status, LOCKED in t.note) for t in first.phases] == [("failed", True)]
+    assert len(await sleep.facts()) == 3
+    await sleep.night()
+    assert await sleep.remembered() == ["Ann drinks green tea", "Ann plays chess"]
+    assert await sleep.kinds() == [("merged", "outdated"), ("merged", "done")]
+    assert sleep.calls == 2
 
 
 async def test_a_night_counts_its_own_pages_and_nobody_elses(
@@ -339,17 +330,16 @@ async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: Mo
         ]
 
 
-async def test_what_was_judged_goes_after_a_year(tmp_path: Path, model: ModelServer) -> None:
+async def test_what_was_judged_goes_after_a_year(night: Tidied) -> None:
     """M-065: the table does not grow for ever."""
-    async with open_nights(tmp_path, model) as night:
-        nights = night.house.stores.nights
-        async with night.house.database.transaction() as tx:
-            await nights.mark_asked(tx, OWNER, ["old"])
-        night.clock.advance(timedelta(days=364).total_seconds())
-        async with night.house.database.transaction() as tx:
-            await nights.mark_asked(tx, OWNER, ["new"])
-        await night.night("housekeeping")
-        assert await nights.not_yet_asked(OWNER, ["old", "new"]) == {"old"}
+    nights = night.house.stores.nights
+    async with night.house.database.transaction() as tx:
+        await nights.mark_asked(tx, OWNER, ["old"])
+    night.clock.advance(timedelta(days=364).total_seconds())
+    async with night.house.database.transaction() as tx:
+        await nights.mark_asked(tx, OWNER, ["new"])
+    await night.night("housekeeping")
+    assert await nights.not_yet_asked(OWNER, ["old", "new"]) == {"old"}
 
 
 async def test_a_night_says_what_it_cost(tmp_path: Path, model: ModelServer) -> None:
@@ -358,7 +348,7 @@ async def test_a_night_says_what_it_cost(tmp_path: Path, model: ModelServer) -> 
     small = SmallNight(asks_model=True)
     async with opened(tmp_path, model, FakeClock(), night=small, llm=llm) as house:
         await remember(house, "Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again")
-        night = Tidied(house, FakeClock(), small.built[0])
+        night = Tidied(house, FakeClock(), small.built[0], model)
         done = await night.night()
         (spent,) = await house.rows("SELECT count(*) AS n, sum(usd) AS usd FROM model_calls")
         assert (done.calls, spent["n"]) == (2, 2)
@@ -368,44 +358,38 @@ async def test_a_night_says_what_it_cost(tmp_path: Path, model: ModelServer) -> 
         assert again.usd == done.usd
 
 
-async def test_a_question_waits_from_the_end_of_its_night_on(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_question_waits_from_the_end_of_its_night_on(night: Tidied) -> None:
     """M-079: 14 days; nobody is asked while the night is under way."""
-    async with open_nights(tmp_path, model) as night:
-        nights = night.house.stores.nights
-        begun = await begun_night(night, "skills")
+    nights = night.house.stores.nights
+    begun = await begun_night(night, "skills")
 
-        async def waiting(hours: float) -> list[str]:
-            night.clock.advance(hours * 3600)
-            async with night.house.database.transaction() as tx:
-                await night.house.stores.decisions.outdate(tx)
-            return await states(night)
-
-        wanted = Decision("skill", ("x",), "", "why", {"files": []}, state="open")
+    async def waiting(hours: float) -> list[str]:
+        night.clock.advance(hours * 3600)
         async with night.house.database.transaction() as tx:
-            where = (begun.id, OWNER, "skills")
-            await night.house.stores.decisions.number(tx, where, [wanted])
-        assert await waiting(10) == ["open"]
-        async with night.house.database.transaction() as tx:
-            await nights.end(tx, begun.id)
-        assert await waiting(14 * 24 - 1) == ["open"]
-        assert await waiting(1) == ["outdated"]
+            await night.house.stores.decisions.outdate(tx)
+        return await states(night)
+
+    wanted = Decision("skill", ("x",), "", "why", {"files": []}, state="open")
+    async with night.house.database.transaction() as tx:
+        where = (begun.id, OWNER, "skills")
+        await night.house.stores.decisions.number(tx, where, [wanted])
+    assert await waiting(10) == ["open"]
+    async with night.house.database.transaction() as tx:
+        await nights.end(tx, begun.id)
+    assert await waiting(14 * 24 - 1) == ["open"]
+    assert await waiting(1) == ["outdated"]
 
 
-async def test_what_was_said_yes_to_late_can_be_undone_as_long_as_all_else(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_said_yes_to_late_can_be_undone_as_long_as_all_else(night: Tidied) -> None:
     """M-065: 30 days from the yes on, not from the night."""
-    async with open_nights(tmp_path, model) as night:
-        item = await asked_to_merge(night)
-        night.clock.advance(timedelta(days=13).total_seconds())
-        assert await night.yes(item)
-        night.clock.advance(timedelta(days=20).total_seconds())
-        await night.night("housekeeping")
-        [done] = await night.items()
-        await night.take_back(done)
-        assert skills(night) == TWO
-        night.clock.advance(timedelta(days=20).total_seconds())
-        await night.night("housekeeping")
-        assert await night.items() == []
+    item = await asked_to_merge(night)
+    night.clock.advance(timedelta(days=13).total_seconds())
+    assert await night.yes(item)
+    night.clock.advance(timedelta(days=20).total_seconds())
+    await night.night("housekeeping")
+    [done] = await night.items()
+    await night.take_back(done)
+    assert skills(night) == TWO
+    night.clock.advance(timedelta(days=20).total_seconds())
+    await night.night("housekeeping")
+    assert await night.items() == []

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from tests.world.consolidated import PAGE_CALL, POND, Scribe
+from tests.world.consolidated import PAGE_CALL, POND, Chats, Scribe
 from tests.world.forgetting import forget_all, learn
 from tests.world.harvested import CLUB
 from tests.world.house import ANN
-from tests.world.model import Fail, ModelServer, Seen, Step, Text
-from tests.world.shelf import Shelf, page
-from tests.world.tidied import DAY, OWNER, nights_of_chats, tally
+from tests.world.model import Fail, Seen, Step, Text
+from tests.world.shelf import page
+from tests.world.tidied import DAY, OWNER, tally
 from wintermute.changes.change_sets import ItemKind
 from wintermute.changes.decisions import text_proposal
 from wintermute.config.schema import Context
@@ -35,13 +34,9 @@ class Meddled(Scribe):
 RAW = "episodic-raw/20260504/birds"
 
 
-async def test_an_idle_chat_of_the_owner_becomes_pages_once(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_idle_chat_of_the_owner_becomes_pages_once(chats: Chats) -> None:
     """W-058, M-055: six quiet hours, no chat of others, each message once; the page can be undone."""
-    pages = Scribe(model)
-    async with nights_of_chats(tmp_path, model) as night:
-        shelf = Shelf.make(night.house.stores.wiki.root)
+    async with chats.nights() as (night, shelf):
         await night.house.say("I planted 12 tulips")
         await night.house.say(
             "our club meets on Mondays", room="!club:test", scope=CLUB, direct=False
@@ -52,8 +47,8 @@ async def test_an_idle_chat_of_the_owner_becomes_pages_once(
         assert (tally(done, "pages").before, tally(done, "pages").after) == (2, 3)
         [item] = await night.items()
         assert (item.kind, item.state, item.after) == ("page", "done", POND)
-        assert "12 tulips" in "".join(pages.shown)
-        assert "Mondays" not in "".join(pages.shown)
+        assert "12 tulips" in "".join(chats.pages.shown)
+        assert "Mondays" not in "".join(chats.pages.shown)
         assert done.calls == 2
         again = await night.night("pages")
         assert (again.calls, len(await night.items())) == (0, 1)
@@ -63,27 +58,20 @@ async def test_an_idle_chat_of_the_owner_becomes_pages_once(
         assert shelf.pages() == before
 
 
-async def test_a_chat_in_which_somebody_spoke_lately_waits(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_chat_in_which_somebody_spoke_lately_waits(chats: Chats) -> None:
     """W-058."""
-    pages = Scribe(model)
-    async with nights_of_chats(tmp_path, model) as night:
-        Shelf.make(night.house.stores.wiki.root)
+    async with chats.nights() as (night, _):
         night.clock.advance(86_400.0 - 3_600.0)
         await night.house.say("I planted 12 tulips")
         night.clock.advance(3_600.0 - 86_400.0)
         await night.night("pages")
-        assert pages.shown == []
+        assert chats.pages.shown == []
 
 
-async def test_what_was_rejected_is_tried_the_next_night(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_rejected_is_tried_the_next_night(chats: Chats) -> None:
     """W-066: a page that a person changed in the middle; the phase says so, and others go on."""
-    pages = Meddled(model)
-    async with nights_of_chats(tmp_path, model) as night:
-        shelf = Shelf.make(night.house.stores.wiki.root)
+    pages = Meddled(chats.model)
+    async with chats.nights() as (night, shelf):
         await night.house.say("I planted 12 tulips")
         pages.meanwhile = lambda: shelf.write("semantic/Mine.md", page("# Mine\n\n[[Garden]]"))
         first = tally(await night.night("pages"), "pages")
@@ -95,34 +83,28 @@ async def test_what_was_rejected_is_tried_the_next_night(
 
 
 async def test_pages_that_may_not_be_are_reported_and_not_asked_for_again_unchanged(
-    tmp_path: Path, model: ModelServer
+    chats: Chats,
 ) -> None:
     """W-065: until more is said; a model that is away is no answer, and is asked the next night."""
-    pages = Scribe(model)
-    async with nights_of_chats(tmp_path, model) as night:
-        Shelf.make(night.house.stores.wiki.root)
+    async with chats.nights() as (night, _):
         await night.house.say("I planted 12 tulips")
-        pages.step = Fail(500)
+        chats.pages.step = Fail(500)
         assert tally(await night.night("pages"), "pages").status == "failed"
-        pages.step = Text("no page at all")
+        chats.pages.step = Text("no page at all")
         refused = await night.night("pages")
         assert tally(refused, "pages").status == "ok"
         assert "rejected" in tally(refused, "pages").note
         assert refused.calls > 0
         assert (await night.night("pages")).calls == 0
-        pages.step = None
+        chats.pages.step = None
         await night.house.say("And 3 roses")
         await night.night("pages")
         assert [item.after for item in await night.items("done")] == [POND]
 
 
-async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(chats: Chats) -> None:
     """M-063: what was put in place before is an item of the night that goes on."""
-    Scribe(model)
-    async with nights_of_chats(tmp_path, model) as night:
-        Shelf.make(night.house.stores.wiki.root)
+    async with chats.nights() as (night, _):
         await night.house.say("I planted 12 tulips")
         done = await night.night("pages")
         async with night.house.database.transaction() as tx:
@@ -134,11 +116,9 @@ async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
         assert again.calls == done.calls
 
 
-async def test_a_wiki_that_cannot_be_read_fails_alone(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_wiki_that_cannot_be_read_fails_alone(chats: Chats) -> None:
     """M-055: the phase is reported, and the next still runs."""
-    Scribe(model)
-    async with nights_of_chats(tmp_path, model) as night:
-        shelf = Shelf.make(night.house.stores.wiki.root)
+    async with chats.nights() as (night, shelf):
         await night.house.say("I planted 12 tulips")
         shelf.write("sleep/applying", "nothing")
         done = await night.night()
@@ -149,32 +129,30 @@ async def test_a_wiki_that_cannot_be_read_fails_alone(tmp_path: Path, model: Mod
 
 
 async def test_what_lost_its_source_is_asked_and_what_lost_a_part_is_made_anew(
-    tmp_path: Path, model: ModelServer
+    chats: Chats,
 ) -> None:
     """M-079, W-064: each once; a yes removes the page, from where an undo brings it back."""
-    pages, fact = Scribe(model), "The bird is a zimtkanarie"
-    async with nights_of_chats(tmp_path, model) as night:
-        shelf = Shelf.make(night.house.stores.wiki.root)
+    fact = "The bird is a zimtkanarie"
+    async with chats.nights() as (night, shelf):
         shelf.write(f"{RAW}/0001-user.md", fact)
         shelf.write("episodic-raw/20260504/pond/0001-user.md", "carp")
         source = f"Source: [[{RAW}/0001-user]]"
         shelf.write("semantic/Bird.md", page(f"# Bird\n\n[[Garden]] {fact}.\n\n{source}"))
         both = f"{source}\nSource: [[episodic-raw/20260504/pond/0001-user]]"
         shelf.write(POND, page(f"# Pond\n\n- {fact}\n- [[Bird]]\n\n{both}"))
-        await learn(night.house, model, "Remember something of mine", fact)
+        await learn(night.house, chats.model, "Remember something of mine", fact)
         await forget_all(night.house)
-        pages = Scribe(model)
         await night.night("pages")
         asked = await night.items("open")
         assert [(item.kind, item.before, item.reason) for item in asked] == [
             ("page removed", ("semantic/Bird.md",), "all its sources were erased")
         ]
-        assert "carp" in "".join(pages.shown)
+        assert "carp" in "".join(chats.pages.shown)
         rows = await night.house.rows("SELECT state FROM jobs WHERE name = ?", CONSOLIDATE_AGAIN)
         assert [row["state"] for row in rows] == ["done"]
-        shown = len(pages.shown)
+        shown = len(chats.pages.shown)
         await night.night("pages")
-        assert (len(await night.items("open")), len(pages.shown)) == (1, shown)
+        assert (len(await night.items("open")), len(chats.pages.shown)) == (1, shown)
         assert await night.yes(asked[0])
         assert "semantic/Bird.md" not in shelf.pages()
         assert await night.house.stores.decisions.waiting(f"person:{ANN}", "page") == []
@@ -183,12 +161,10 @@ async def test_what_lost_its_source_is_asked_and_what_lost_a_part_is_made_anew(
         assert "semantic/Bird.md" in shelf.pages()
 
 
-async def test_a_question_about_a_page_that_is_another_by_now_is_none(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_question_about_a_page_that_is_another_by_now_is_none(chats: Chats) -> None:
     """M-079: checked again against what is there."""
-    async with nights_of_chats(tmp_path, model) as night:
-        shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
+    async with chats.nights() as (night, shelf):
+        stores = night.house.stores
         shelf.write(POND, page("# Pond\n\n[[Garden]]"))
         async with stores.database.transaction() as tx:
             wish = text_proposal("page", POND, page("# Pond\n\nNew."), "why")
@@ -202,12 +178,10 @@ async def test_a_question_about_a_page_that_is_another_by_now_is_none(
         assert await stores.decisions.waiting(OWNER, "page") == []
 
 
-async def test_what_waits_already_is_told_in_the_order_of_its_numbers(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_waits_already_is_told_in_the_order_of_its_numbers(chats: Chats) -> None:
     """M-079: a number is that of the newest night, however long what it names had waited before."""
-    async with nights_of_chats(tmp_path, model) as night:
-        shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
+    async with chats.nights() as (night, shelf):
+        stores = night.house.stores
 
         async def proposed(kind: ItemKind, item: str, text: str) -> None:
             async with stores.database.transaction() as tx:
@@ -222,11 +196,9 @@ async def test_what_waits_already_is_told_in_the_order_of_its_numbers(
         assert shown.index("- `1`") < shown.index("- `2`")
 
 
-async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(chats: Chats) -> None:
     """M-079: a newer proposal in its place, one that has expired, and one that was answered here."""
-    async with nights_of_chats(tmp_path, model) as night:
+    async with chats.nights() as (night, _):
         stores = night.house.stores
 
         async def proposed(text: str) -> None:
@@ -252,16 +224,17 @@ async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
         assert "1 question" not in await night.house.ask("/status all")
 
 
-async def test_a_long_idle_conversation_is_folded_once(tmp_path: Path, model: ModelServer) -> None:
+def summed_up(step: Step) -> Callable[[Seen], Step | None]:
+    """A model that answers so when it is asked for a summary."""
+    return lambda seen: step if "\n<history>\n" in seen.system else None
+
+
+async def test_a_long_idle_conversation_is_folded_once(chats: Chats) -> None:
     """M-055: over half of what makes an answer fold it first; then no call."""
     summary = "They spoke of tulips, at length, and of nothing else that would matter to anybody."
-
-    def answers(seen: Seen) -> Step | None:
-        return Text(summary) if "\n<history>\n" in seen.system else None
-
-    model.keyed(answers)
+    chats.model.keyed(summed_up(Text(summary)))
     context = Context(keep_recent=2)
-    async with nights_of_chats(tmp_path, model, context=context, context_tokens=30_000) as night:
+    async with chats.nights(context=context, context_tokens=30_000) as (night, _):
         await night.house.say(*(f"{n} " + "tulips " * 300 for n in range(10)))
         done = tally(await night.night("folds"), "folds")
         assert (done.status, done.before, done.after) == ("ok", 1, 0)
@@ -275,20 +248,15 @@ async def test_a_long_idle_conversation_is_folded_once(tmp_path: Path, model: Mo
 
 @pytest.mark.parametrize(("step", "status", "calls"), [("", "ok", 0), (Fail(500), "failed", 1)])
 async def test_a_summary_of_no_use_is_not_asked_for_again(
-    tmp_path: Path, model: ModelServer, step: Step | str, status: str, calls: int
+    chats: Chats, step: Step | str, status: str, calls: int
 ) -> None:
     """L-042, M-055: unless it was the model that was away."""
     given = Text("Tulips.", finish="length") if isinstance(step, str) else step
-    model.keyed(lambda seen: given if "\n<history>\n" in seen.system else None)
+    chats.model.keyed(summed_up(given))
     context = Context(keep_recent=2)
-    async with nights_of_chats(tmp_path, model, context=context, context_tokens=30_000) as night:
+    async with chats.nights(context=context, context_tokens=30_000) as (night, _):
         await night.house.say(*(f"{n} " + "tulips " * 300 for n in range(10)))
         assert tally(await night.night("folds"), "folds").status == status
-        model.keyed(
-            lambda seen: (
-                Text("They spoke of tulips, at length, and of nothing else.")
-                if "\n<history>\n" in seen.system
-                else None
-            )
-        )
+        spoke = "They spoke of tulips, at length, and of nothing else."
+        chats.model.keyed(summed_up(Text(spoke)))
         assert (await night.night("folds")).calls == calls

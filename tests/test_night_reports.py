@@ -8,10 +8,10 @@ import pytest
 
 from tests.world.clock import SYSTEM, HeldClock
 from tests.world.duties import Back
-from tests.world.house import PROMPTS
+from tests.world.house import PROMPTS, House
 from tests.world.model import ModelServer
 from tests.world.nights import SmallNight, begin, house_at, night_at, opened, says_at_night, slept
-from tests.world.sleeping import FTS, sleeping
+from tests.world.sleeping import Sleep
 from tests.world.terminal import Terminal
 from wintermute.commands.night import GONE
 from wintermute.config.schema import Dreaming
@@ -44,16 +44,14 @@ async def test_no_is_said_at_the_shell_as_well(home: Terminal, model: ModelServe
     assert sorted(fact["text"] for fact in home.json("memory", "list")) == sorted(ASKED)
 
 
-async def test_who_said_no_may_think_better_of_it(tmp_path: Path, model: ModelServer) -> None:
+async def test_who_said_no_may_think_better_of_it(house: House, clock: HeldClock) -> None:
     """M-079: the night does not ask again, and the person may still say yes."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Sells the car?")
-        await slept(house, clock, 11.2)
-        assert "stays as it is" in await says_at_night(house, "/night no 1")
-        assert "was refused already" in await says_at_night(house, "/night no 1")
-        assert "done: set aside" in await says_at_night(house, "/night yes 1")
-        assert "was done already" in await says_at_night(house, "/night yes 1")
+    await begin(house, "Sells the car?")
+    await slept(house, clock, 11.2)
+    assert "stays as it is" in await says_at_night(house, "/night no 1")
+    assert "was refused already" in await says_at_night(house, "/night no 1")
+    assert "done: set aside" in await says_at_night(house, "/night yes 1")
+    assert "was done already" in await says_at_night(house, "/night yes 1")
 
 
 async def test_a_date_shows_the_night_that_did_something_and_names_the_others(
@@ -106,62 +104,51 @@ async def test_the_next_night_is_that_of_another_date_where_the_hour_was_moved(
         assert "next 2026-05-06 23:00" in await says_at_night(house, "/status all")
 
 
-async def test_what_the_guard_held_back_says_why(tmp_path: Path, model: ModelServer) -> None:
+async def test_what_the_guard_held_back_says_why(house: House, clock: HeldClock) -> None:
     """M-081: a question that was no question by itself needs a reason."""
-    clock = HeldClock()
     known = [f"Likes tea {n}" for n in range(5)]
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, *known, *(f"{each}, again" for each in known))
-        await slept(house, clock, 11.2)
-        said = await says_at_night(house, "/night")
-        assert f"- twice: {plain('needs your approval: 5 of 10 memories would go at once')}" in said
-        assert said.count("waits for your yes or no") == 5
+    await begin(house, *known, *(f"{each}, again" for each in known))
+    await slept(house, clock, 11.2)
+    said = await says_at_night(house, "/night")
+    assert f"- twice: {plain('needs your approval: 5 of 10 memories would go at once')}" in said
+    assert said.count("waits for your yes or no") == 5
 
 
-async def test_what_was_forgotten_is_counted_and_not_shown(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_forgotten_is_counted_and_not_shown(house: House, clock: HeldClock) -> None:
     """M-035, M-078: its number stays."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Likes tea with honey", "Likes tea with honey, again", "Has a dog")
-        await slept(house, clock, 11.2)
-        await says_at_night(house, "/forget tea honey")
-        while await house.deliver():
-            pass
-        await says_at_night(house, "/forget yes")
-        said = await says_at_night(house, "/night")
-        assert "`1` merged: words were forgotten" in said
-        assert "tea" not in said.replace("/night", "")
-        assert await says_at_night(house, "/night undo 1") == GONE
-        assert "`1` merged: words were forgotten" in await says_at_night(house, "/night")
+    await begin(house, "Likes tea with honey", "Likes tea with honey, again", "Has a dog")
+    await slept(house, clock, 11.2)
+    await says_at_night(house, "/forget tea honey")
+    while await house.deliver():
+        pass
+    await says_at_night(house, "/forget yes")
+    said = await says_at_night(house, "/night")
+    assert "`1` merged: words were forgotten" in said
+    assert "tea" not in said.replace("/night", "")
+    assert await says_at_night(house, "/night undo 1") == GONE
+    assert "`1` merged: words were forgotten" in await says_at_night(house, "/night")
 
 
 async def test_who_reads_while_a_night_is_under_way_is_told_so(
-    tmp_path: Path, model: ModelServer
+    house: House, clock: HeldClock
 ) -> None:
     """M-078: an older one is shown, and not for the one at work."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        await slept(house, clock, 11.2)
-        store = house.stores.nights
-        async with house.database.transaction() as tx:
-            begun = await store.begin(tx, clock.now().date(), "command")
-        assert begun is not None
-        said = await says_at_night(house, "/night")
-        assert said.startswith("**Night of 2026-05-05** (`20260505`): ended")
-        assert f"The night `{begun.id}` is running since" in said
+    await begin(house, "Likes tea", "Likes tea, again")
+    await slept(house, clock, 11.2)
+    store = house.stores.nights
+    async with house.database.transaction() as tx:
+        begun = await store.begin(tx, clock.now().date(), "command")
+    assert begun is not None
+    said = await says_at_night(house, "/night")
+    assert said.startswith("**Night of 2026-05-05** (`20260505`): ended")
+    assert f"The night `{begun.id}` is running since" in said
 
 
-async def test_the_reason_names_the_times_where_both_are_of_one_day(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_the_reason_names_the_times_where_both_are_of_one_day(sleep: Sleep) -> None:
     """M-058, M-078."""
-    async with sleeping(tmp_path, model, FTS) as sleep:
-        sleep.compare = lambda first, second: '{"action": "keep_second"}'
-        await sleep.told("Lena lives in the old house in Graz", at="2026-05-01T09:00")
-        await sleep.told("Lena lives in the new house in Linz", at="2026-05-01T15:30")
-        night = await sleep.night()
-        (item,) = await sleep.house.stores.decisions.listed(sleep.house.database, night.id)
-        assert item.reason == "said 2026-05-01, 11:00, then 17:30"
+    sleep.compare = lambda first, second: '{"action": "keep_second"}'
+    await sleep.told("Lena lives in the old house in Graz", at="2026-05-01T09:00")
+    await sleep.told("Lena lives in the new house in Linz", at="2026-05-01T15:30")
+    night = await sleep.night()
+    (item,) = await sleep.house.stores.decisions.listed(sleep.house.database, night.id)
+    assert item.reason == "said 2026-05-01, 11:00, then 17:30"

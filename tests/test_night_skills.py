@@ -42,46 +42,44 @@ def new_text(text: str) -> Text:
 
 
 async def test_a_long_skill_is_proposed_to_be_shorter_and_stays_until_a_person_says_yes(
-    tmp_path: Path,
+    night: Tidied,
 ) -> None:
     """M-080, M-079: over 4,000 characters, with the text that would stand there; once."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        path = taught(night, "screws", LONG)
-        model.script(new_text(SHORT))
-        ran = await night.night("skills")
-        [item] = await night.items("open")
-        assert (item.scope, item.kind, item.after) == (OWNER, "skill", SHORT)
-        assert path.read_text("utf-8") == LONG
-        assert tally(ran, "skills").before == 1
-        await night.night("skills")
-        assert await night.yes(item)
-        assert path.read_text("utf-8") == SHORT
-        await night.night("skills")
-        assert len(model.requests) == 1
-        [done] = await night.items("done")
-        await night.take_back(done)
-        assert path.read_text("utf-8") == LONG
+    path = taught(night, "screws", LONG)
+    night.model.script(new_text(SHORT))
+    ran = await night.night("skills")
+    [item] = await night.items("open")
+    assert (item.scope, item.kind, item.after) == (OWNER, "skill", SHORT)
+    assert path.read_text("utf-8") == LONG
+    assert tally(ran, "skills").before == 1
+    await night.night("skills")
+    assert await night.yes(item)
+    assert path.read_text("utf-8") == SHORT
+    await night.night("skills")
+    assert len(night.model.requests) == 1
+    [done] = await night.items("done")
+    await night.take_back(done)
+    assert path.read_text("utf-8") == LONG
 
 
-async def test_two_skills_that_are_alike_are_proposed_to_be_one(tmp_path: Path) -> None:
+async def test_two_skills_that_are_alike_are_proposed_to_be_one(night: Tidied) -> None:
     """M-080: as a yes makes it: one has the text of both, the other is gone."""
     merged = "How the boat is cleaned in spring\n\n1. Pull the boat ashore, scrub the hull.\n"
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        taught(night, "boat", BOAT)
-        taught(night, "boat-again", TWIN)
-        taught(night, "screws", "How screws are sorted\n\nBy size.\n")
-        model.script(new_text(merged))
-        await night.night("skills")
-        assert sorted(path.name for path in folder(night).iterdir()) == [
-            *("boat-again.md", "boat.md", "screws.md")
-        ]
-        [item] = await night.items("open")
-        assert await night.yes(item)
-        assert (folder(night) / "boat.md").read_text("utf-8") == merged
-        assert not (folder(night) / "boat-again.md").exists()
-        [done] = await night.items("done")
-        await night.take_back(done)
-        assert (folder(night) / "boat-again.md").read_text("utf-8") == TWIN
+    taught(night, "boat", BOAT)
+    taught(night, "boat-again", TWIN)
+    taught(night, "screws", "How screws are sorted\n\nBy size.\n")
+    night.model.script(new_text(merged))
+    await night.night("skills")
+    assert sorted(path.name for path in folder(night).iterdir()) == [
+        *("boat-again.md", "boat.md", "screws.md")
+    ]
+    [item] = await night.items("open")
+    assert await night.yes(item)
+    assert (folder(night) / "boat.md").read_text("utf-8") == merged
+    assert not (folder(night) / "boat-again.md").exists()
+    [done] = await night.items("done")
+    await night.take_back(done)
+    assert (folder(night) / "boat-again.md").read_text("utf-8") == TWIN
 
 
 async def test_a_skill_that_was_not_read_for_ninety_days_is_asked_about_without_a_model(
@@ -113,15 +111,14 @@ async def test_a_skill_that_was_not_read_for_ninety_days_is_asked_about_without_
         assert not path.exists()
 
 
-async def test_a_skill_that_was_edited_since_is_not_what_was_asked_about(tmp_path: Path) -> None:
+async def test_a_skill_that_was_edited_since_is_not_what_was_asked_about(night: Tidied) -> None:
     """M-079: checked again against what is there by then."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        path = taught(night, "boat", BOAT, days_ago=200)
-        await night.night("skills")
-        path.write_text(TWIN, "utf-8")
-        [item] = await night.items("open")
-        assert not await night.yes(item)
-        assert path.read_text("utf-8") == TWIN
+    path = taught(night, "boat", BOAT, days_ago=200)
+    await night.night("skills")
+    path.write_text(TWIN, "utf-8")
+    [item] = await night.items("open")
+    assert not await night.yes(item)
+    assert path.read_text("utf-8") == TWIN
 
 
 UNUSABLE: Mapping[str, Step] = {
@@ -147,35 +144,34 @@ UNUSABLE: Mapping[str, Step] = {
 
 @pytest.mark.quick(every=4)
 @pytest.mark.parametrize("bad", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.opens(retries=1)
 async def test_an_answer_of_no_use_proposes_nothing_and_is_not_asked_for_again(
-    tmp_path: Path, bad: Step
+    night: Tidied, bad: Step
 ) -> None:
     """M-072, M-080: told once what is wrong, then left."""
-    async with ModelServer() as model, open_nights(tmp_path, model, retries=1) as night:
-        path = taught(night, "screws", LONG)
-        model.keyed(lambda seen: bad)
-        ran = await night.night("skills")
-        assert "nothing is proposed" in tally(ran, "skills").note
-        assert len(model.requests) == 2
-        await night.night("skills")
-        assert len(model.requests) == 2
-        assert await night.items() == []
-        assert path.read_text("utf-8") == LONG
+    path = taught(night, "screws", LONG)
+    night.model.keyed(lambda seen: bad)
+    ran = await night.night("skills")
+    assert "nothing is proposed" in tally(ran, "skills").note
+    assert len(night.model.requests) == 2
+    await night.night("skills")
+    assert len(night.model.requests) == 2
+    assert await night.items() == []
+    assert path.read_text("utf-8") == LONG
 
 
-async def test_skills_are_looked_at_once_and_with_the_owners_scope_alone(tmp_path: Path) -> None:
+async def test_skills_are_looked_at_once_and_with_the_owners_scope_alone(night: Tidied) -> None:
     """M-080: they are everybody's; another scope has no second look."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        await night.remember("The club meets on Mondays", scope="room:!club:test")
-        taught(night, "screws", LONG)
-        asked: list[str] = []
+    await night.remember("The club meets on Mondays", scope="room:!club:test")
+    taught(night, "screws", LONG)
+    asked: list[str] = []
 
-        def answer(seen: Seen) -> Step:
-            asked.append(seen.last_user)
-            return new_text("")
+    def answer(seen: Seen) -> Step:
+        asked.append(seen.last_user)
+        return new_text("")
 
-        model.keyed(answer)
-        await night.night("skills")
-        await night.night("skills")
-        assert len(asked) == 1
-        assert await night.items() == []
+    night.model.keyed(answer)
+    await night.night("skills")
+    await night.night("skills")
+    assert len(asked) == 1
+    assert await night.items() == []

@@ -4,13 +4,12 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.world.clock import NOON
-from tests.world.model import Empty, ModelServer, Seen, Slow, Step, Text
-from tests.world.tidied import OWNER, Tidied, open_nights, tally
+from tests.world.model import Empty, Seen, Slow, Step, Text
+from tests.world.tidied import OWNER, Tidied, tally
 from wintermute.changes.change_sets import Cause, Reason
 from wintermute.messages import Json
 from wintermute.night.task_review import MOST_ENDED, TaskAction, ends_of, says_all_of, says_done
@@ -56,53 +55,50 @@ def worded(task: Task, content: str) -> Json:
 
 
 async def test_one_call_lists_the_tasks_and_what_changed_nothing_is_not_asked_again(
-    tmp_path: Path,
+    night: Tidied,
 ) -> None:
     """T-056: one call with at least one active task; none without, and none about the same."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        await night.night("tasks")
-        assert model.requests == []
-        task = await added(night, "Order red bricks")
-        model.script(actions({"task_id": task.id, "action": "keep"}))
-        await night.night("tasks")
-        assert f"[P5] #{task.id}: Order red bricks" in model.requests[0].last_user
-        await night.night("tasks")
-        assert len(model.requests) == 1
-        assert await night.items() == []
+    await night.night("tasks")
+    assert night.model.requests == []
+    task = await added(night, "Order red bricks")
+    night.model.script(actions({"task_id": task.id, "action": "keep"}))
+    await night.night("tasks")
+    assert f"[P5] #{task.id}: Order red bricks" in night.model.requests[0].last_user
+    await night.night("tasks")
+    assert len(night.model.requests) == 1
+    assert await night.items() == []
 
 
-async def test_an_open_question_is_not_asked_a_second_time(tmp_path: Path) -> None:
+async def test_an_open_question_is_not_asked_a_second_time(night: Tidied) -> None:
     """M-079: also where all tasks are looked at anew, for there is one more; nor is what was refused."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        milk = await added(night, "Buy milk (done)", by="command")
-        model.script(*[actions(done(milk))] * 3)
-        await night.night("tasks")
-        await added(night, "Order red bricks")
-        await night.night("tasks")
-        [item] = await night.items()
-        assert item.state == "open"
-        async with night.house.database.transaction() as tx:
-            await night.house.stores.decisions.move(tx, item, "refused")
-        await added(night, "Paint the fence")
-        await night.night("tasks")
-        assert [each.state for each in await night.items()] == ["refused"]
-        assert len(model.requests) == 3
+    milk = await added(night, "Buy milk (done)", by="command")
+    night.model.script(*[actions(done(milk))] * 3)
+    await night.night("tasks")
+    await added(night, "Order red bricks")
+    await night.night("tasks")
+    [item] = await night.items()
+    assert item.state == "open"
+    async with night.house.database.transaction() as tx:
+        await night.house.stores.decisions.move(tx, item, "refused")
+    await added(night, "Paint the fence")
+    await night.night("tasks")
+    assert [each.state for each in await night.items()] == ["refused"]
+    assert len(night.model.requests) == 3
 
 
-async def test_the_assistants_own_unscheduled_task_is_completed_at_once(tmp_path: Path) -> None:
+async def test_the_assistants_own_unscheduled_task_is_completed_at_once(night: Tidied) -> None:
     """T-058, T-059: with the way back, in the change set of the night."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        task = await added(night, "Find out about bricks (done, they are red)")
-        model.script(actions(done(task)))
-        ran = await night.night("tasks")
-        assert (await now(night, task)).status == "completed"
-        assert (tally(ran, "tasks").before, tally(ran, "tasks").after) == (1, 0)
-        [item] = await night.items("done")
-        found = await night.house.stores.changes.get(item.change_set or "")
-        assert found is not None
-        assert (found.cause, found.scope) == ("night", OWNER)
-        await night.take_back(item)
-        assert (await now(night, task)).status == "active"
+    task = await added(night, "Find out about bricks (done, they are red)")
+    night.model.script(actions(done(task)))
+    ran = await night.night("tasks")
+    assert (await now(night, task)).status == "completed"
+    assert (tally(ran, "tasks").before, tally(ran, "tasks").after) == (1, 0)
+    [item] = await night.items("done")
+    found = await night.house.stores.changes.get(item.change_set or "")
+    assert found is not None
+    assert (found.cause, found.scope) == ("night", OWNER)
+    await night.take_back(item)
+    assert (await now(night, task)).status == "active"
 
 
 @pytest.mark.parametrize(
@@ -110,119 +106,112 @@ async def test_the_assistants_own_unscheduled_task_is_completed_at_once(tmp_path
     [("command", NOTHING), ("tool", DAILY), ("command", DAILY), ("import", NOTHING)],
 )
 async def test_a_persons_task_or_a_scheduled_one_is_only_asked_about(
-    tmp_path: Path, by: Cause, request_: PlanRequest
+    night: Tidied, by: Cause, request_: PlanRequest
 ) -> None:
     """T-058, M-079: the model's word alone must not cancel a reminder; a yes does it."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        task = await added(night, "Water the plants", by=by, request=request_)
-        model.script(actions(done(task)))
-        await night.night("tasks")
-        assert (await now(night, task)).status == "active"
-        [item] = await night.items("open")
-        assert item.scope == OWNER
-        await night.night("tasks")
-        assert len(model.requests) == 1
-        assert await night.yes(item)
-        assert (await now(night, task)).status == "completed"
+    task = await added(night, "Water the plants", by=by, request=request_)
+    night.model.script(actions(done(task)))
+    await night.night("tasks")
+    assert (await now(night, task)).status == "active"
+    [item] = await night.items("open")
+    assert item.scope == OWNER
+    await night.night("tasks")
+    assert len(night.model.requests) == 1
+    assert await night.yes(item)
+    assert (await now(night, task)).status == "completed"
 
 
-async def test_an_update_changes_wording_and_priority_and_nothing_else(tmp_path: Path) -> None:
+async def test_an_update_changes_wording_and_priority_and_nothing_else(night: Tidied) -> None:
     """T-059: never schedule, mode or scope; the old values are in the history and come back."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        task = await added(night, "Water the plants, all of them", request=DAILY)
-        wanted = worded(task, "Water the plants") | {
-            "priority": 2,
-            "schedule_type": "once",
-            "at": "today 18:00",
-            "scope": "global",
-            "execution_mode": "ai_task",
-        }
-        model.script(actions(wanted))
-        await night.night("tasks")
-        after = await now(night, task)
-        assert (after.content, after.priority) == ("Water the plants", 2)
-        assert (after.plan, after.scope, after.schedule) == (task.plan, OWNER, "daily at 09:00")
-        [item] = await night.items("done")
-        await night.take_back(item)
-        assert (await now(night, task)).content == task.content
-        await night.night("tasks")
-        assert len(model.requests) == 1
+    task = await added(night, "Water the plants, all of them", request=DAILY)
+    wanted = worded(task, "Water the plants") | {
+        "priority": 2,
+        "schedule_type": "once",
+        "at": "today 18:00",
+        "scope": "global",
+        "execution_mode": "ai_task",
+    }
+    night.model.script(actions(wanted))
+    await night.night("tasks")
+    after = await now(night, task)
+    assert (after.content, after.priority) == ("Water the plants", 2)
+    assert (after.plan, after.scope, after.schedule) == (task.plan, OWNER, "daily at 09:00")
+    [item] = await night.items("done")
+    await night.take_back(item)
+    assert (await now(night, task)).content == task.content
+    await night.night("tasks")
+    assert len(night.model.requests) == 1
 
 
 async def test_what_an_undo_leaves_because_it_was_edited_is_not_said_to_be_taken_back(
-    tmp_path: Path,
+    night: Tidied,
 ) -> None:
     """M-076: nor when it is asked for once more."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        task = await added(night, "Water the plants, all of them")
-        model.script(actions(worded(task, "Water the plants")))
-        await night.night("tasks")
-        [item] = await night.items("done")
-        async with night.house.database.transaction() as tx:
-            target = Target(task.id, OWNER, Reason("command", OWNER))
-            await night.house.stores.tasks.change(tx, target, content="Water only the roses")
-        async with night.house.working():
-            for n in (1, 2):
-                await night.house.incoming(f"/night undo {item.n}")
-                assert "changed" in (await night.house.said(n))[n - 1]
-        assert (await now(night, task)).content == "Water only the roses"
-        assert [each.id for each in await night.items("done")] == [item.id]
+    task = await added(night, "Water the plants, all of them")
+    night.model.script(actions(worded(task, "Water the plants")))
+    await night.night("tasks")
+    [item] = await night.items("done")
+    async with night.house.database.transaction() as tx:
+        target = Target(task.id, OWNER, Reason("command", OWNER))
+        await night.house.stores.tasks.change(tx, target, content="Water only the roses")
+    async with night.house.working():
+        for n in (1, 2):
+            await night.house.incoming(f"/night undo {item.n}")
+            assert "changed" in (await night.house.said(n))[n - 1]
+    assert (await now(night, task)).content == "Water only the roses"
+    assert [each.id for each in await night.items("done")] == [item.id]
 
 
-async def test_a_persons_wording_is_theirs(tmp_path: Path) -> None:
+async def test_a_persons_wording_is_theirs(night: Tidied) -> None:
     """M-079: a night asks before it words a person's task anew."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        task = await added(night, "Water the plants, all of them", by="command")
-        model.script(actions(worded(task, "Water the plants")))
-        await night.night("tasks")
-        assert (await now(night, task)).content == task.content
-        assert len(await night.items("open")) == 1
+    task = await added(night, "Water the plants, all of them", by="command")
+    night.model.script(actions(worded(task, "Water the plants")))
+    await night.night("tasks")
+    assert (await now(night, task)).content == task.content
+    assert len(await night.items("open")) == 1
 
 
 async def test_an_update_that_loses_something_is_asked_about_and_no_task_ends_for_it(
-    tmp_path: Path,
+    night: Tidied,
 ) -> None:
     """T-058: what says the same as another does so only once that other was reworded."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        bricks = await added(night, "Order 12 red bricks at Huber's, not the grey ones")
-        twin = await added(night, "Buy red bricks at Huber's")
-        model.script(actions(done(twin), worded(bricks, "Order red bricks")))
-        await night.night("tasks")
-        assert [item.plan["task"] for item in await night.items("open")] == [bricks.id, twin.id]
-        assert (await now(night, twin)).status == "active"
+    bricks = await added(night, "Order 12 red bricks at Huber's, not the grey ones")
+    twin = await added(night, "Buy red bricks at Huber's")
+    night.model.script(actions(done(twin), worded(bricks, "Order red bricks")))
+    await night.night("tasks")
+    assert [item.plan["task"] for item in await night.items("open")] == [bricks.id, twin.id]
+    assert (await now(night, twin)).status == "active"
 
 
-async def test_a_wording_that_says_what_no_task_says_is_asked_about(tmp_path: Path) -> None:
+async def test_a_wording_that_says_what_no_task_says_is_asked_about(night: Tidied) -> None:
     """T-059: what a model adds by itself is no wording of ours."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        task = await added(night, "Order chairs")
-        model.script(actions(worded(task, "Order chairs, sell yachts at Bonn")))
-        await night.night("tasks")
-        assert (await now(night, task)) == task
-        assert len(await night.items("open")) == 1
+    task = await added(night, "Order chairs")
+    night.model.script(actions(worded(task, "Order chairs, sell yachts at Bonn")))
+    await night.night("tasks")
+    assert (await now(night, task)) == task
+    assert len(await night.items("open")) == 1
 
 
-async def test_valid_actions_apply_beside_invalid_ones(tmp_path: Path) -> None:
+async def test_valid_actions_apply_beside_invalid_ones(night: Tidied) -> None:
     """T-057: unknown id, unknown action, another scope's task, a list, an invented detail."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        task = await added(night, "Order all of the red bricks please")
-        other = await added(night, "Order more chairs")
-        club = await added(night, "Clean the boat", scope=CLUB)
-        model.script(
-            actions(
-                {"task_id": "task_00000000", "action": "complete", "reason": "x"},
-                done(club),
-                {"task_id": task.id, "action": "explode"},
-                {"task_id": other.id, "action": "update", "priority": 77},
-                worded(task, "Order the red bricks"),
-            ),
-            actions(),
-        )
-        ran = await night.night("tasks", OWNER)
-        assert (await now(night, task)).content == "Order the red bricks"
-        assert (await now(night, other)) == other
-        assert (await now(night, club)).status == "active"
-        assert "names no task" in tally(ran, "tasks").note
+    task = await added(night, "Order all of the red bricks please")
+    other = await added(night, "Order more chairs")
+    club = await added(night, "Clean the boat", scope=CLUB)
+    night.model.script(
+        actions(
+            {"task_id": "task_00000000", "action": "complete", "reason": "x"},
+            done(club),
+            {"task_id": task.id, "action": "explode"},
+            {"task_id": other.id, "action": "update", "priority": 77},
+            worded(task, "Order the red bricks"),
+        ),
+        actions(),
+    )
+    ran = await night.night("tasks", OWNER)
+    assert (await now(night, task)).content == "Order the red bricks"
+    assert (await now(night, other)) == other
+    assert (await now(night, club)).status == "active"
+    assert "names no task" in tally(ran, "tasks").note
 
 
 UNUSABLE: Mapping[str, Step] = {
@@ -241,18 +230,18 @@ UNUSABLE: Mapping[str, Step] = {
 
 
 @pytest.mark.parametrize("bad", UNUSABLE.values(), ids=UNUSABLE)
-async def test_an_answer_that_cannot_be_read_changes_nothing(tmp_path: Path, bad: Step) -> None:
+@pytest.mark.opens(retries=1)
+async def test_an_answer_that_cannot_be_read_changes_nothing(night: Tidied, bad: Step) -> None:
     """T-057, M-072: told once what is wrong, then left, and not asked again unchanged."""
-    async with ModelServer() as model, open_nights(tmp_path, model, retries=1) as night:
-        task = await added(night, "Order red bricks")
-        model.keyed(lambda seen: bad)
-        ran = await night.night("tasks")
-        assert "The model's answer was unusable" in tally(ran, "tasks").note
-        assert len(model.requests) == 2
-        await night.night("tasks")
-        assert len(model.requests) == 2
-        assert (await now(night, task)) == task
-        assert await night.items() == []
+    task = await added(night, "Order red bricks")
+    night.model.keyed(lambda seen: bad)
+    ran = await night.night("tasks")
+    assert "The model's answer was unusable" in tally(ran, "tasks").note
+    assert len(night.model.requests) == 2
+    await night.night("tasks")
+    assert len(night.model.requests) == 2
+    assert (await now(night, task)) == task
+    assert await night.items() == []
 
 
 IGNORED: Mapping[str, Json] = {
@@ -269,65 +258,62 @@ IGNORED: Mapping[str, Json] = {
 
 
 @pytest.mark.parametrize("action", IGNORED.values(), ids=IGNORED)
-async def test_an_action_that_cannot_be_used_is_left_out(tmp_path: Path, action: Json) -> None:
+async def test_an_action_that_cannot_be_used_is_left_out(night: Tidied, action: Json) -> None:
     """T-057: named, without its words, and not asked again unchanged."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        task = await added(night, "Order red bricks")
-        model.script(Text(json.dumps({"actions": [action]}).replace("{}", task.id)))
-        ran = await night.night("tasks")
-        assert tally(ran, "tasks").note
-        await night.night("tasks")
-        assert len(model.requests) == 1
-        assert (await now(night, task)) == task
-        assert await night.items() == []
+    task = await added(night, "Order red bricks")
+    night.model.script(Text(json.dumps({"actions": [action]}).replace("{}", task.id)))
+    ran = await night.night("tasks")
+    assert tally(ran, "tasks").note
+    await night.night("tasks")
+    assert len(night.model.requests) == 1
+    assert (await now(night, task)) == task
+    assert await night.items() == []
 
 
-async def test_a_task_that_was_changed_during_the_call_is_left_alone(tmp_path: Path) -> None:
+async def test_a_task_that_was_changed_during_the_call_is_left_alone(night: Tidied) -> None:
     """T-060: the action on it is dropped, and what relied on it too."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        bricks = await added(night, "Order all of the red bricks")
-        twin = await added(night, "Order red bricks")
-        gate = asyncio.Event()
-        model.script(Slow(gate, actions(worded(bricks, "Order the red bricks"), done(twin))))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(night.night("tasks"))
-            await model.request_arrived(1)
-            async with night.house.database.transaction() as tx:
-                target = Target(bricks.id, OWNER, Reason("command", OWNER))
-                await night.house.stores.tasks.change(tx, target, content="Order grey bricks")
-            gate.set()
-        assert (await now(night, bricks)).content == "Order grey bricks"
-        assert (await now(night, twin)).status == "active"
-        assert {item.state for item in await night.items()} == {"outdated"}
+    bricks = await added(night, "Order all of the red bricks")
+    twin = await added(night, "Order red bricks")
+    gate = asyncio.Event()
+    night.model.script(Slow(gate, actions(worded(bricks, "Order the red bricks"), done(twin))))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(night.night("tasks"))
+        await night.model.request_arrived(1)
+        async with night.house.database.transaction() as tx:
+            target = Target(bricks.id, OWNER, Reason("command", OWNER))
+            await night.house.stores.tasks.change(tx, target, content="Order grey bricks")
+        gate.set()
+    assert (await now(night, bricks)).content == "Order grey bricks"
+    assert (await now(night, twin)).status == "active"
+    assert {item.state for item in await night.items()} == {"outdated"}
 
 
-async def test_each_scope_is_asked_about_its_own_tasks_alone(tmp_path: Path) -> None:
+async def test_each_scope_is_asked_about_its_own_tasks_alone(night: Tidied) -> None:
     """T-015, M-010: what is shown everywhere is the owner's."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        await added(night, "Order red bricks")
-        await added(night, "Clean the boat", scope=CLUB)
-        await added(night, "Say hello to all", scope="global")
-        seen: list[str] = []
+    await added(night, "Order red bricks")
+    await added(night, "Clean the boat", scope=CLUB)
+    await added(night, "Say hello to all", scope="global")
+    seen: list[str] = []
 
-        def answer(request: Seen) -> Step:
-            seen.append(request.last_user)
-            return actions()
+    def answer(request: Seen) -> Step:
+        seen.append(request.last_user)
+        return actions()
 
-        model.keyed(answer)
-        await night.night("tasks")
-        assert ["bricks" in text for text in seen] == [True, False]
-        assert ["boat" in text for text in seen] == [False, True]
-        assert ["hello" in text for text in seen] == [True, False]
+    night.model.keyed(answer)
+    await night.night("tasks")
+    assert ["bricks" in text for text in seen] == [True, False]
+    assert ["boat" in text for text in seen] == [False, True]
+    assert ["hello" in text for text in seen] == [True, False]
 
 
-async def test_a_small_model_only_proposes(tmp_path: Path) -> None:
+@pytest.mark.opens(size="small")
+async def test_a_small_model_only_proposes(night: Tidied) -> None:
     """Issue 21: a backend of `size: small` only proposes."""
-    async with ModelServer() as model, open_nights(tmp_path, model, size="small") as night:
-        task = await added(night, "Find out about bricks (done)")
-        model.keyed(lambda seen: actions(done(task)))
-        await night.night("tasks")
-        assert (await now(night, task)).status == "active"
-        assert len(await night.items("open")) == 1
+    task = await added(night, "Find out about bricks (done)")
+    night.model.keyed(lambda seen: actions(done(task)))
+    await night.night("tasks")
+    assert (await now(night, task)).status == "active"
+    assert len(await night.items("open")) == 1
 
 
 def a_task(content: str, name: str = "task_a", **more: object) -> Task:
@@ -429,58 +415,52 @@ def test_one_of_a_ring_stays(
     ] == found
 
 
-async def test_two_tasks_that_are_called_each_others_double_do_not_both_end(
-    tmp_path: Path,
-) -> None:
+async def test_two_tasks_that_are_called_each_others_double_do_not_both_end(night: Tidied) -> None:
     """T-058: the one that stays is the one that the other was ended for."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        one, two = [await added(night, BRICKS) for _ in range(2)]
-        model.script(actions(same(one, two), same(two, one)))
-        await night.night("tasks")
-        assert {(await now(night, task)).status for task in (one, two)} == {"active", "completed"}
-        await night.night("tasks")
-        assert len(model.requests) == 1
+    one, two = [await added(night, BRICKS) for _ in range(2)]
+    night.model.script(actions(same(one, two), same(two, one)))
+    await night.night("tasks")
+    assert {(await now(night, task)).status for task in (one, two)} == {"active", "completed"}
+    await night.night("tasks")
+    assert len(night.model.requests) == 1
 
 
-async def test_what_is_no_double_is_asked_about_and_a_yes_ends_one_of_two(tmp_path: Path) -> None:
+async def test_what_is_no_double_is_asked_about_and_a_yes_ends_one_of_two(night: Tidied) -> None:
     """T-058, M-079: a number of the one is in the other no more; `yes all` leaves one."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        one = await added(night, BRICKS)
-        two = await added(night, BRICKS.replace("12", "20"))
-        model.script(actions(same(one, two), same(two, one)))
-        await night.night("tasks")
-        assert {(await now(night, task)).status for task in (one, two)} == {"active"}
-        for item in await night.items("open"):
-            await night.yes(item)
-        assert {(await now(night, task)).status for task in (one, two)} == {"active", "completed"}
+    one = await added(night, BRICKS)
+    two = await added(night, BRICKS.replace("12", "20"))
+    night.model.script(actions(same(one, two), same(two, one)))
+    await night.night("tasks")
+    assert {(await now(night, task)).status for task in (one, two)} == {"active"}
+    for item in await night.items("open"):
+        await night.yes(item)
+    assert {(await now(night, task)).status for task in (one, two)} == {"active", "completed"}
 
 
-async def test_a_double_does_not_end_once_what_it_was_left_for_has(tmp_path: Path) -> None:
+async def test_a_double_does_not_end_once_what_it_was_left_for_has(night: Tidied) -> None:
     """M-079: looked at again when a person says yes."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        one, two = [await added(night, BRICKS, by="command") for _ in range(2)]
-        model.script(actions(same(one, two)))
-        await night.night("tasks")
-        async with night.house.database.transaction() as tx:
-            target = Target(two.id, OWNER, Reason("command", OWNER))
-            await night.house.stores.tasks.complete(tx, target, "bought")
-        [item] = await night.items("open")
-        assert not await night.yes(item)
-        assert (await now(night, one)).status == "active"
+    one, two = [await added(night, BRICKS, by="command") for _ in range(2)]
+    night.model.script(actions(same(one, two)))
+    await night.night("tasks")
+    async with night.house.database.transaction() as tx:
+        target = Target(two.id, OWNER, Reason("command", OWNER))
+        await night.house.stores.tasks.complete(tx, target, "bought")
+    [item] = await night.items("open")
+    assert not await night.yes(item)
+    assert (await now(night, one)).status == "active"
 
 
-async def test_a_night_ends_a_few_tasks_and_the_next_one_goes_on(tmp_path: Path) -> None:
+async def test_a_night_ends_a_few_tasks_and_the_next_one_goes_on(night: Tidied) -> None:
     """T-058: a model that calls all of them done ends three a night, and the rest is named."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
-        tasks = [await added(night, f"Call number {n} (done)") for n in range(MOST_ENDED + 2)]
+    tasks = [await added(night, f"Call number {n} (done)") for n in range(MOST_ENDED + 2)]
 
-        def all_done(seen: Seen) -> Step:
-            return actions(*(done(task) for task in tasks if task.id in seen.last_user))
+    def all_done(seen: Seen) -> Step:
+        return actions(*(done(task) for task in tasks if task.id in seen.last_user))
 
-        model.keyed(all_done)
-        ran = await night.night("tasks")
-        assert (tally(ran, "tasks").status, tally(ran, "tasks").after) == ("left", 2)
-        assert "2 tasks that could end wait" in tally(ran, "tasks").note
-        ran = await night.night("tasks")
-        assert (tally(ran, "tasks").status, tally(ran, "tasks").after) == ("ok", 0)
-        assert await night.items("open") == []
+    night.model.keyed(all_done)
+    ran = await night.night("tasks")
+    assert (tally(ran, "tasks").status, tally(ran, "tasks").after) == ("left", 2)
+    assert "2 tasks that could end wait" in tally(ran, "tasks").note
+    ran = await night.night("tasks")
+    assert (tally(ran, "tasks").status, tally(ran, "tasks").after) == ("ok", 0)
+    assert await night.items("open") == []

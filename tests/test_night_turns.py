@@ -39,7 +39,7 @@ async def test_with_few_tokens_every_scope_comes_to_its_turn(
     endless = {OWNER, *chance.sample(scopes, chance.randint(1, count))}
     small = SmallNight(asks_model=True, budget=one * questions + one // 2)
     async with opened(tmp_path / "many", model, FakeClock(), night=small) as house:
-        night, number = Tidied(house, FakeClock(), small.built[0]), 0
+        night, number = Tidied(house, FakeClock(), small.built[0], model), 0
         for scope in scopes:
             await pairs(house, scope, *range(chance.randint(1, 4)))
         last = dict.fromkeys(scopes, 0)
@@ -68,7 +68,7 @@ async def test_what_is_left_is_shared_by_those_who_wait_and_what_one_leaves_is_t
     one = await price(tmp_path / "one", model)
     small = SmallNight(asks_model=True, budget=one * 12 + one // 2)
     async with opened(tmp_path / "many", model, FakeClock(), night=small) as house:
-        night = Tidied(house, FakeClock(), small.built[0])
+        night = Tidied(house, FakeClock(), small.built[0], model)
         await pairs(house, OWNER, *range(9))
         for n, wants in enumerate((9, 1, 9)):
             await pairs(house, numbered_room(n), *range(wants))
@@ -90,7 +90,7 @@ async def test_a_night_of_one_phase_is_nobodys_turn(tmp_path: Path, model: Model
     one = await price(tmp_path / "one", model)
     small = SmallNight(asks_model=True, budget=one * 2 + one // 2)
     async with opened(tmp_path / "many", model, FakeClock(), night=small) as house:
-        night = Tidied(house, FakeClock(), small.built[0])
+        night = Tidied(house, FakeClock(), small.built[0], model)
         await pairs(house, OWNER, *range(9))
         for n in range(3):
             await pairs(house, numbered_room(n), *range(9))
@@ -110,7 +110,7 @@ async def test_a_dry_run_has_the_shares_of_a_night(tmp_path: Path, model: ModelS
     small = SmallNight(asks_model=True, budget=one * 6 + one // 2)
     async with opened(tmp_path / "many", model, FakeClock(), night=small) as house:
         clock = FakeClock()
-        night = Tidied(house, clock, small.built[0])
+        night = Tidied(house, clock, small.built[0], model)
         await pairs(house, OWNER, *range(9))
         await pairs(house, numbered_room(0), *range(9))
         before, now = len(model.requests), house.checked.now()

@@ -126,43 +126,35 @@ async def open_question(sleep: Sleep, scope: str = SCOPE) -> str:
         ("/night {n} neither", []),
     ],
 )
-async def test_a_person_says_which_is_true(
-    tmp_path: Path, model: ModelServer, answer: str, true: list[str]
-) -> None:
+async def test_a_person_says_which_is_true(sleep: Sleep, answer: str, true: list[str]) -> None:
     """M-087: what is not true has ended, and undo brings it back."""
-    async with sleeping(tmp_path, model) as sleep:
-        name = await open_question(sleep)
-        said = await says_at_night(sleep.house, answer.format(n=name))
-        assert sorted(await sleep.remembered()) == sorted(true)
-        for text in {OLD, NEW} - {*true}:
-            assert (await sleep.fact(text)).valid_to is not None
-            assert text in said
-        if "old" in answer:
-            assert said.index(NEW) < said.index(OLD)  # it says what ended
-        await says_at_night(sleep.house, f"/night undo {name}")
-        assert sorted(await sleep.remembered()) == sorted([OLD, NEW])
-        await sleep.night()
-        assert len(sleep.pairs) == 1
+    name = await open_question(sleep)
+    said = await says_at_night(sleep.house, answer.format(n=name))
+    assert sorted(await sleep.remembered()) == sorted(true)
+    for text in {OLD, NEW} - {*true}:
+        assert (await sleep.fact(text)).valid_to is not None
+        assert text in said
+    if "old" in answer:
+        assert said.index(NEW) < said.index(OLD)  # it says what ended
+    await says_at_night(sleep.house, f"/night undo {name}")
+    assert sorted(await sleep.remembered()) == sorted([OLD, NEW])
+    await sleep.night()
+    assert len(sleep.pairs) == 1
 
 
-async def test_five_are_asked_in_a_night_and_the_rest_waits(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_five_are_asked_in_a_night_and_the_rest_waits(sleep: Sleep) -> None:
     """M-087: what can be settled alone is settled beside them; the next nights ask the others."""
-    async with sleeping(tmp_path, model) as sleep:
-        for n, pill in enumerate(
-            ("aspirin", "insulin", "iron", "zinc", "iodine", "quinine", "opium")
-        ):
-            await sleep.told(f"{pill} for Ann in dose {n} mg daily", at=MARCH)
-            await sleep.told(f"{pill} for Ann in dose {n + 20} mg daily", at=MAY)
-        sleep.compare = lambda first, second: (
-            SECOND if first.split()[0] == second.split()[0] else '{"action": "keep_both"}'
-        )
-        counts = []
-        for _ in range(4):
-            night = await sleep.night("contradictions")
-            counts.append(len([i for i in await sleep.items() if i.night == night.id]))
-        assert max(counts) <= 5
-        assert sum(counts) == 7
-        assert {state for _, state in await sleep.kinds()} == {"open"}
-        assert night.tally(SCOPE, "contradictions") is not None
+    for n, pill in enumerate(("aspirin", "insulin", "iron", "zinc", "iodine", "quinine", "opium")):
+        await sleep.told(f"{pill} for Ann in dose {n} mg daily", at=MARCH)
+        await sleep.told(f"{pill} for Ann in dose {n + 20} mg daily", at=MAY)
+    sleep.compare = lambda first, second: (
+        SECOND if first.split()[0] == second.split()[0] else '{"action": "keep_both"}'
+    )
+    counts = []
+    for _ in range(4):
+        night = await sleep.night("contradictions")
+        counts.append(len([i for i in await sleep.items() if i.night == night.id]))
+    assert max(counts) <= 5
+    assert sum(counts) == 7
+    assert {state for _, state in await sleep.kinds()} == {"open"}
+    assert night.tally(SCOPE, "contradictions") is not None

@@ -13,11 +13,7 @@ from wintermute.memory.origins import is_covered_in
 
 KEPT = {
     "the same in other words": ("Ann is a vegetarian", ["Ann is vegetarian since 2020"], True),
-    "another allergy": (
-        "Ann is allergic to peanuts",
-        ["Ann is allergic to penicillin"],
-        False,
-    ),
+    "another allergy": ("Ann is allergic to peanuts", ["Ann is allergic to penicillin"], False),
     "another dose": ("Ann takes 5 mg of ramipril", ["Ann takes 10 mg of ramipril"], False),
     "a not that is gone": ("Ann does not eat fish", ["Ann eats fish"], False),
     "a not that is kept": ("Ann never eats fish", ["Ann eats no fish at all"], True),

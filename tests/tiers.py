@@ -76,6 +76,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "breaks: why requests of it may begin anew (tests/world/prefixes.py)"
     )
+    config.addinivalue_line(
+        "markers", "opens: settings of the house that a fixture opens (tests/conftest.py)"
+    )
     config.addinivalue_line("markers", "real_model: talks with a real model; `make real-model`")
     config.addinivalue_line("markers", "always: slow, and in every part of the slow tests")
     config.addinivalue_line("markers", "alone: measures, so nothing else may run beside it")

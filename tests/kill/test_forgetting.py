@@ -84,11 +84,7 @@ async def told_and_stopped(scene: Scene, backend: str) -> tuple[Person, Bot, str
     return ann, bot, room, [said, answer.event_id]
 
 
-@pytest_asyncio.fixture(
-    loop_scope="module",
-    scope="module",
-    params=["fts5", "flat_file"],
-)
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["fts5", "flat_file"])
 async def redaction(
     request: pytest.FixtureRequest, new_scene: NewScene, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Work]:

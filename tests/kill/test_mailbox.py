@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -23,6 +24,9 @@ from tests.world.scene import JS, NIO, NewScene
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.always]
 
 
+Steps = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """Where to die, and what must be in the database then.
@@ -32,7 +36,7 @@ class Point:
     """
 
     name: str
-    steps: tuple[tuple[str, str], ...] = ()
+    steps: Steps = ()
     logger: str = "aiosqlite"
     request: tuple[str, str, str, str] | None = None
     inbox: str | None = "waiting"
@@ -44,131 +48,83 @@ class Point:
     in_new_room: bool = False
 
 
-def answered(point: Point, *, outbox: str = "waiting", part: str | None = "waiting") -> Point:
-    """A point after the answer was promised."""
-    return replace(
-        point, inbox="answered", turns=2, observation="completed", outbox=outbox, part=part
-    )
+def before(statement: str) -> Steps:
+    """The commit of a statement is not made."""
+    return (BEFORE, statement), (BEFORE, "COMMIT")
 
 
+def after(statement: str) -> Steps:
+    """The commit of a statement is made."""
+    return (BEFORE, statement), (AFTER, "COMMIT")
+
+
+def in_new_room(name: str, invitation: str | None, steps: Steps = (), join: str = "") -> Point:
+    """A point on the way into a room, perhaps around the request to join."""
+    request = ("matrix", join, "POST", "/join") if join else None
+    point = Point(name, steps, request=request, inbox=None, invitation=invitation)
+    return replace(point, in_new_room=True)
+
+
+def casting(
+    name: str, steps: Steps, turns: int = 0, observation: str | None = None, model: str = ""
+) -> Point:
+    """A point while the answer is being made, perhaps around the request to the model."""
+    request = ("model", model, "POST", "/chat/completions") if model else None
+    held: dict[str, Any] = {"inbox": "casting", "observation": observation}
+    return Point(name, steps, request=request, turns=turns, **held)
+
+
+def answered(
+    name: str,
+    steps: Steps = (),
+    send: str = "",
+    outbox: str = "waiting",
+    part: str | None = "waiting",
+) -> Point:
+    """A point after the answer was promised, perhaps around the request that sends it."""
+    request = ("matrix", send, "PUT", "/send/m.room") if send else None
+    held: dict[str, Any] = {
+        "inbox": "answered",
+        "observation": "completed",
+        "outbox": outbox,
+        "part": part,
+    }
+    return Point(name, steps, request=request, turns=2, **held)
+
+
+SYNC = ("matrix", "after", "GET", "/sync")
+INBOX, INVITED, JOINED = "INSERT INTO inbox", "INSERT INTO invitations", "UPDATE invitations"
+CAST, TURN, OUTBOX = "INSERT INTO casts", "INSERT INTO turns", "INSERT INTO outbox ("
+STARTED, COMPLETED = "INSERT INTO observations", "UPDATE observations"
 POINTS = (
-    Point("before sync response", request=("matrix", "after", "GET", "/sync"), inbox=None),
-    Point("after sync response", steps=((BEFORE, "INSERT INTO inbox"),), inbox=None),
-    Point(
-        "before inbox commit", steps=((BEFORE, "INSERT INTO inbox"), (BEFORE, "COMMIT")), inbox=None
-    ),
-    Point("after inbox commit", steps=((BEFORE, "INSERT INTO inbox"), (AFTER, "COMMIT"))),
-    Point(
-        "before invitation commit",
-        steps=((BEFORE, "INSERT INTO invitations"), (BEFORE, "COMMIT")),
-        inbox=None,
-        in_new_room=True,
-    ),
-    Point(
-        "after invitation commit",
-        steps=((BEFORE, "INSERT INTO invitations"), (AFTER, "COMMIT")),
-        inbox=None,
-        invitation="pending",
-        in_new_room=True,
-    ),
-    Point(
-        "before join",
-        request=("matrix", "before", "POST", "/join"),
-        inbox=None,
-        invitation="pending",
-        in_new_room=True,
-    ),
-    Point(
-        "after join",
-        request=("matrix", "after", "POST", "/join"),
-        inbox=None,
-        invitation="pending",
-        in_new_room=True,
-    ),
-    Point(
-        "after join mark",
-        steps=((BEFORE, "UPDATE invitations"), (AFTER, "COMMIT")),
-        inbox=None,
-        invitation="joined",
-        in_new_room=True,
-    ),
-    Point("before cast commit", steps=((BEFORE, "INSERT INTO casts"), (BEFORE, "COMMIT"))),
-    Point(
-        "after cast commit",
-        steps=((BEFORE, "INSERT INTO casts"), (AFTER, "COMMIT")),
-        inbox="casting",
-    ),
-    Point(
-        "before model request",
-        request=("model", "before", "POST", "/chat/completions"),
-        inbox="casting",
-    ),
-    Point(
-        "before model response",
-        request=("model", "after", "POST", "/chat/completions"),
-        inbox="casting",
-    ),
-    Point("after model response", steps=((BEFORE, "INSERT INTO turns"),), inbox="casting"),
-    Point(
-        "after turn commit",
-        steps=((BEFORE, "INSERT INTO turns"), (AFTER, "COMMIT")),
-        inbox="casting",
-        turns=1,
-    ),
-    Point(
-        "before gate start", steps=((BEFORE, "INSERT INTO observations"),), inbox="casting", turns=1
-    ),
-    Point(
-        "after gate start",
-        steps=((BEFORE, "INSERT INTO observations"), (AFTER, "COMMIT")),
-        inbox="casting",
-        turns=1,
-        observation="started",
-    ),
-    Point(
-        "after gate effect",
-        steps=((BEFORE, "UPDATE observations"),),
-        inbox="casting",
-        turns=1,
-        observation="started",
-    ),
-    Point(
-        "before gate completion",
-        steps=((BEFORE, "UPDATE observations"), (BEFORE, "COMMIT")),
-        inbox="casting",
-        turns=1,
-        observation="started",
-    ),
-    Point(
-        "after gate completion",
-        steps=((BEFORE, "UPDATE observations"), (AFTER, "COMMIT")),
-        inbox="casting",
-        turns=1,
-        observation="completed",
-    ),
-    Point(
-        "before outbox commit",
-        steps=((BEFORE, "INSERT INTO outbox ("), (BEFORE, "COMMIT")),
-        inbox="casting",
-        turns=2,
-        observation="completed",
-    ),
-    answered(
-        Point("after outbox commit", ((BEFORE, "INSERT INTO outbox ("), (AFTER, "COMMIT"))),
-        part=None,
-    ),
-    answered(
-        Point("after parts commit", ((BEFORE, "INSERT INTO outbox_parts"), (AFTER, "COMMIT")))
-    ),
-    answered(Point("before send request", request=("matrix", "before", "PUT", "/send/m.room"))),
-    answered(Point("before send response", request=("matrix", "after", "PUT", "/send/m.room"))),
-    answered(Point("after send response", ((BEFORE, SENT_MARK),))),
-    answered(Point("before sent mark", ((BEFORE, SENT_MARK), (BEFORE, "COMMIT")))),
-    answered(
-        Point("after sent mark", ((BEFORE, SENT_MARK), (AFTER, "COMMIT"))),
-        outbox="sent",
-        part="sent",
-    ),
+    Point("before sync response", request=SYNC, inbox=None),
+    Point("after sync response", ((BEFORE, INBOX),), inbox=None),
+    Point("before inbox commit", before(INBOX), inbox=None),
+    Point("after inbox commit", after(INBOX)),
+    in_new_room("before invitation commit", None, before(INVITED)),
+    in_new_room("after invitation commit", "pending", after(INVITED)),
+    in_new_room("before join", "pending", join="before"),
+    in_new_room("after join", "pending", join="after"),
+    in_new_room("after join mark", "joined", after(JOINED)),
+    Point("before cast commit", before(CAST)),
+    casting("after cast commit", after(CAST)),
+    casting("before model request", (), model="before"),
+    casting("before model response", (), model="after"),
+    casting("after model response", ((BEFORE, TURN),)),
+    casting("after turn commit", after(TURN), 1),
+    casting("before gate start", ((BEFORE, STARTED),), 1),
+    casting("after gate start", after(STARTED), 1, "started"),
+    casting("after gate effect", ((BEFORE, COMPLETED),), 1, "started"),
+    casting("before gate completion", before(COMPLETED), 1, "started"),
+    casting("after gate completion", after(COMPLETED), 1, "completed"),
+    casting("before outbox commit", before(OUTBOX), 2, "completed"),
+    answered("after outbox commit", after(OUTBOX), part=None),
+    answered("after parts commit", after("INSERT INTO outbox_parts")),
+    answered("before send request", send="before"),
+    answered("before send response", send="after"),
+    answered("after send response", ((BEFORE, SENT_MARK),)),
+    answered("before sent mark", before(SENT_MARK)),
+    answered("after sent mark", after(SENT_MARK), outbox="sent", part="sent"),
 )
 MATTER_MOST = ("before-inbox-commit", "before-outbox-commit", "before-send-response")
 """Between the token and the message, between the answer and its mark, and sent without knowing it."""
@@ -279,7 +235,7 @@ class World:
             " LEFT JOIN outbox_parts p ON p.outbox_id = o.id WHERE i.body = ?",
             text,
         )
-        held = {"inbox": point.inbox, "outbox": point.outbox, "part": point.part}
+        held: dict[str, Any] = {"inbox": point.inbox, "outbox": point.outbox, "part": point.part}
         assert rows == ([held] if point.inbox else [])
         work = self.bot.rows(
             "SELECT count(DISTINCT t.id) AS turns, max(o.state) AS observation FROM casts c"

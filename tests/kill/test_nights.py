@@ -51,11 +51,7 @@ BOTH = "Anna's boat is the red one by the old lake"
     ],
 )
 async def test_the_morning_is_told_once_and_its_sign_answers(
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    model: ModelServer,
-    steps: list[tuple[str, str]],
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, steps: list[tuple[str, str]]
 ) -> None:
     """M-078, M-079: the message exactly once over a kill, ✅ under it does what it asks."""
     ann = await person("ann")
@@ -280,7 +276,7 @@ PAGES_KILLED = {
     "before they are kept": [(AFTER, "INSERT INTO decisions"), (BEFORE, "COMMIT")],
     "after it": [(AFTER, "INSERT INTO decisions"), (AFTER, "COMMIT")],
     "before the next step": [
-        *((AFTER, "INSERT INTO decisions"), (AFTER, "COMMIT"), (BEFORE, "UPDATE nights")),
+        *((AFTER, "INSERT INTO decisions"), (AFTER, "COMMIT"), (BEFORE, "UPDATE nights"))
     ],
     "before it is settled": [(BEFORE, "UPDATE consolidations SET settled")],
 }

@@ -2,14 +2,20 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import sqlite3  # noqa: TID251  a look from outside
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.world.harvested import Picker
+from tests.world.clock import HeldClock
+from tests.world.harvested import Picker, talking
 from tests.world.house import PROMPTS, ROOM, House
 from tests.world.model import ModelServer, Seen, Step, Text
-from tests.world.shelf import GARDEN, PAGES, page
+from tests.world.shelf import GARDEN, PAGES, Json, Shelf, page
 from tests.world.terminal import Terminal, beside, with_model
+from tests.world.tidied import Tidied, nights_of_chats
 from tests.world.warm import Ended
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.background import BackgroundModels
@@ -95,6 +101,40 @@ async def consolidate(terminal: Terminal, talk: str, *more: str) -> Ended:
     return await beside(terminal, "wiki", "consolidate", "--conversation", talk, *more)
 
 
+@dataclass(frozen=True)
+class PagesDesk:
+    """A person at the command line, her store, and a model that makes pages of her conversations."""
+
+    terminal: Terminal
+    model: ModelServer
+    shelf: Shelf
+
+    def ready(self, **pages: Step | str) -> Writer:
+        return ready(self.terminal, self.model, **pages)
+
+    def writes(self, planned: Step, pages: Mapping[str, Step | str]) -> Writer:
+        """Let the model make this plan and these pages."""
+        return Writer(self.model, planned, pages)
+
+    async def run(self, *words: str) -> Ended:
+        return await beside(self.terminal, "wiki", *words)
+
+    async def consolidate(self, talk: str = "", *more: str) -> Ended:
+        """Make pages of a conversation, or of a new one."""
+        return await consolidate(self.terminal, talk or self.shelf.conversation(), *more)
+
+    async def made(self) -> str:
+        """Make pages of a new conversation; what is printed."""
+        done = await self.consolidate()
+        assert done.returncode == 0, done
+        return done.stdout.decode()
+
+    def rows(self, sql: str) -> list[Json]:
+        with sqlite3.connect(self.terminal.data / "wintermute.db") as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(sql)]
+
+
 class Scribe:
     """A model that writes down all it is shown, and answers everything else as before."""
 
@@ -119,6 +159,27 @@ class Scribe:
         """The conversations that plans were asked of."""
         found = (seen for seen in self.model.requests if "# Now: the plan" in seen.system)
         return [seen.block("transcript") for seen in found]
+
+
+@dataclass(frozen=True)
+class Chats:
+    """A folder with a store of two pages, and a model that writes down all that is said there."""
+
+    folder: Path
+    model: ModelServer
+    pages: Scribe
+
+    @asynccontextmanager
+    async def talking(self) -> AsyncIterator[tuple[House, Shelf]]:
+        """A house in which people talk, and its store."""
+        async with talking(self.folder, self.model, HeldClock()) as house:
+            yield house, Shelf.make(house.stores.wiki.root)
+
+    @asynccontextmanager
+    async def nights(self, **more: Any) -> AsyncIterator[tuple[Tidied, Shelf]]:
+        """Its nights, and its store."""
+        async with nights_of_chats(self.folder, self.model, **more) as night:
+            yield night, Shelf.make(night.house.stores.wiki.root)
 
 
 def consolidation_of(house: House) -> Consolidation:

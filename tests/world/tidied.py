@@ -45,6 +45,7 @@ class Tidied:
     house: House
     clock: FakeClock
     tidying: NightPipeline
+    model: ModelServer
 
     async def night(self, phase: str = "", scope: str = "") -> Night:
         """A day passes, and a night is worked at; of one phase, if it is named."""
@@ -111,7 +112,7 @@ async def open_nights(
     clock, night = clock or FakeClock(), Programmed()
     given = {"memory": RANKED, **house}
     async with open_house(folder, model.url, clock=clock, night=night, **given) as opened:
-        yield Tidied(opened, clock, night.built[0])
+        yield Tidied(opened, clock, night.built[0], model)
 
 
 @asynccontextmanager
@@ -144,6 +145,6 @@ async def price(folder: Path, model: ModelServer) -> int:
     small = SmallNight(asks_model=True)
     async with opened(folder, model, FakeClock(), night=small) as house:
         await pairs(house, numbered_room(0), 1)
-        night = await Tidied(house, FakeClock(), small.built[0]).night()
+        night = await Tidied(house, FakeClock(), small.built[0], model).night()
     assert night.calls == 1
     return night.tokens
