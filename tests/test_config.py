@@ -100,9 +100,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("written", "said"), ADDED, ids=[f"{key[:70]!r}" for key, _ in ADDED])
-def test_what_a_key_cannot_be_is_named_in_its_place(
-    tmp_path: Path, written: str, said: str
-) -> None:
+def test_what_no_key_can_be_is_named_in_its_place(tmp_path: Path, written: str, said: str) -> None:
     """L-019, P-053, P-008, M-014, P-059, M-021, L-082, U-017."""
     assert said in problem(tmp_path, f"{GOOD}{written}\n")
 
@@ -164,9 +162,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
         ("a: " + "x" * 300_000, "1:1: larger than 256 KB"),
     ],
 )
-def test_what_is_no_configuration_is_refused_with_its_place(
-    tmp_path: Path, text: str | bytes, said: str
-) -> None:
+def test_no_configuration_is_told_by_place(tmp_path: Path, text: str | bytes, said: str) -> None:
     assert problem(tmp_path, text).startswith(said)
 
 
@@ -363,9 +359,7 @@ READ = settings(
 
 @READ
 @given(text=st.text(max_size=60) | st.binary(max_size=60) | sections(Config).map(yaml.safe_dump))
-def test_whatever_stands_in_the_file_it_is_read_or_refused(
-    tmp_path: Path, text: str | bytes
-) -> None:
+def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path: Path, text: str | bytes) -> None:
     with contextlib.suppress(ConfigurationError):
         configuration(tmp_path, text.encode("utf-8", "replace") if isinstance(text, str) else text)
 
@@ -420,9 +414,7 @@ BACKENDS = [
 
 
 @pytest.mark.parametrize(("more", "said"), BACKENDS, ids=[more for more, _ in BACKENDS])
-def test_what_no_request_can_carry_is_refused_in_its_place(
-    tmp_path: Path, more: str, said: str
-) -> None:
+def test_what_no_request_carries_is_refused_there(tmp_path: Path, more: str, said: str) -> None:
     told = problem(tmp_path, small(more))
     assert told.startswith(said.replace("…", "llm.backends.local"))
     assert not more.endswith("4096") or told.endswith(
@@ -434,7 +426,7 @@ def test_what_no_request_can_carry_is_refused_in_its_place(
     ("window", "written", "longest"),
     [(4096, "", 1024), (16_384, "", 4096), (200_000, "", 4096), (8192, 100, 100), (1024, "", 256)],
 )
-def test_the_longest_answer_is_a_quarter_of_the_window(
+def test_answers_fit_a_window(
     tmp_path: Path, window: int, written: int | str, longest: int
 ) -> None:
     """Of a large window as much as ever; a number in the file is taken as it is."""

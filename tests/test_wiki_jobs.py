@@ -331,9 +331,7 @@ async def test_an_undo_restores_the_pages_byte_for_byte(shelf: Shelf) -> None:
     assert shelf.pages() == after
 
 
-async def test_an_undo_takes_its_lines_out_of_an_index_that_somebody_edited_since(
-    shelf: Shelf,
-) -> None:
+async def test_an_undo_takes_its_lines_out_of_an_index_edited_since(shelf: Shelf) -> None:
     """W-067: what a person wrote stays, and no link leads nowhere."""
     new = change(shelf, POND, page("# Pond\n\nCarp.", TODAY, TODAY))
     index = change(shelf, INDEX, shelf.read(INDEX).rstrip() + "\n- [[Pond]]: Carp.\n")
@@ -380,9 +378,7 @@ async def test_an_older_job_can_be_taken_back_from_under_a_newer_one(shelf: Shel
     assert "[[Pond]]" not in shelf.read(GARDEN)
 
 
-async def test_what_a_newer_job_wrote_again_is_not_taken_back_with_the_older(
-    shelf: Shelf,
-) -> None:
+async def test_what_a_newer_job_wrote_again_stays(shelf: Shelf) -> None:
     """W-067: three jobs, of which the third says what the first did."""
     shelf.write(POND, page("# Pond\n\nCarp.\n\n[[Garden]]"))
     jobs = []
@@ -498,9 +494,7 @@ def given_to_nobody(root: Path) -> None:
             os.chown(path, 65534, 65534)
 
 
-def test_a_folder_that_may_not_be_written_is_noticed_before_anything_is_changed(
-    shelf: Shelf,
-) -> None:
+def test_a_folder_that_may_not_be_written_is_noticed_in_time(shelf: Shelf) -> None:
     """W-064: also where a page is to go from it."""
     shelf.write("semantic/locked/Old.md", page("# Old"))
     given_to_nobody(shelf.root)
