@@ -5,10 +5,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -20,10 +18,10 @@ from tests.world.wiki import MATTER, lines_of, made, page, refuses, wiki
 from wintermute.cli.main import cli
 from wintermute.cli.wiki import VERBS
 from wintermute.clock import SystemClock
-from wintermute.messages import Json
 from wintermute.templates import RUNTIME, shipped_prompts
 
 FRESH = "First instantiation. No memory has been gathered yet."
+SECRET = "the canary sings at dawn"
 GARDEN = page("# Flowers\n\nRoses by [[Ann]], `[[Nobody]]`.\n")
 FILES = {
     "meta/Index.md": page("# Index\n\n- [[Garden]]\n- [[episodic/Ann]]\n- [[Nobdy]]"),
@@ -41,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return made(tmp_path / "store", FILES)
 
 
-def json_of(root: Path | None, *words: str, given: bytes = b"") -> Any:
+def json_of(root: Path | None, *words: str, given: bytes = b"") -> object:
     """The JSON of a command."""
     done = wiki(root, *words, "--json", given=given)
     assert (done.exit_code, done.stderr) in ((0, ""), (1, "")), done.output
@@ -76,17 +74,17 @@ def test_a_fresh_store_has_all_that_belongs_to_one(tmp_path: Path) -> None:
     assert wiki(root, "check").exit_code == 0
 
 
-def told_by_init(root: Path, *made: str) -> Json:
-    return {"store": str(root), "made": [*made], "taken_over": False, "two_indexes": False}
-
-
 def test_init_changes_nothing_that_is_there_and_adds_what_is_missing(root: Path) -> None:
     """W-004."""
     (root / ".git").mkdir()
     (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     before = contents(root)
-    made_now = ("meta/conversations.json", "meta/system-runtime.md")
-    assert json_of(root, "init") == told_by_init(root, *made_now)
+    assert json_of(root, "init") == {
+        "store": str(root),
+        "made": ["meta/conversations.json", "meta/system-runtime.md"],
+        "taken_over": False,
+        "two_indexes": False,
+    }
     assert contents(root).items() > before.items()
     after = contents(root)
     assert lines_of(root, "init") == [str(root)]
@@ -102,7 +100,9 @@ def test_an_old_index_is_taken_over_once(tmp_path: Path) -> None:
     assert (done.stdout, done.exit_code) == (f"{root}\n", 0)
     assert done.stderr == "index.md was taken over as meta/Index.md\n"
     assert ((root / "meta/Index.md").read_text(), (root / "index.md").exists()) == (old, False)
-    assert json_of(root, "init") == told_by_init(root)
+    assert json_of(root, "init") == {
+        **{"store": str(root), "made": [], "taken_over": False, "two_indexes": False}
+    }
 
 
 def test_two_indexes_stay_and_are_reported(root: Path) -> None:
@@ -110,8 +110,10 @@ def test_two_indexes_stay_and_are_reported(root: Path) -> None:
     (root / "index.md").write_text("old")
     assert lines_of(root, "conversations") == []
     done = wiki(root, "init")
-    assert done.exit_code == 0
-    assert done.stderr.count("index.md is not used beside meta/Index.md") == 1
+    assert (done.exit_code, done.stderr.count("index.md is not used beside meta/Index.md")) == (
+        0,
+        1,
+    )
     assert (root / "index.md").read_text() == "old"
     assert "two indexes: index: index.md is not used" in wiki(root, "check").stdout
 
@@ -130,8 +132,9 @@ def test_an_index_is_enough_for_every_command(tmp_path: Path) -> None:
     for words in READING:
         assert (words, wiki(root, *words).exit_code, wiki(root, *words).stderr) == (words, 0, "")
     [path] = lines_of(root, "create-conversation")
-    add = ("add-message", "--conversation", path, "user")
-    assert lines_of(root, *add, given=b"Hi") == ["0001-user.md"]
+    assert lines_of(root, "add-message", "--conversation", path, "user", given=b"Hi") == [
+        "0001-user.md"
+    ]
 
 
 @pytest.mark.parametrize("words", [*READING, ("create-conversation",)])
@@ -283,10 +286,16 @@ def test_links_that_mean_no_page_or_several_are_listed(root: Path) -> None:
     ]
     assert lines_of(root, "broken") == lines
     values = json_of(root, "broken")
-    reasons = ["ambiguous", "missing", "ambiguous", "outside", "missing", "missing"]
-    assert [each["reason"] for each in values] == reasons
-    missing = {"page": "meta/Index.md", "target": "Nobdy", "reason": "missing", "paths": []}
-    assert values[1] == missing
+    assert isinstance(values, list)
+    assert [each["reason"] for each in values] == [
+        *("ambiguous", "missing", "ambiguous", "outside", "missing", "missing")
+    ]
+    assert values[1] == {
+        "page": "meta/Index.md",
+        "target": "Nobdy",
+        "reason": "missing",
+        "paths": [],
+    }
 
 
 def test_a_page_with_very_many_links_is_read_in_time(root: Path) -> None:
@@ -299,22 +308,22 @@ def test_a_page_with_very_many_links_is_read_in_time(root: Path) -> None:
 # tokens
 
 
-def test_tokens_are_a_quarter_of_the_characters_and_never_guessed(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("ü世👩‍💻", 2), ("x" * 8001, 2001)],
+)
+def test_tokens_are_a_quarter_of_the_characters(root: Path, text: str, count: int) -> None:
     """W-046."""
-    file = root / "semantic/Page.md"
-    for text, count in {
-        "": 0,
-        "a": 1,
-        "abcd": 1,
-        "abcde": 2,
-        "ü世👩‍💻": 2,
-        "x" * 8001: 2001,
-    }.items():
-        file.write_text(text)
-        assert lines_of(root, "tokens", "semantic/Page.md") == [str(count)]
-        assert json_of(root, "tokens", "Page") == {"path": "semantic/Page.md", "tokens": count}
-    file.write_bytes(b"\xff")
+    (root / "semantic/Page.md").write_text(text)
+    assert lines_of(root, "tokens", "semantic/Page.md") == [str(count)]
+    assert json_of(root, "tokens", "Page") == {"path": "semantic/Page.md", "tokens": count}
+
+
+def test_tokens_of_what_is_no_text_are_not_guessed(root: Path) -> None:
+    """W-046."""
+    (root / "semantic/Page.md").write_bytes(b"\xff")
     assert "is not UTF-8" in refuses(root, "tokens", "Page")
+    assert refuses(root, "tokens", "Nobody") == "no page named 'Nobody'"
 
 
 # conversations
@@ -328,8 +337,9 @@ def test_a_conversation_is_made_listed_and_added_to(root: Path) -> None:
     assert json.loads((root / "meta/conversations.json").read_text()) == [first, second]
     assert lines_of(root, "conversations") == [first, second]
     add = ("add-message", "--conversation", first)
-    said = " Hi,\r\n\r\nthere 👋\n\n".encode()
-    assert lines_of(root, *add, "user", given=said) == ["0001-user.md"]
+    assert lines_of(root, *add, "user", given=" Hi,\r\n\r\nthere 👋\n\n".encode()) == [
+        "0001-user.md"
+    ]
     assert lines_of(root, *add, "assistant", given=b"Hello") == ["0002-assistant.md"]
     assert json_of(root, *add, "system", given=b"Be kind") == {
         "name": "0000-system.md",
@@ -381,21 +391,34 @@ def test_a_damaged_list_is_never_overwritten(root: Path, content: str | bytes, l
     assert not (root / "conversations").exists()
 
 
-def test_a_message_that_is_blank_or_no_text_or_of_no_role_is_refused(root: Path) -> None:
-    """Issue 20: a blank one and a wrong role as wrong usage; nothing is written."""
+@pytest.mark.parametrize("given", [b"", b" \n\t\n", b"\xef\xbb\xbf\n", "\u3000".encode()])
+def test_a_blank_message_is_refused_as_wrong_usage(root: Path, given: bytes) -> None:
+    """Issue 20: exit code 2, and nothing is written."""
     [path] = lines_of(root, "create-conversation")
-    add = ("add-message", "--conversation", path)
-    for blank in (b"", b" \n\t\n", b"\xef\xbb\xbf\n", "\u3000".encode()):
-        assert "the message is blank" in refuses(root, *add, "user", given=blank, code=2)
-    for given, line in (
+    add = ("add-message", "--conversation", path, "user")
+    assert "the message is blank" in refuses(root, *add, given=given, code=2)
+    assert contents(root / path) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
         (b"\xff", "the message is not UTF-8 at byte 0: save it as UTF-8"),
         (b"a\x00b", "the message is not a text file: save it as UTF-8, or move it aside"),
         (b"x" * 5_000_001, "the message has over 5,000,000 bytes: shorten it"),
-    ):
-        assert refuses(root, *add, "user", given=given) == line
-    line = refuses(root, *add, "wizard", given=b"x", code=2)
-    assert "'wizard' is not one of 'system', 'user', 'assistant'" in line
+    ],
+    ids=["latin", "nul", "large"],
+)
+def test_a_message_that_is_no_text_is_refused(root: Path, given: bytes, line: str) -> None:
+    [path] = lines_of(root, "create-conversation")
+    assert refuses(root, "add-message", "--conversation", path, "user", given=given) == line
     assert contents(root / path) == {}
+
+
+def test_a_role_is_one_of_three(root: Path) -> None:
+    [path] = lines_of(root, "create-conversation")
+    line = refuses(root, "add-message", "--conversation", path, "wizard", given=b"x", code=2)
+    assert "'wizard' is not one of 'system', 'user', 'assistant'" in line
 
 
 def test_a_folder_of_nothing_but_messages_is_a_conversation(root: Path, tmp_path: Path) -> None:
@@ -415,15 +438,26 @@ def test_a_folder_of_nothing_but_messages_is_a_conversation(root: Path, tmp_path
     assert contents(folder) == before
 
 
-def test_no_other_folder_of_a_store_is_a_conversation(root: Path) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        "semantic",
+        "meta",
+        "sleep",
+        ".",
+        "",
+        "episodic-raw/20260504/talk",
+        "conversations",
+        "nowhere",
+    ],
+)
+def test_no_other_folder_of_a_store_is_a_conversation(root: Path, path: str) -> None:
     """W-036: by its path in the store, and by its path on the disk."""
     (root / "conversations").mkdir()
     before = contents(root)
-    folders = ("semantic", "meta", "sleep", ".", "", "conversations", "nowhere")
-    for path in (*folders, "episodic-raw/20260504/talk"):
-        for named in (path, str(root / path)):
-            line = refuses(root, "add-message", "--conversation", named, "user", given=b"x")
-            assert "no conversation" in line, named
+    for named in (path, str(root / path)):
+        line = refuses(root, "add-message", "--conversation", named, "user", given=b"x")
+        assert "no conversation" in line
     assert contents(root) == before
 
 
@@ -446,16 +480,16 @@ def test_a_ring_of_links_is_no_folder(root: Path, tmp_path: Path) -> None:
 # search
 
 
-def write_pages(root: Path, pages: Mapping[str, str]) -> None:
-    for name, text in pages.items():
-        (root / f"semantic/{name}.md").write_text(page(text))
-
-
 def test_words_are_found_in_names_then_headings_then_texts_then_beside_them(root: Path) -> None:
     """Issue 20, section 3: no model; accents and upper case make no difference."""
-    named = {"Röses": "# x\n\n[[Beside]]", "Head": "# All roses\n\ny"}
-    texts = {"Text": "one line\nof ROSES and more\n", "Beside": "Only linked"}
-    write_pages(root, named | texts | {"Apart": "nothing of it"})
+    for path, text in {
+        "semantic/Röses.md": "# x\n\n[[Beside]]",
+        "semantic/Head.md": "# All roses\n\ny",
+        "semantic/Text.md": "one line\nof ROSES and more\n",
+        "semantic/Beside.md": "Only linked",
+        "semantic/Apart.md": "nothing of it",
+    }.items():
+        (root / path).write_text(page(text))
     assert lines_of(root, "search", "roses", "--k", "20") == [
         *("semantic/Röses", "    # x"),
         *("semantic/Head", "    # All roses"),
@@ -466,39 +500,53 @@ def test_words_are_found_in_names_then_headings_then_texts_then_beside_them(root
         *("semantic/Beside (linked with semantic/Röses)", "    Only linked"),
     ]
     assert lines_of(root, "search", "RÓSES", "--k", "1") == ["semantic/Röses", "    # x"]
-    for nothing in ("zebra", "*.("):
-        assert lines_of(root, "search", nothing) == ["No page fits."]
+    assert lines_of(root, "search", "zebra") == ["No page fits."]
+    assert lines_of(root, "search", "*.(") == ["No page fits."]
     assert json_of(root, "search", "zebra") == []
     found = json_of(root, "search", "roses", "--k", "1")
+    assert isinstance(found, list)
     assert (found[0]["path"], found[0]["line"]) == ("semantic/Röses.md", "# x")
     assert refuses(root, "search", "x", "--k", "0", code=2)
 
 
 def test_a_word_is_found_whole_or_by_its_beginning(root: Path) -> None:
     """M-096: of four letters; a whole one comes first; anywhere in a script without blanks."""
-    write_pages(root, {"Nowak": "a dentist", "Snow": "cold snowdrops", "Tokyo": "昨日は東京で"})
-    write_pages(root, {"Snowman": "a man", "A": "tea " * 50, "B": "tea with mint"})
-    for word, pages in {
-        "now": [],
-        "snow": ["Snow", "Snowman"],
-        "drops": [],
-        "東京": ["Tokyo"],
+    for path, text in {
+        "Nowak": "a dentist",
+        "Snow": "cold snowdrops",
+        "Tokyo": "昨日は東京で",
     }.items():
-        found = [f"semantic/{name}" for name in pages] or ["No page fits."]
-        assert lines_of(root, "search", word)[::2] == found
+        (root / f"semantic/{path}.md").write_text(page(text))
+    (root / "semantic/Snowman.md").write_text(page("a man"))
+    assert lines_of(root, "search", "now") == ["No page fits."]
+    assert lines_of(root, "search", "snow")[::2] == ["semantic/Snow", "semantic/Snowman"]
+    assert lines_of(root, "search", "drops") == ["No page fits."]
+    assert lines_of(root, "search", "東京")[::2] == ["semantic/Tokyo"]
+
+
+def test_a_page_with_all_words_comes_before_one_with_one_of_them_often(root: Path) -> None:
+    for path, text in {"A": "tea " * 50, "B": "tea with mint"}.items():
+        (root / f"semantic/{path}.md").write_text(page(text))
     assert lines_of(root, "search", "mint tea")[0] == "semantic/B"
 
 
-def test_a_long_line_is_shown_where_the_word_is_whatever_its_letters_are(root: Path) -> None:
-    """What is looked for is found in other letters than those that are shown."""
-    write_pages(root, {"Long": f"{'x ' * 500}zebra\x1b[2J{' y' * 500}"})
+def test_a_long_line_is_shown_where_the_word_is(root: Path) -> None:
+    (root / "semantic/Long.md").write_text(page(f"{'x ' * 500}zebra\x1b[2J{' y' * 500}"))
     [_, line] = lines_of(root, "search", "zebra")
     assert line.startswith("    …x x")
     assert "zebra[2J y" in line
     assert len(line) < 130
-    for letter in ("ß", "ﷺ", "e\u0301"):  # two, eighteen and none of others
-        write_pages(root, {"Long": f"{letter * 300} zebra {'y ' * 500}"})
-        assert " zebra y" in lines_of(root, "search", "zebra")[1]
+
+
+@pytest.mark.parametrize("letter", ["ß", "ﷺ", "e\u0301"], ids=["two", "eighteen", "none"])
+def test_a_long_line_is_shown_there_whatever_its_letters_are_folded_to(
+    root: Path, letter: str
+) -> None:
+    """What is looked for is found in other letters than those that are shown."""
+    text = page(f"{letter * 300} zebra {'y ' * 500}")
+    (root / "semantic/Long.md").write_text(text)
+    [_, line] = lines_of(root, "search", "zebra")
+    assert " zebra y" in line
 
 
 # check
@@ -529,7 +577,9 @@ def test_each_problem_is_one_line(tmp_path: Path, path: str, text: str | bytes, 
     done = wiki(root, "check")
     assert (done.exit_code, done.stderr) == (1, "")
     assert line in done.stdout.splitlines()
-    assert len(json_of(root, "check")) == len(done.stdout.splitlines())
+    values = json_of(root, "check")
+    assert isinstance(values, list)
+    assert len(values) == len(done.stdout.splitlines())
     assert wiki(root, "read", path).exit_code == 0
 
 

@@ -67,17 +67,17 @@ def surroundings(**more: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT)} | more
 
 
-def ran(
-    words: list[str], typed: str = "", env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """How a process ended to which this was typed, and then no more."""
-    more: dict[str, Any] = {"capture_output": True, "check": False, "text": True}
-    return subprocess.run(words, input=typed, timeout=PATIENCE, env=env or surroundings(), **more)
-
-
 def demo(*words: str | Path, typed: str = "") -> list[str]:
     """The dialogue of a demo that must end well: each message from its first line on."""
-    done = ran(command(*words), typed)
+    done = subprocess.run(
+        command(*words),
+        input=typed,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=PATIENCE,
+        env=surroundings(),
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return re.split(r"^(?=(?:you|wintermute)> )", done.stdout, flags=re.MULTILINE)[1:]
 
@@ -129,8 +129,12 @@ def test_a_dialogue_goes_through_an_encrypted_room_and_goes_on(tmp_path: Path) -
     )
     folder = tmp_path / "demo"
     said = demo("--folder", folder, "--script", script)
-    expected = ["you> remember", "wintermute> (.|\n)*practice model", "wintermute> "]
-    expected += ["you> what do"]
+    expected = [
+        "you> remember",
+        "wintermute> (.|\n)*practice model",
+        "wintermute> ",
+        "you> what do",
+    ]
     expected += ["wintermute> (.|\n)*4711", "you> add a task", "wintermute> .*water the plants"]
     expected += ["you> /tasks", "wintermute> (.|\n)*water the plants", "you> /memory"]
     expected += ["wintermute> .*garage has 4711 tiles"]
@@ -183,8 +187,11 @@ def test_nothing_is_left_running_when_the_demo_is_killed(tmp_path: Path) -> None
 def test_a_daemon_that_dies_ends_the_demo_and_is_quoted(tmp_path: Path) -> None:
     with running(tmp_path / "demo") as process:
         children = descendants(process.pid)
-        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-        daemon = next(pid for pid in children if b"wintermute\0--config" in lines[pid])
+        daemon = next(
+            pid
+            for pid in children
+            if b"wintermute\0--config" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
         os.kill(daemon, signal.SIGKILL)
         code, errors = ended(process)
         assert code == 1
@@ -245,8 +252,15 @@ def test_without_its_homeserver_the_demo_says_what_to_install(tmp_path: Path) ->
     for package in Path(pytest.__file__).parent.parent.iterdir():
         if not package.name.startswith("synapse"):
             (packages / package.name).symlink_to(package)
-    env = {"PATH": os.defpath, "PYTHONPATH": f"{packages}:{ROOT}"}
-    done = ran([sys.executable, "-S", "-m", "wintermute", "demo"], env=env)
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "wintermute", "demo"],
+        capture_output=True,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": f"{packages}:{ROOT}"},
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=PATIENCE,
+    )
     line = "wintermute: the demo needs its homeserver: pip install 'wintermute[demo]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
@@ -254,7 +268,15 @@ def test_without_its_homeserver_the_demo_says_what_to_install(tmp_path: Path) ->
 @pytest.mark.slow
 def test_one_folder_holds_one_demo(tmp_path: Path) -> None:
     with running(tmp_path / "demo", since=HELD) as process:
-        second = ran(command("--folder", tmp_path / "demo"))
+        second = subprocess.run(
+            command("--folder", tmp_path / "demo"),
+            capture_output=True,
+            check=False,
+            env=surroundings(),
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=PATIENCE,
+        )
         assert second.returncode == 1
         assert f"another Wintermute (process {process.pid})" in second.stderr
 
@@ -318,21 +340,34 @@ def test_the_zone_is_that_of_this_machine(localtime: str, zone: str) -> None:
     ("content", "text", "replaces"),
     [
         ({"msgtype": "m.text", "body": "a\x1b[2Jb"}, "a[2Jb", None),
-        ({"msgtype": "m.text", "body": "* new", "m.new_content": {"body": "new"}}, "new", "$old"),
+        (
+            {
+                "msgtype": "m.text",
+                "body": "* new",
+                "m.new_content": {"body": "new"},
+                "m.relates_to": {"rel_type": "m.replace", "event_id": "$old"},
+            },
+            "new",
+            "$old",
+        ),
         ({"msgtype": "m.text", "body": "half a", LIVE: {}}, "", None),
         (
-            {"body": "* one", "m.new_content": {"body": "one\n- two\n\n\u2699 reading", LIVE: {}}},
-            *("one\n- two", "$old"),
+            {
+                "body": "* one",
+                "m.new_content": {"body": "one\n- two\n\n\u2699 reading", LIVE: {}},
+                "m.relates_to": {"rel_type": "m.replace", "event_id": "$old"},
+            },
+            "one\n- two",
+            "$old",
         ),
     ],
 )
 def test_no_message_steers_a_screen(
     content: dict[str, Any], text: str, replaces: str | None
 ) -> None:
-    if replaces:
-        content = content | {"m.relates_to": {"rel_type": "m.replace", "event_id": replaces}}
-    told = {"type": "m.room.message", "event_id": "$e", "sender": "@b:c", "content": content}
-    message = heard(told)
+    message = heard(
+        {"type": "m.room.message", "event_id": "$e", "sender": "@b:c", "content": content}
+    )
     assert message is not None
     assert (message.text, message.replaces) == (text, replaces)
 
@@ -403,8 +438,11 @@ def test_nobody_left_to_read_ends_the_demo_without_a_traceback(tmp_path: Path) -
 
 def logged_in(url: str, user: str, password: str) -> Login:
     """One more session of somebody in a demo."""
-    person = {"type": "m.id.user", "user": user}
-    body = {"type": "m.login.password", "identifier": person, "password": password}
+    body = {
+        "type": "m.login.password",
+        "identifier": {"type": "m.id.user", "user": user},
+        "password": password,
+    }
     with urlopen(f"{url}/_matrix/client/v3/login", json.dumps(body).encode()) as answer:
         made = json.load(answer)
     return Login(made["user_id"], made["access_token"], made["device_id"], password)
