@@ -110,9 +110,7 @@ def test_a_wrong_usage_exits_with_two(wintermute: Wintermute, words: list[str]) 
 @pytest.mark.parametrize(
     ("typed", "meant"), [("statsu", "status"), ("wiki orphan", "orphans"), ("tasks", "task")]
 )
-def test_a_command_that_nearly_exists_is_named(
-    wintermute: Wintermute, typed: str, meant: str
-) -> None:
+def test_a_command_nearly_right_is_named(wintermute: Wintermute, typed: str, meant: str) -> None:
     """U-016: also of groups whose commands are loaded late."""
     done = wintermute(*typed.split())
     assert done.returncode == 2
@@ -120,9 +118,7 @@ def test_a_command_that_nearly_exists_is_named(
 
 
 @pytest.mark.parametrize("verb", ["run", "check", "status", "matrix logout"])
-def test_a_broken_configuration_exits_with_two_and_only_that_is_said(
-    tmp_path: Path, wintermute: Wintermute, verb: str
-) -> None:
+def test_a_broken_configuration_exits_2(tmp_path: Path, wintermute: Wintermute, verb: str) -> None:
     """L-082, L-079."""
     path = tmp_path / "config.yaml"
     path.write_text(full_config().replace("  owner:", "  ownr:"))
@@ -133,9 +129,7 @@ def test_a_broken_configuration_exits_with_two_and_only_that_is_said(
     assert unknown.endswith("matrix.ownr: unknown key; the nearest known one is owner")
 
 
-def test_the_configuration_is_named_before_or_after_the_verb_or_by_the_environment(
-    tmp_path: Path, wintermute: Wintermute
-) -> None:
+def test_options_and_the_environment_name_the_file(tmp_path: Path, wintermute: Wintermute) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for done, expected in [
         (wintermute("--config", first, "status"), first),
@@ -146,7 +140,7 @@ def test_the_configuration_is_named_before_or_after_the_verb_or_by_the_environme
         assert done.stderr.startswith(f"wintermute: {expected}: no such file")
 
 
-def test_check_names_every_broken_part_and_changes_nothing(
+def test_check_names_all_that_is_broken_and_changes_none(
     folder: Path, wintermute: Wintermute
 ) -> None:
     (folder / "data/prompts/BASE_PROMPT.txt").write_text(" \n")
@@ -172,9 +166,7 @@ def test_check_names_every_broken_part_and_changes_nothing(
     assert sorted(folder.rglob("*")) == before
 
 
-def test_check_names_a_secret_that_is_missing_and_goes_on_with_the_rest(
-    folder: Path, wintermute: Wintermute
-) -> None:
+def test_check_names_a_missing_secret_and_goes_on(folder: Path, wintermute: Wintermute) -> None:
     """L-082: it is one failed line; what needs it is not tried."""
     config = folder / "config.yaml"
     before = config.read_text()
@@ -195,7 +187,7 @@ def test_check_names_a_secret_that_is_missing_and_goes_on_with_the_rest(
     assert "WINTERMUTE_PASSWORD is empty" in done.stderr
 
 
-async def test_status_tells_of_the_daemon_and_what_is_stored(
+async def test_status_tells_of_daemon_and_what_is_held(
     folder: Path, wintermute: Wintermute
 ) -> None:
     """L-082, U-012: also beside a running daemon; what is not well, or all of it."""
@@ -242,9 +234,7 @@ async def test_status_counts_tokens_for_programs(folder: Path, wintermute: Winte
     assert "numbers" not in facts["inbox"]
 
 
-async def test_check_and_status_name_files_that_are_no_text(
-    folder: Path, wintermute: Wintermute
-) -> None:
+async def test_check_and_status_name_files_of_no_text(folder: Path, wintermute: Wintermute) -> None:
     """F-031: with what to do about each."""
     async with open_database(folder / "data/wintermute.db"):
         pass
@@ -266,9 +256,7 @@ def test_a_corrupt_database_is_refused_in_one_line(folder: Path, wintermute: Win
 
 
 @pytest.mark.parametrize("verb", ["logout", "reset-crypto"])
-def test_the_login_is_not_touched_beside_a_running_daemon(
-    folder: Path, wintermute: Wintermute, verb: str
-) -> None:
+def test_a_running_daemon_keeps_its_login(folder: Path, wintermute: Wintermute, verb: str) -> None:
     with hold(folder / "data"):
         refused = wintermute("matrix", verb, "--config", folder / "config.yaml")
     assert refused.returncode == 1
@@ -276,9 +264,7 @@ def test_the_login_is_not_touched_beside_a_running_daemon(
     assert wintermute("matrix", verb, "--config", folder / "config.yaml").returncode == 0
 
 
-def test_a_second_daemon_is_refused_and_told_the_process_of_the_first(
-    folder: Path, wintermute: Wintermute
-) -> None:
+def test_a_second_daemon_is_told_of_the_first(folder: Path, wintermute: Wintermute) -> None:
     """T-039."""
     with hold(folder / "data"):
         refused = wintermute("run", "--config", folder / "config.yaml")

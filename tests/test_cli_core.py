@@ -119,9 +119,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("content", "told"), BAD.values(), ids=BAD)
-def test_a_page_that_cannot_be_used_is_named_with_its_line(
-    terminal: Terminal, content: bytes, told: str
-) -> None:
+def test_a_bad_page_is_named_with_its_line(terminal: Terminal, content: bytes, told: str) -> None:
     """M-053: exit 1, and it stays as it is."""
     core = terminal.data / "core.md"
     core.write_bytes(content)
@@ -201,9 +199,7 @@ def test_a_person_may_leave_headers_out() -> None:
     assert form_problem("- Ann\n") is None
 
 
-async def test_what_was_not_done_alone_is_shown_until_it_is_out_of_date(
-    tmp_path: Path, terminal: Terminal
-) -> None:
+async def test_what_is_proposed_is_shown_until_outdated(tmp_path: Path, terminal: Terminal) -> None:
     """M-052, M-079: offered once."""
     scope = "person:@you:example.org"
     terminal.says("core", "check")

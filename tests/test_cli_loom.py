@@ -151,9 +151,7 @@ async def test_an_export_has_one_turn_in_each_line(terminal: Terminal, model: Mo
 
 
 @pytest.mark.breaks("fork")
-async def test_a_fork_has_all_up_to_its_turn_and_nothing_after_it(
-    terminal: Terminal, model: ModelServer
-) -> None:
+async def test_a_fork_has_all_up_to_its_turn(terminal: Terminal, model: ModelServer) -> None:
     """L-049, L-052, L-053: made beside a loop at work, which goes on there; no tool runs again."""
     gate = Gate()
     model.script(USE, Text("one"), Text("two"), Text("three"))
@@ -181,7 +179,7 @@ async def test_a_fork_has_all_up_to_its_turn_and_nothing_after_it(
     assert "in all: 1 cast, 1 turn" in shown
 
 
-async def test_what_was_said_to_others_is_not_forked_into_their_room(
+async def test_others_words_are_not_forked_to_a_room(
     terminal: Terminal, model: ModelServer
 ) -> None:
     """L-052, M-010: somebody came in since; nor is a sub-session's turn, where nobody speaks."""
@@ -335,9 +333,7 @@ async def test_a_branch_is_run_again_offline(terminal: Terminal, model: ModelSer
     assert (code, "no branch nope" in lines[-1]) == (2, True)
 
 
-async def test_what_was_not_recorded_says_what_to_do(
-    terminal: Terminal, model: ModelServer
-) -> None:
+async def test_what_has_no_record_says_what_to_do(terminal: Terminal, model: ModelServer) -> None:
     """L-088."""
     async with house_of(terminal, model) as house, house.working():
         await tell(house, "hello")

@@ -34,9 +34,7 @@ async def facts(daemon: Bot, *words: str) -> dict[str, Json]:
     return {fact["name"]: fact for fact in json.loads(said)}
 
 
-async def test_verify_shows_who_we_are_beside_the_daemon(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_verify_shows_who_we_are(current: NewCurrent, bot: NewBot, room: NewRoom) -> None:
     """Issue 13: user, device, fingerprints and state; `check` and `status` say the same."""
     ann = await current("ann")
     daemon = await bot(ann)
@@ -137,9 +135,7 @@ async def test_nobody_is_trusted_who_did_not_change(current: NewCurrent, bot: Ne
         assert (code, words in said) == (1, True), said
 
 
-async def test_a_new_identity_is_made_on_purpose_with_the_password(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_password_makes_a_new_one(current: NewCurrent, bot: NewBot, room: NewRoom) -> None:
     """X-017: only so; the old one is kept with a date, and clients see the new one."""
     ann = await current("ann")
     daemon = await bot(ann)
@@ -163,9 +159,7 @@ async def test_a_new_identity_is_made_on_purpose_with_the_password(
     assert await ann.master_key(daemon.user_id) == after
 
 
-async def test_a_new_identity_waits_for_the_page_where_it_is_approved(
-    person: NewPerson, bot: NewBot, proxy: Proxy
-) -> None:
+async def test_a_new_one_waits_to_be_approved(person: NewPerson, bot: NewBot, proxy: Proxy) -> None:
     """Issue 13: the page of the stage, then the same session again; a wrong yes changes nothing."""
     ann = await person("ann")
     daemon = await bot(ann, via=proxy.url)
@@ -191,9 +185,7 @@ async def test_a_new_identity_waits_for_the_page_where_it_is_approved(
     assert await identity(daemon) == before
 
 
-async def test_without_encryption_there_is_no_identity_to_replace(
-    person: NewPerson, bot: NewBot
-) -> None:
+async def test_without_encryption_no_identity_is_replaced(person: NewPerson, bot: NewBot) -> None:
     """X-017: in a line that says why, also where there was one before."""
     daemon = await bot(await person("ann"))
     assert await daemon.stop() == 0
@@ -237,9 +229,7 @@ async def test_check_says_of_whom_nothing_is_known(
     assert ("not known now" not in said["identity"]["text"]) == known
 
 
-async def test_check_bears_any_answer_about_keys(
-    person: NewPerson, bot: NewBot, proxy: Proxy
-) -> None:
+async def test_check_bears_any_answer_on_keys(person: NewPerson, bot: NewBot, proxy: Proxy) -> None:
     """X-022."""
     ann = await person("ann")
     daemon = await bot(ann, via=proxy.url)
@@ -256,9 +246,7 @@ async def test_check_bears_any_answer_about_keys(
         assert {found[name]["state"] for name in ("identity", "people")} <= {"warn", "fail"}
 
 
-async def test_check_tells_a_lost_identity_from_another_one_and_sees_open_files(
-    person: NewPerson, bot: NewBot
-) -> None:
+async def test_check_tells_a_lost_identity_and_open_files(person: NewPerson, bot: NewBot) -> None:
     """X-017: and which file is to be closed, also that of an identity to come."""
     daemon = await bot(await person("ann"))
     assert await daemon.stop() == 0

@@ -154,9 +154,7 @@ def test_forgetting_is_for_good(terminal: Terminal) -> None:
 
 
 @pytest.mark.slow
-def test_forgetting_names_the_copies_from_before_upgrades(
-    terminal: Terminal, later_python: Interpreter
-) -> None:
+def test_forgetting_names_copies_of_upgrades(terminal: Terminal, later_python: Interpreter) -> None:
     """M-030: an upgrade makes one, and in there nothing is ever forgotten."""
     terminal = Terminal(terminal.folder, later_python)
     fact_id = terminal.json("memory", "add", "The zimtkanarie sings")["id"]
@@ -179,9 +177,7 @@ def test_forgetting_names_the_copies_from_before_upgrades(
     assert "old copies" not in terminal.says("status", "--all")
 
 
-def test_an_export_takes_the_place_of_an_earlier_one_and_of_nothing_else(
-    terminal: Terminal,
-) -> None:
+def test_an_export_replaces_an_earlier_one_and_nothing_else(terminal: Terminal) -> None:
     """M-066: a slip of the finger costs no file."""
     config, export = terminal.folder / "config.yaml", terminal.folder / "memories.jsonl"
     before = config.read_bytes()

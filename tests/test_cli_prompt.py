@@ -44,9 +44,7 @@ def test_who_looks_into_the_data_folder_needs_no_password_of_matrix(terminal: Te
     assert b"WINTERMUTE_PASSWORD" in terminal.run("matrix", "logout", WINTERMUTE_PASSWORD="").stderr
 
 
-async def test_later_it_is_what_was_told_and_what_is_new(
-    terminal: Terminal, model: ModelServer
-) -> None:
+async def test_later_it_is_told_parts_and_new_ones(terminal: Terminal, model: ModelServer) -> None:
     """P-017: beside a loop at work; only the time and the new line would go out."""
     memories = terminal.data / "MEMORIES.txt"
     memories.write_text("Ann likes tea.\n")
@@ -64,9 +62,7 @@ async def test_later_it_is_what_was_told_and_what_is_new(
     assert brought["User Memories"] == "# User Memories\nAnn is 40."
 
 
-async def test_what_would_be_cut_to_fit_the_window_is_said_part_by_part(
-    terminal: Terminal, model: ModelServer
-) -> None:
+async def test_what_would_be_cut_is_said_by_part(terminal: Terminal, model: ModelServer) -> None:
     """L-036, F-023: by the window of the first backend."""
     prompts, config = terminal.data / "prompts", terminal.folder / "config.yaml"
     assert terminal.json("prompt")["cut"] == []

@@ -138,9 +138,7 @@ def test_an_index_is_enough_for_every_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [*READING, ("create-conversation",)])
-def test_what_is_no_store_is_told_with_what_makes_one(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_what_is_no_store_is_told_and_how_to_init(tmp_path: Path, words: tuple[str, ...]) -> None:
     """W-005."""
     (tmp_path / "semantic").mkdir()
     line = refuses(tmp_path, *words)
@@ -380,9 +378,7 @@ def test_two_conversations_of_one_second_have_two_folders(root: Path) -> None:
         (b"\xff", ": is not UTF-8 at byte 0"),
     ],
 )
-def test_a_damaged_list_is_named_and_never_overwritten(
-    root: Path, content: str | bytes, line: str
-) -> None:
+def test_a_damaged_list_is_never_overwritten(root: Path, content: str | bytes, line: str) -> None:
     """W-039."""
     file = root / "meta/conversations.json"
     given = content if isinstance(content, bytes) else content.encode()
@@ -425,9 +421,7 @@ def test_a_role_is_one_of_three(root: Path) -> None:
     assert "'wizard' is not one of 'system', 'user', 'assistant'" in line
 
 
-def test_a_folder_outside_is_a_conversation_if_it_holds_nothing_but_messages(
-    root: Path, tmp_path: Path
-) -> None:
+def test_a_folder_of_nothing_but_messages_is_a_conversation(root: Path, tmp_path: Path) -> None:
     """W-038."""
     folder = tmp_path / "by hand"
     folder.mkdir()
@@ -575,9 +569,7 @@ def test_a_long_line_is_shown_there_whatever_its_letters_are_folded_to(
         ("semantic/New.md", b"\xff", "not read: semantic/New: is not UTF-8 at byte 0: save it as UTF-8"),
     ],
 )  # fmt: skip
-def test_what_is_to_be_mended_is_told_in_a_line(
-    tmp_path: Path, path: str, text: str | bytes, line: str
-) -> None:
+def test_each_problem_is_one_line(tmp_path: Path, path: str, text: str | bytes, line: str) -> None:
     """W-010, W-024, W-051; reading works all the same."""
     root = made(tmp_path, {"meta/Index.md": page("[[Garden]]"), "semantic/Garden.md": page("x")})
     assert lines_of(root, "check") == []

@@ -53,137 +53,84 @@ lgo: {level: info}
     ]
 
 
-def test_without_an_owner_nothing_starts(tmp_path: Path) -> None:
+NO_NUMBER = ("0", "-1", "null", "1.5", '"30"', "1_000", "9" * 5000, "[1]")
+ZONES = {"Europa/Berlin": "Europe/Berlin", "../x": "America", "America": "America", "x" * 300: ""}
+EMBEDS = "memory: {embeddings: {provider: endpoint%s}}"
+ADDED = [
+    *((f"loop: {{max_turns: {n}}}", "9:19: loop.max_turns: must be a whole") for n in NO_NUMBER),
+    *(
+        (f"context: {{component_size_limits: {{memories: {n}}}}}", ".memories: must be a whole")
+        for n in NO_NUMBER
+    ),
+    *(
+        (
+            f"timezone: {zone}",
+            f"no time zone is called '{zone[:60]}'; the nearest known one is {near}",
+        )
+        for zone, near in ZONES.items()
+    ),
+    ('timezone: "Berlin\tMitte"', "9:11: timezone: must be text, not blank and in one line"),
+    ("memory: {backend: redis}", "must be one of local_vector, fts5, flat_file, qdrant"),
+    ("seed: {language: ../x}", "9:18: seed.language: must be text like en"),
+    (EMBEDS % "", ".backend: is missing: write which of llm.backends computes embeddings: local"),
+    (EMBEDS % ", backend: locl", "no backend is called 'locl'; the nearest known one is local"),
+    ("dreaming:\n  hour: 25", "10:9: dreaming.hour: must be a whole number from 0 to 23"),
+    ("dreaming:\n  report_at: '25:00'", "10:14: dreaming.report_at: must be text like 08:00"),
+    ("dreaming:\n  dedup_similarity: 0.5", "10:21: dreaming.dedup_similarity: contradiction_simil"),
+    (
+        "dreaming:\n  dedup_similarity: 0.7\n  contradiction_similarity: 0.8",
+        "11:29: dreaming.contradiction_similarity: contradiction_similarity (0.8) must be below"
+        " dedup_similarity (0.7)",
+    ),
+    ("dreaming:\n  contradiction_similarity: 2", "10:29: dreaming.contradiction_similarity: must"),
+    ("quiet: {from: 22:00, to: 22:00}", "9:26: quiet.to: is when they begin: write another time"),
+    ("quiet: {from: 22:00}", "9:15: quiet.from: needs quiet.to as well: write both, or neither"),
+    ("quiet: {from: ten, to: 07:00}", "9:15: quiet.from: must be text like 22:00"),
+    *(
+        (f"web: {{enabled: {word}}}", "9:16: web.enabled: must be true or false")
+        for word in ("no", "off", "yes", "on", '"true"', "0")
+    ),
+    *(
+        (f"loop:\n  max_seconds: {n}", "10:16: loop.max_seconds: must be a number of at least 1")
+        for n in (".inf", ".nan", "1e999", "3:30", "2,5")
+    ),
+    ("loop:", "9:6: loop: must be a section"),
+    ("tools: {files: {roots: }}", "9:23: tools.files.roots: must be a list"),
+]
+
+
+@pytest.mark.parametrize(("written", "said"), ADDED, ids=[f"{key[:70]!r}" for key, _ in ADDED])
+def test_what_no_key_can_be_is_named_in_its_place(tmp_path: Path, written: str, said: str) -> None:
+    """L-019, P-053, P-008, M-014, P-059, M-021, L-082, U-017."""
+    assert said in problem(tmp_path, f"{GOOD}{written}\n")
+
+
+def test_the_owner_is_somebody_and_not_the_bot(tmp_path: Path) -> None:
     """L-079: nobody is never read as everybody."""
-    text = GOOD.replace('  owner: "@ann:example.org"\n', "")
-    assert problem(tmp_path, text).endswith(
-        "matrix.owner: is missing: write text like @you:example.org"
-    )
-
-
-def test_the_bot_does_not_own_itself(tmp_path: Path) -> None:
-    said = problem(tmp_path, GOOD.replace("@ann", "@bot"))
-    assert said.startswith("4:10: matrix.owner: is the bot's own account")
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "null", "1.5", '"30"', "1_000", "9" * 5000, "[1]"])
-@pytest.mark.parametrize("key", ["loop.max_turns", "context.component_size_limits.memories"])
-def test_a_limit_that_is_no_positive_whole_number_is_refused(
-    tmp_path: Path, key: str, value: str
-) -> None:
-    """L-019, P-053: naming the key."""
-    nested = "{" + ": {".join(key.split(".")[1:]) + f": {value}" + "}" * key.count(".")
-    said = problem(tmp_path, f"{GOOD}{key.split('.')[0]}: {nested}\n")
-    assert f"{key}: must be a whole number of at least 1" in said
-
-
-@pytest.mark.parametrize("zone", ["Europa/Berlin", "../x", "America", "x" * 300, "Berlin\tMitte"])
-def test_an_unknown_time_zone_is_named(tmp_path: Path, zone: str) -> None:
-    """P-008."""
-    said = problem(tmp_path, f'{GOOD}timezone: "{zone}"\n')
-    assert said.startswith("9:11: timezone: ")
-    assert zone[:60] in said or "one line" in said
-
-
-def test_an_unknown_memory_backend_lists_the_four(tmp_path: Path) -> None:
-    """M-014."""
-    said = problem(tmp_path, GOOD + "memory: {backend: redis}\n")
-    assert said.endswith("memory.backend: must be one of local_vector, fts5, flat_file, qdrant")
-
-
-def test_a_language_that_is_a_path_is_refused(tmp_path: Path) -> None:
-    """P-059."""
-    assert "seed.language: must be text like en" in problem(
-        tmp_path, GOOD + "seed: {language: ../x}\n"
-    )
-
-
-def test_an_endpoint_for_embeddings_names_a_backend_that_exists(tmp_path: Path) -> None:
-    """M-021."""
-    endpoint = GOOD + "memory: {embeddings: {provider: endpoint%s}}\n"
-    assert problem(tmp_path, endpoint % "").endswith(
-        "memory.embeddings.backend: is missing: write which of llm.backends computes embeddings:"
-        " local"
-    )
-    assert problem(tmp_path, endpoint % ", backend: locl").endswith(
-        "memory.embeddings.backend: no backend is called 'locl'; the nearest known one is local"
-    )
-    there = configuration(tmp_path, endpoint % ", backend: local, query_prefix: 'query: '")
-    assert there.memory.embeddings.backend == "local"
-    assert there.memory.embeddings.query_prefix == "query: "
-
-
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ("hour: 25", "10:9: dreaming.hour: must be a whole number from 0 to 23"),
-        ("report_at: '25:00'", "10:14: dreaming.report_at: must be text like 08:00"),
-        (
-            "dedup_similarity: 0.5",
-            "10:21: dreaming.dedup_similarity: contradiction_similarity (0.5)",
-        ),
-        (
-            "dedup_similarity: 0.7\n  contradiction_similarity: 0.8",
-            "11:29: dreaming.contradiction_similarity: contradiction_similarity (0.8) must be below"
-            " dedup_similarity (0.7)",
-        ),
-        (
-            "contradiction_similarity: 2",
-            "10:29: dreaming.contradiction_similarity: must be a number",
-        ),
-    ],
-)
-def test_what_cannot_be_of_a_night_is_named_with_its_line(
-    tmp_path: Path, written: str, said: str
-) -> None:
-    """L-082: an hour that no day has, and likenesses out of order."""
-    assert problem(tmp_path, f"{GOOD}dreaming:\n  {written}\n").startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ("{from: 22:00, to: 22:00}", "9:26: quiet.to: is when they begin: write another time"),
-        ("{from: 22:00}", "9:15: quiet.from: needs quiet.to as well: write both, or neither"),
-        ("{from: ten, to: 07:00}", "9:15: quiet.from: must be text like 22:00"),
-    ],
-)
-def test_what_cannot_be_quiet_hours_is_named_with_its_line(
-    tmp_path: Path, written: str, said: str
-) -> None:
-    """U-017: of both the one and the other, and not the whole day."""
-    assert problem(tmp_path, f"{GOOD}quiet: {written}\n").startswith(said)
-    assert (
-        configuration(tmp_path, f"{GOOD}quiet: {{from: 22:00, to: 07:00}}\n").quiet.from_ == "22:00"
-    )
+    nobody = problem(tmp_path, GOOD.replace('  owner: "@ann:example.org"\n', ""))
+    assert nobody.endswith("matrix.owner: is missing: write text like @you:example.org")
+    itself = problem(tmp_path, GOOD.replace("@ann", "@bot"))
+    assert itself.startswith("4:10: matrix.owner: is the bot's own account")
 
 
 def test_off_no_and_times_are_text_and_only_true_and_false_are_truths(tmp_path: Path) -> None:
     config = configuration(
         tmp_path,
-        GOOD.replace("model: small", "model: 3:30") + "  roles: {base: [local]}\n"
-        "timezone: UTC\nweb: {enabled: TRUE, host: no}\nmemory: {embeddings: {model: 2024-01-01}}\n"
-        "loop: {max_seconds: 1e3}\ndreaming: {dedup_similarity: 1}\n",
+        GOOD.replace("model: small", "model: 3:30") + "  roles: {base: [local]}\n  transcription:\n"
+        "timezone: UTC\nweb: {enabled: TRUE, host: no}\nquiet: {from: 22:00, to: 07:00}\n"
+        "memory: {embeddings: {model: 2024-01-01, provider: endpoint, backend: local,"
+        " query_prefix: 'query: '}}\nloop: {max_seconds: 1e3}\ndreaming: {dedup_similarity: 1}\n",
     )
     assert config.llm.backends["local"].model == "3:30"
-    assert (config.web.enabled, config.web.host) == (True, "no")
-    assert config.memory.embeddings.model == "2024-01-01"
+    assert config.llm.transcription is None
+    assert (config.web.enabled, config.web.host, config.quiet.from_) == (True, "no", "22:00")
+    embeddings = config.memory.embeddings
+    assert (embeddings.model, embeddings.backend) == ("2024-01-01", "local")
+    assert embeddings.query_prefix == "query: "
     assert config.loop.max_seconds == 1000.0
     assert isinstance(config.dreaming.dedup_similarity, float)
     off = configuration(tmp_path, GOOD.replace("matrix:\n", "matrix:\n  encryption: off\n"))
     assert off.matrix.encryption == "off"
-
-
-@pytest.mark.parametrize("value", ["no", "off", "yes", "on", '"true"', "0"])
-def test_other_words_for_true_and_false_are_refused(tmp_path: Path, value: str) -> None:
-    said = problem(tmp_path, f"{GOOD}web: {{enabled: {value}}}\n")
-    assert said.endswith("web.enabled: must be true or false")
-
-
-@pytest.mark.parametrize("value", [".inf", ".nan", "1e999", "3:30", "2,5"])
-def test_a_number_has_to_be_one(tmp_path: Path, value: str) -> None:
-    said = problem(tmp_path, f"{GOOD}loop:\n  max_seconds: {value}\n")
-    assert said == "10:16: loop.max_seconds: must be a number of at least 1"
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
@@ -192,16 +139,6 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
         "11:3: loop.max_turns: is here twice (first in line 10): remove one",
         "13:1: log: is here twice (first in line 12): remove one",
     ]
-
-
-def test_an_empty_required_value_is_refused_and_an_empty_optional_one_is_none(
-    tmp_path: Path,
-) -> None:
-    assert configuration(tmp_path, GOOD + "  transcription:\n").llm.transcription is None
-    assert "loop: must be a section" in problem(tmp_path, GOOD + "loop:\n")
-    assert "tools.files.roots: must be a list" in problem(
-        tmp_path, GOOD + "tools: {files: {roots: }}\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -225,9 +162,7 @@ def test_an_empty_required_value_is_refused_and_an_empty_optional_one_is_none(
         ("a: " + "x" * 300_000, "1:1: larger than 256 KB"),
     ],
 )
-def test_what_is_no_configuration_is_refused_with_its_place(
-    tmp_path: Path, text: str | bytes, said: str
-) -> None:
+def test_no_configuration_is_told_by_place(tmp_path: Path, text: str | bytes, said: str) -> None:
     assert problem(tmp_path, text).startswith(said)
 
 
@@ -237,15 +172,12 @@ def test_a_document_of_another_shape_names_what_is_missing(tmp_path: Path) -> No
     assert any("matrix.owner: is missing" in line for line in others)
 
 
-def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
-    assert configuration(tmp_path, b"\xef\xbb\xbf" + GOOD.encode()).timezone == "UTC"
-
-
-def test_a_missing_file_and_a_folder_say_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_is_none_says_what_to_do_and_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file: make one with `wintermute init"):
         read_config(tmp_path / "none.yaml", {})
     with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
         read_config(tmp_path, {})
+    assert configuration(tmp_path, b"\xef\xbb\xbf" + GOOD.encode()).timezone == "UTC"
 
 
 # Secrets ---------------------------------------------------------------------------------------
@@ -258,23 +190,10 @@ def with_password(value: str) -> str:
 @pytest.mark.parametrize(
     "value",
     [
-        "hunter2",
-        '"hunter2"',
-        "[hunter2]",
-        "{hunter2}",
-        "{hunter2, hunter2}",
-        "{env: hunter2 again}",
-        "{value: hunter2}",
-        "{env: A, file: hunter2}",
-        "*hunter2",
-        "!hunter2! x",
-        "!hunter2!x y",
-        "&hunter2 x",
-        "{env: [hunter2]}",
-        "@hunter2",
-        "[hunter2",
-        '"hunter2',
-        "{? [hunter2]}",
+        *("hunter2", '"hunter2"', "[hunter2]", "{hunter2}", "{hunter2, hunter2}", "[hunter2"),
+        *("{env: hunter2 again}", "{value: hunter2}", "{env: A, file: hunter2}", "*hunter2"),
+        *("!hunter2! x", "!hunter2!x y", "&hunter2 x", "{env: [hunter2]}", "@hunter2"),
+        *('"hunter2', "{? [hunter2]}"),
     ],
 )
 def test_a_secret_in_plain_sight_is_refused_and_not_repeated(tmp_path: Path, value: str) -> None:
@@ -296,25 +215,18 @@ data_dir: [hunter2]
     assert "matrix.access_token: unknown key" in said
 
 
-def test_a_secret_comes_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("s3cret\n")
-    config = configuration(tmp_path, with_password("{file: token}"))
-    assert config.matrix.password == Secret("s3cret")
-    absolute = configuration(tmp_path, with_password(f"{{file: {tmp_path / 'token'}}}"))
-    assert absolute.matrix.password == Secret("s3cret")
-
-
-def test_a_secret_that_is_not_beside_the_configuration_comes_from_the_credentials(
-    tmp_path: Path,
-) -> None:
-    credentials = tmp_path / "credentials"
+def test_a_secret_comes_from_a_file_beside_it_or_else_from_the_credentials(tmp_path: Path) -> None:
+    credentials, beside = tmp_path / "credentials", tmp_path / "token"
     credentials.mkdir()
     (credentials / "token").write_text("of systemd")
     around = {"CREDENTIALS_DIRECTORY": str(credentials)}
     text = with_password("{file: token}")
     assert configuration(tmp_path, text, around).matrix.password == Secret("of systemd")
-    (tmp_path / "token").write_text("of the folder")
-    assert configuration(tmp_path, text, around).matrix.password == Secret("of the folder")
+    beside.write_text("s3cret\n")
+    assert configuration(tmp_path, text, around).matrix.password == Secret("s3cret")
+    for named in ("token", beside):
+        config = configuration(tmp_path, with_password(f"{{file: {named}}}"))
+        assert config.matrix.password == Secret("s3cret")
 
 
 @pytest.mark.parametrize(
@@ -371,18 +283,13 @@ def test_the_secrets_of_a_configuration_are_known_and_hidden(tmp_path: Path) -> 
 TWO = GOOD + '    other: {base_url: "http://[::1]:1/v1", model: big}\n'
 
 
-def test_several_backends_need_a_base(tmp_path: Path) -> None:
-    said = problem(tmp_path, TWO)
-    assert said.endswith(
+def test_a_role_names_backends_that_exist_and_several_need_a_base(tmp_path: Path) -> None:
+    assert problem(tmp_path, TWO).endswith(
         "llm.roles.base: is missing: several backends, so write which to use: local, other"
     )
     config = configuration(tmp_path, TWO + "  roles: {base: [other, local]}\n")
     assert config.llm.roles.base == ("other", "local")
-
-
-def test_a_role_names_backends_that_exist(tmp_path: Path) -> None:
-    said = problems(tmp_path, TWO + "  roles: {base: [othr], harvest: [local, Lokal]}\n")
-    assert said == [
+    assert problems(tmp_path, TWO + "  roles: {base: [othr], harvest: [local, Lokal]}\n") == [
         "10:18: llm.roles.base[0]: no backend is called 'othr'; the nearest known one is other",
         "10:42: llm.roles.harvest[1]: no backend is called 'Lokal'; the nearest known one is local",
     ]
@@ -391,13 +298,6 @@ def test_a_role_names_backends_that_exist(tmp_path: Path) -> None:
 def test_no_backend_at_all_is_refused(tmp_path: Path) -> None:
     text = GOOD[: GOOD.index("  backends")] + "  backends: {}\n"
     assert problem(tmp_path, text).startswith("7:13: llm.backends: names no backend")
-
-
-def test_an_answer_may_not_fill_the_whole_window(tmp_path: Path) -> None:
-    sizes = "model: small, context_tokens: 4096, max_output_tokens: 4096"
-    said = problem(tmp_path, GOOD.replace("model: small", sizes))
-    assert "llm.backends.local.max_output_tokens: leaves no room" in said
-    assert said.endswith("below 4096 (context_tokens), or empty: a quarter of the window then")
 
 
 def test_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
@@ -459,11 +359,14 @@ READ = settings(
 
 @READ
 @given(text=st.text(max_size=60) | st.binary(max_size=60) | sections(Config).map(yaml.safe_dump))
-def test_whatever_stands_in_the_file_it_is_read_or_refused(
-    tmp_path: Path, text: str | bytes
-) -> None:
+def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path: Path, text: str | bytes) -> None:
     with contextlib.suppress(ConfigurationError):
         configuration(tmp_path, text.encode("utf-8", "replace") if isinstance(text, str) else text)
+
+
+def small(more: str) -> str:
+    """A configuration whose backend says more."""
+    return GOOD.replace("model: small", f"model: small, {more}")
 
 
 def test_an_address_ends_without_a_slash(tmp_path: Path) -> None:
@@ -481,64 +384,51 @@ def test_what_a_server_wants_besides_is_taken_as_it_stands(tmp_path: Path) -> No
         ' id: "7", answer: no, chat_template_kwargs: {enable_thinking: false, tags: [a, 1.5]},'
         " env: {env: PASSWORD}}"
     )
-    config = configuration(tmp_path, GOOD.replace("model: small", f"model: small, extra: {extra}"))
+    config = configuration(tmp_path, small(f"extra: {extra}"))
     assert dict(config.llm.backends["local"].extra) == {
-        "temperature": 0.3,
-        "top_k": 20,
-        "cache_prompt": True,
-        "seed": 12345678901234567890,
-        "stop": None,
-        "id": "7",
-        "answer": "no",
+        **{"temperature": 0.3, "top_k": 20, "cache_prompt": True, "seed": 12345678901234567890},
+        **{"stop": None, "id": "7", "answer": "no", "env": {"env": "PASSWORD"}},
         "chat_template_kwargs": {"enable_thinking": False, "tags": ["a", 1.5]},
-        "env": {"env": "PASSWORD"},
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        *[(name, "remove it") for name in ("messages", "tools", "tool_choice", "n")],
-        *[(name, "remove it") for name in ("stream", "stream_options")],
-        ("max_tokens", "write max_output_tokens of this backend"),
-        ("max_completion_tokens", "write max_output_tokens of this backend"),
-        ("model", "write model of this backend"),
-    ],
-)
-def test_what_a_request_says_itself_cannot_be_said_otherwise(
-    tmp_path: Path, name: str, instead: str
-) -> None:
-    said = problem(tmp_path, GOOD.replace("model: small", f"model: small, extra: {{{name}: 1}}"))
-    key = f"llm.backends.local.extra.{name}"
-    assert said == f"8:73: {key}: is set by Wintermute itself: {instead}"
+SIZES = "context_tokens: {}, max_output_tokens: {}"
+BACKENDS = [
+    *(
+        (f"extra: {{{name}: 1}}", f"8:73: ….extra.{name}: is set by Wintermute itself: {instead}")
+        for names, instead in (
+            ("messages tools tool_choice n stream stream_options", "remove it"),
+            ("max_tokens max_completion_tokens", "write max_output_tokens of this backend"),
+            ("model", "write model of this backend"),
+        )
+        for name in names.split()
+    ),
+    ("extra: 0.7", "8:72: ….extra: must be a section"),
+    ("extra: [a]", "8:72: ….extra: must be a section"),
+    ("extra: {a: 1e999}", "8:76: ….extra.a: is too large for a number"),
+    ("extra: {a: 1, a: 2}", "8:79: ….extra.a: is here twice"),
+    ('extra: {a: "\\ud800"}', "8:76: ….extra.a: has half a character"),
+    ("extra: {a: {b: [{b: 1, b: 2}]}}", "8:88: ….extra.a.b[0].b: is here twice"),
+    (SIZES.format(4096, 4096), "8:106: ….max_output_tokens: leaves no room"),
+]
 
 
-@pytest.mark.parametrize(
-    ("extra", "told"),
-    [
-        ("0.7", "8:72: llm.backends.local.extra: must be a section"),
-        ("[a]", "8:72: llm.backends.local.extra: must be a section"),
-        ("{a: 1e999}", "8:76: llm.backends.local.extra.a: is too large for a number"),
-        ("{a: 1, a: 2}", "8:79: llm.backends.local.extra.a: is here twice"),
-        ('{a: "\\ud800"}', "8:76: llm.backends.local.extra.a: has half a character"),
-        ("{a: {b: [{b: 1, b: 2}]}}", "8:88: llm.backends.local.extra.a.b[0].b: is here twice"),
-    ],
-)
-def test_what_no_request_can_carry_is_refused_in_its_place(
-    tmp_path: Path, extra: str, told: str
-) -> None:
-    said = problem(tmp_path, GOOD.replace("model: small", f"model: small, extra: {extra}"))
-    assert said.startswith(told)
+@pytest.mark.parametrize(("more", "said"), BACKENDS, ids=[more for more, _ in BACKENDS])
+def test_what_no_request_carries_is_refused_there(tmp_path: Path, more: str, said: str) -> None:
+    told = problem(tmp_path, small(more))
+    assert told.startswith(said.replace("…", "llm.backends.local"))
+    assert not more.endswith("4096") or told.endswith(
+        "below 4096 (context_tokens), or empty: a quarter of the window then"
+    )
 
 
 @pytest.mark.parametrize(
     ("window", "written", "longest"),
     [(4096, "", 1024), (16_384, "", 4096), (200_000, "", 4096), (8192, 100, 100), (1024, "", 256)],
 )
-def test_the_longest_answer_is_a_quarter_of_the_window(
+def test_answers_fit_a_window(
     tmp_path: Path, window: int, written: int | str, longest: int
 ) -> None:
     """Of a large window as much as ever; a number in the file is taken as it is."""
-    sizes = f"model: small, context_tokens: {window}, max_output_tokens: {written}"
-    config = configuration(tmp_path, GOOD.replace("model: small", sizes))
+    config = configuration(tmp_path, small(SIZES.format(window, written)))
     assert config.llm.backends["local"].longest_answer == longest

@@ -120,9 +120,7 @@ def homeserver_rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-def test_a_scripted_dialogue_goes_through_an_encrypted_room_and_a_folder_continues_it(
-    tmp_path: Path,
-) -> None:
+def test_a_dialogue_goes_through_an_encrypted_room_and_goes_on(tmp_path: Path) -> None:
     """L-083, X-014."""
     script = tmp_path / "script.txt"
     script.write_text(
@@ -311,9 +309,7 @@ async def test_an_address_without_a_model_is_told_to_the_person(address: str, ad
         await find_model(None, {"OPENAI_BASE_URL": address.format(port=free_port())})
 
 
-def test_a_configured_model_is_taken_as_it_is_and_its_key_stays_out_of_files(
-    tmp_path: Path,
-) -> None:
+def test_a_configured_model_is_taken_and_its_key_stays_out_of_files(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     text = full_config().replace("api_key: null", "api_key: {env: MY_KEY}")
     file.write_text(text)
@@ -366,7 +362,7 @@ def test_the_zone_is_that_of_this_machine(localtime: str, zone: str) -> None:
         ),
     ],
 )
-def test_a_message_is_shown_without_anything_a_terminal_would_obey(
+def test_no_message_steers_a_screen(
     content: dict[str, Any], text: str, replaces: str | None
 ) -> None:
     message = heard(
@@ -414,9 +410,7 @@ async def test_what_was_heard_before_the_end_is_not_heard_again_at_the_next_star
         assert at_terminal.heard.empty()
 
 
-def test_a_folder_keeps_its_secrets_for_its_owner_and_its_port_while_it_is_free(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_keeps_its_secrets_for_its_owner(tmp_path: Path) -> None:
     kept = DemoSecrets.of(tmp_path)
     kept.save(tmp_path)
     assert DemoSecrets.of(tmp_path) == kept
@@ -455,9 +449,7 @@ def logged_in(url: str, user: str, password: str) -> Login:
 
 
 @pytest.mark.slow
-async def test_what_is_told_in_passing_is_picked_up_and_goes_with_its_message(
-    tmp_path: Path,
-) -> None:
+async def test_what_is_told_in_passing_is_known_until_its_deletion(tmp_path: Path) -> None:
     """M-025, M-030: as a newcomer sees it, with the normal demo and a graphical client."""
     if what_is_missing():
         pytest.skip(what_is_missing())

@@ -279,9 +279,7 @@ async def test_failed_runs_are_a_warning_until_one_goes_well(tmp_path: Path) -> 
         )
 
 
-async def test_of_many_tasks_the_first_five_are_named_and_the_others_counted(
-    tmp_path: Path,
-) -> None:
+async def test_of_many_tasks_five_are_named_and_the_others_counted(tmp_path: Path) -> None:
     """T-055."""
     async with open_house(tmp_path, None, clock=FakeClock(MORNING)) as house:
         paused = [await promise(house, f"secret {n}", DAILY) for n in range(7)]

@@ -35,9 +35,7 @@ def test_the_first_configuration_reads_back_as_the_defaults(tmp_path: Path) -> N
     assert config == read_config(path, ENVIRONMENT)
 
 
-def test_what_nobody_has_edited_is_nobodys_configuration(
-    tmp_path: Path, python: Interpreter
-) -> None:
+def test_what_nobody_edited_is_nobodys_configuration(tmp_path: Path, python: Interpreter) -> None:
     """As in the folder of a checkout, whose config.yaml is the one that `init` writes."""
     (tmp_path / "config.yaml").write_bytes((ROOT / "config.yaml").read_bytes())
     env = {"PATH": os.defpath, **ENVIRONMENT}
@@ -72,9 +70,7 @@ def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path, python: Interpr
     assert done.stdout.decode().count("\n") <= 10
 
 
-def test_nothing_that_exists_is_overwritten_and_what_is_missing_is_added(
-    tmp_path: Path, python: Interpreter
-) -> None:
+def test_only_what_is_missing_is_added(tmp_path: Path, python: Interpreter) -> None:
     init(python, tmp_path)
     first = next(iter(shipped_prompts()))
     (tmp_path / "config.yaml").write_text("mine")
@@ -115,9 +111,7 @@ def test_the_zone_is_the_machines_unless_it_is_named(tmp_path: Path, python: Int
     assert "; this machine is in America/New_York -> set timezone" in told
 
 
-def test_without_a_terminal_options_answer_and_the_rest_is_left_to_edit(
-    tmp_path: Path, python: Interpreter
-) -> None:
+def test_without_a_terminal_options_answer(tmp_path: Path, python: Interpreter) -> None:
     """U-002: the same values give the same file, a server's name an address; a second run changes nothing."""
     secret, other = tmp_path / "secret", tmp_path / "other"
     secret.write_text('ö "x" 😀\n')

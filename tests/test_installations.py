@@ -39,9 +39,7 @@ EARLIER = replace(LATER, since=NOW - 90)
         (replace(LATER, at=NOW + YOUNG), False),
     ],
 )
-def test_another_installation_is_one_with_another_device_and_a_sign_of_life(
-    other: Installation, expected: bool
-) -> None:
+def test_another_living_device_is_another_installation(other: Installation, expected: bool) -> None:
     """F-047: a new device of ours is none; the same device in two places is F-009's."""
     assert is_running_beside(OURS, other, NOW) is expected
 
@@ -62,7 +60,7 @@ def test_another_installation_is_one_with_another_device_and_a_sign_of_life(
         (replace(OURS, at=LATER.since - YOUNG + 1), LATER, False),
     ],
 )
-def test_the_first_stays_unless_one_takes_over_or_it_slept(
+def test_the_first_stays_or_gives_way(
     ours: Installation, other: Installation, expected: bool
 ) -> None:
     """F-047: and the other one decides the opposite, but where one slept."""

@@ -199,9 +199,7 @@ async def test_a_homeserver_without_passwords_gets_a_token_made_for_the_bot(
         ("password", "init cannot replace"),
     ],
 )
-async def test_a_folder_that_could_not_be_completed_is_refused_before_anybody_types(
-    tmp_path: Path, made: str, said: str
-) -> None:
+async def test_a_folder_in_the_way_is_refused_first(tmp_path: Path, made: str, said: str) -> None:
     """U-001: a login of another account, a folder in use, somebody's file."""
     file = tmp_path / made
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -217,7 +215,7 @@ async def test_a_folder_that_could_not_be_completed_is_refused_before_anybody_ty
 
 
 @pytest.mark.slow
-async def test_a_wrong_certificate_and_a_server_that_says_nothing_are_named(
+async def test_a_wrong_certificate_and_a_silent_server_are_named(
     proxy: Proxy, tmp_path: Path
 ) -> None:
     """U-001."""

@@ -72,9 +72,7 @@ async def written(
         yield night, shelf, pages, events
 
 
-async def test_the_line_of_a_deleted_message_is_gone_and_the_others_stay(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_the_line_of_a_deleted_message_is_gone(tmp_path: Path, model: ModelServer) -> None:
     """M-082, W-008: from page, index, job files, change sets and prompts; rewritten from the rest.
 
     M-083: a line with a secret keeps its message; two that are the same without it go with either.
@@ -160,9 +158,7 @@ def test_what_a_line_came_from_is_checked_by_its_words(
 UNNAMED = f"# Shed\n\n{HIDDEN}.\n\n- It has had a new roof since May"
 
 
-async def test_a_line_that_names_nobody_goes_with_any_message(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_line_without_names_goes_with_any(tmp_path: Path, model: ModelServer) -> None:
     """M-082: also a short one, and what the page begins with in the index; the page waits to be anew."""
     async with written(tmp_path, model, f"{UNNAMED}\n- PIN 77") as (night, shelf, _, events):
         await take_back(night.house, events[4])
@@ -180,7 +176,7 @@ async def test_a_line_that_names_nobody_goes_with_any_message(
 
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
-async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
+async def test_a_persons_line_is_asked_about(
     tmp_path: Path, model: ModelServer, answer: str
 ) -> None:
     """M-082, W-064, M-079: no model sees it until then, nor is it lost; a yes is for good."""
@@ -234,9 +230,7 @@ async def deleted_by_somebody_else(night: Tidied, events: Sequence[str]) -> None
 
 
 @pytest.mark.parametrize("what", ["renamed", "undone", "before", "forgotten"])
-async def test_wherever_a_line_went_it_goes_with_its_message(
-    tmp_path: Path, model: ModelServer, what: str
-) -> None:
+async def test_a_line_goes_wherever_it_is(tmp_path: Path, model: ModelServer, what: str) -> None:
     """M-082: a page that a person renamed, one that was undone, one from before; by `/forget`."""
     async with written(tmp_path, model, WRITTEN) as (night, shelf, _, events):
         stores, [item] = night.house.stores, await night.items()
@@ -270,7 +264,7 @@ async def test_wherever_a_line_went_it_goes_with_its_message(
         assert ("roof since May" in left) is (what != "before")
 
 
-async def test_what_somebody_else_deletes_is_out_of_view_and_of_pages_it_is_asked(
+async def test_what_others_delete_is_hidden_and_asked_about(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-082, F-027: one question is open as long as lines are withheld, after 14 days as well."""

@@ -251,9 +251,7 @@ def called(tool: str, arguments: Json, result: object) -> list[Json]:
 
 
 @pytest.mark.parametrize(("tool", "arguments", "result", "reply"), RESULTS)
-def test_what_a_tool_gave_is_told_as_it_is(
-    tool: str, arguments: Json, result: object, reply: str
-) -> None:
+def test_what_a_tool_gave_is_told(tool: str, arguments: Json, result: object, reply: str) -> None:
     after = called(tool, arguments, result)
     assert reply in text_of(utterance_for("do it", *after))
     assert (
@@ -312,9 +310,7 @@ UNASKED: list[tuple[str, dict[str, str], Json]] = [
 
 
 @pytest.mark.parametrize(("template", "values", "wanted"), UNASKED)
-def test_what_nobody_asks_is_answered_in_json(
-    template: str, values: dict[str, str], wanted: Json
-) -> None:
+def test_background_work_gets_json(template: str, values: dict[str, str], wanted: Json) -> None:
     """M-072, T-056: by the shipped prompts, and a second time as the first."""
     question: Json = {"role": "user", "content": fill(read_template(PROMPTS, template), values)}
     again: list[Json] = [
@@ -383,9 +379,7 @@ async def talk(house: House, *lines: str) -> list[str]:
     return (await house.spoken())[-len(lines) :]
 
 
-async def test_what_it_is_told_is_stored_and_found_again(
-    tmp_path: Path, practice: PracticeModel
-) -> None:
+async def test_what_it_is_told_is_found_again(tmp_path: Path, practice: PracticeModel) -> None:
     """L-083: through the loop, the real client and the real tools, in the order of the demo."""
     async with house_at_work(tmp_path, practice.url, prompts=PROMPTS, language="en") as house:
         await house.incoming("remember that my sister Anna lives in Lyon")
@@ -399,9 +393,7 @@ async def test_what_it_is_told_is_stored_and_found_again(
     assert row == {"source": "user_explicit"}
 
 
-async def test_what_it_is_told_in_passing_is_learnt(
-    tmp_path: Path, practice: PracticeModel
-) -> None:
+async def test_what_is_told_in_passing_is_learnt(tmp_path: Path, practice: PracticeModel) -> None:
     """Issue 19: harvest and reconstruction, as a person sees them."""
     clock, fts5 = HeldClock(), Memory(backend="fts5")
     often = MemoryHarvest(message_threshold=1, min_messages=1)
@@ -427,9 +419,7 @@ async def test_what_it_is_told_in_passing_is_learnt(
     assert "- my brother Tom likes tea." in known
 
 
-async def test_a_night_is_asked_for_read_and_taken_back(
-    tmp_path: Path, practice: PracticeModel
-) -> None:
+async def test_a_night_is_asked_for_and_taken_back(tmp_path: Path, practice: PracticeModel) -> None:
     """M-054, M-056: two memories that say the same, `/dream`, `/night`, `/night undo`."""
     opened = open_house(
         tmp_path, practice.url, prompts=PROMPTS, clock=HeldClock(), memory=Memory(backend="fts5")
@@ -491,9 +481,7 @@ async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: Practi
     assert (tmp_path / "skills" / "make-tea.md").is_file()
 
 
-async def test_what_it_did_before_an_edit_or_a_command_is_not_taken_for_its_last_word(
-    tmp_path: Path, practice: PracticeModel
-) -> None:
+async def test_only_its_own_last_change_is_undone(tmp_path: Path, practice: PracticeModel) -> None:
     """U-020, L-054: an edit undoes tasks and tells what stays; `undo` is only for its own last change."""
     async with house_at_work(tmp_path, practice.url, prompts=PROMPTS) as house:
 
@@ -521,9 +509,7 @@ async def test_what_it_did_before_an_edit_or_a_command_is_not_taken_for_its_last
     assert (others, own[:15]) == (REPLIES["undo"], "Deleted: flour.")
 
 
-async def test_answers_are_streamed_in_pieces_with_their_usage(
-    tmp_path: Path, practice: PracticeModel
-) -> None:
+async def test_answers_come_in_pieces_with_usage(tmp_path: Path, practice: PracticeModel) -> None:
     async with asking(tmp_path, {"local": backend(practice.url)}) as world:
         user = {"role": "user", "content": "help"}
         reply = await world.models.ask("base", Request((user,), (TOOL,)))
@@ -562,9 +548,7 @@ async def test_what_somebody_waits_for_can_be_seen_to_grow() -> None:
 
 
 @pytest.mark.slow
-async def test_who_leaves_in_the_middle_of_an_answer_is_no_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_who_leaves_within_an_answer_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     """A daemon that ends while it learns does so; whoever runs the demo would see a traceback."""
     said = {"role": "user", "content": "help"}
     asked_of: Json = {"model": SERVED_NAME, "messages": [said], "stream": True}

@@ -13,8 +13,7 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import pytest
 import yaml
@@ -38,7 +37,7 @@ SYSTEM_UNIT = "systemd/wintermute.service"
 USER_UNIT = "systemd/user/wintermute.service"
 SHELL = "systemd/shell.conf"
 READY, RELOADING, STOPPING, ALIVE = "READY=1", "RELOADING=1", "STOPPING=1", "WATCHDOG=1"
-WATCHDOG_SECONDS = 0.2
+WATCHDOG_SECONDS, WATCHDOG_USEC = 0.2, "200000"
 LONGEST = 65536
 LONGEST_ROUND = 65  # seconds of a sync that ends in a time-out, and the pause after it
 
@@ -52,15 +51,7 @@ class Systemd:
         self._socket.bind(str(address).replace("@", "\0", 1))
         self.heard: list[list[str]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._socket.close()
 
     @property
@@ -103,7 +94,7 @@ async def expects_an_answer(person: Person, room: str, text: str) -> None:
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    with Systemd(tmp_path / "notify") as listening:
+    with contextlib.closing(Systemd(tmp_path / "notify")) as listening:
         yield listening
 
 
@@ -155,10 +146,8 @@ async def test_ready_is_told_after_the_first_sync_and_stopping_at_its_end(
     await systemd.hears(READY)
     assert await daemon.stop() == 0
     assert STOPPING in systemd.waiting()
-    assert [line for line in systemd.lines if line in (READY, STOPPING, ALIVE)] == [
-        READY,
-        STOPPING,
-    ]
+    told = [line for line in systemd.lines if line in (READY, STOPPING, ALIVE)]
+    assert told == [READY, STOPPING]
 
 
 @pytest.mark.slow
@@ -175,8 +164,7 @@ async def test_the_watchdog_hears_of_every_sync_and_bites_when_the_loop_hangs(
         return Hang()
 
     ann = await person("ann")
-    usec = str(int(WATCHDOG_SECONDS * 1_000_000))
-    daemon = await service(ann, via=proxy.url, WATCHDOG_USEC=usec)
+    daemon = await service(ann, via=proxy.url, WATCHDOG_USEC=WATCHDOG_USEC)
     chat = await room(ann, daemon)
     for n in itertools.count():
         await expects_an_answer(ann, chat, f"{n}")
@@ -205,8 +193,7 @@ async def test_each_page_of_what_was_missed_is_a_sign_of_life(
 ) -> None:
     """Issue 39: a round with many pages lasts longer than the watchdog waits; one that hangs is bitten."""
     ann = await person("ann")
-    usec = str(int(WATCHDOG_SECONDS * 1_000_000))
-    daemon = await service(ann, via=proxy.url, WATCHDOG_USEC=usec)
+    daemon = await service(ann, via=proxy.url, WATCHDOG_USEC=WATCHDOG_USEC)
     chat = await room(ann, daemon)
     await expects_an_answer(ann, chat, "hello")
     asked, bells = asyncio.Semaphore(0), [asyncio.Event() for _ in range(4)]
@@ -319,7 +306,7 @@ async def test_a_new_configuration_is_taken_up_without_losing_or_doubling_a_mess
 def test_the_supervisor_is_found_in_both_kinds_of_places(where: str, tmp_path: Path) -> None:
     """Lines of one message belong together; a status is one line whatever it says."""
     name = str(tmp_path / "notify") if where == "a file" else f"@{tmp_path}/notify"
-    with Systemd(name) as systemd:
+    with contextlib.closing(Systemd(name)) as systemd:
         supervisor = Supervisor({"NOTIFY_SOCKET": name}, FakeClock())
         supervisor.ready("one\nREADY=2")
         supervisor.pulse()  # without WATCHDOG_USEC nobody waits for it
@@ -331,7 +318,7 @@ def test_the_supervisor_is_found_in_both_kinds_of_places(where: str, tmp_path: P
 
 def test_signs_of_life_are_sent_twice_in_their_time_at_most(tmp_path: Path) -> None:
     clock = FakeClock()
-    with Systemd(tmp_path / "notify") as systemd:
+    with contextlib.closing(Systemd(tmp_path / "notify")) as systemd:
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "10000000"}
         supervisor = Supervisor(environment, clock)
         heard = []
@@ -410,11 +397,8 @@ def test_every_setting_stands_under_its_reason(unit: str) -> None:
 
 def test_the_container_files_name_what_exists() -> None:
     """Issue 4: read, not run; no container engine is needed for the tests."""
-    steps = [
-        line.split()
-        for line in (ROOT / "Containerfile").read_text().splitlines()
-        if line[:1].isupper()
-    ]
+    lines = (ROOT / "Containerfile").read_text().splitlines()
+    steps = [line.split() for line in lines if line[:1].isupper()]
     copied = [source for step in steps if step[0] == "COPY" for source in step[1:-1]]
     assert [source for source in copied if not (ROOT / source).exists()] == []
     by_word = {step[0]: " ".join(step[1:]) for step in steps}

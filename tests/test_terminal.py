@@ -5,8 +5,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,26 +40,49 @@ from wintermute.messages import Json, Usage
 from wintermute.terminal.screen import VOID, TerminalSpeaker
 from wintermute.text import EMPTY_LISTS
 
-Piped = Callable[[Path, bytes], Awaitable[tuple[int, str, str]]]
-"""`printf … | wintermute chat`: its exit code, output and errors."""
 NOWHERE = "http://127.0.0.1:9"
 BESIDE = re.compile("(?<=^you>) {2,}· waiting for [a-z ]+, [0-9]+ s$")
 
 
-def settings(folder: Path, model: str, **sections: Json) -> Path:
-    login = Login("@bot:test", "token", "DEVICE", "secret")
-    return write_settings(folder / "bot", NOWHERE, login, model, ANN, **sections)
+@dataclass(frozen=True)
+class Seat:
+    """Where somebody chats: a folder, a model, and an interpreter for pipes."""
+
+    folder: Path
+    model: ModelServer
+    python: Interpreter
+
+    @property
+    def config(self) -> Path:
+        """The configuration, as `settings` wrote it."""
+        return self.folder / "bot" / "config.yaml"
+
+    def settings(self, url: str = "", **sections: Json) -> Path:
+        login = Login("@bot:test", "token", "DEVICE", "secret")
+        given = url or self.model.url
+        return write_settings(self.folder / "bot", NOWHERE, login, given, ANN, **sections)
+
+    async def pipe(self, given: bytes) -> tuple[int, str, str]:
+        """`printf … | wintermute chat`: its exit code, output and errors."""
+        words = "--config", str(self.config), "chat"
+        env = {"PATH": os.defpath}
+        done = await self.python.command(*words, cwd=self.config.parent, env=env, given=given)
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    @asynccontextmanager
+    async def terminal(self) -> AsyncIterator["Terminal"]:
+        env = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        words = "--config", str(self.config), "chat"
+        async with typing(Terminal, *words, size=(24, 80), **env) as terminal:
+            await terminal.until("you>")
+            yield terminal
 
 
 @pytest.fixture
-def piped(python: Interpreter) -> Piped:
-    async def run(config: Path, given: bytes) -> tuple[int, str, str]:
-        words = "--config", str(config), "chat"
-        env = {"PATH": os.defpath}
-        done = await python.command(*words, cwd=config.parent, env=env, given=given)
-        return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-    return run
+def seat(tmp_path: Path, model: ModelServer, python: Interpreter) -> Seat:
+    seat = Seat(tmp_path, model, python)
+    seat.settings()
+    return seat
 
 
 class Terminal(Typist):
@@ -88,105 +112,84 @@ class Terminal(Typist):
         return glass.text
 
 
-@asynccontextmanager
-async def at_terminal(config: Path) -> AsyncIterator[Terminal]:
-    env = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-    words = "--config", str(config), "chat"
-    async with typing(Terminal, *words, size=(24, 80), **env) as terminal:
-        await terminal.until("you>")
-        yield terminal
-
-
-async def test_what_a_pipe_asks_to_forget_is_forgotten_when_it_ends(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_what_a_pipe_asks_to_forget_is_forgotten_when_it_ends(seat: Seat) -> None:
     """M-030: no daemon need come for it."""
-    config = settings(tmp_path, model.url)
     keep = Calls((Use("append_memory", {"entry": "Ann's boss is called Peter"}),))
-    model.script(keep, Text("I keep that"))
+    seat.model.script(keep, Text("I keep that"))
     given = b"My boss is called Peter\n/forget Peter\n/forget yes\n"
-    code, said, errors = await piped(config, given)
+    code, said, errors = await seat.pipe(given)
     assert (code, errors) == (0, "")
     assert "I forget it for good" in said
-    code, said, _ = await piped(config, b"/memory\n")
+    code, said, _ = await seat.pipe(b"/memory\n")
     assert (code, said) == (0, f"{NOTHING_YET}\n")
 
 
-async def test_each_line_of_a_pipe_is_answered(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_each_line_of_a_pipe_is_answered(seat: Seat) -> None:
     """L-083: messages and commands, in order, and one conversation over several runs."""
-    config = settings(tmp_path, model.url)
-    code, said, errors = await piped(config, b"hi\n\n/tasks\nbye")
+    code, said, errors = await seat.pipe(b"hi\n\n/tasks\nbye")
     assert (code, errors) == (0, "")
     assert said.splitlines() == ["echo: hi", EMPTY_LISTS["tasks"], "echo: bye"]
-    assert (await piped(config, b"again\n"))[1] == "echo: again\n"
-    asked = [own_words(m["content"]) for m in model.requests[-1].messages if m["role"] == "user"]
+    assert (await seat.pipe(b"again\n"))[1] == "echo: again\n"
+    asked = [
+        own_words(m["content"]) for m in seat.model.requests[-1].messages if m["role"] == "user"
+    ]
     assert asked == ["hi", "bye", "again"]
 
 
-async def test_a_chat_needs_no_password_of_matrix_but_the_keys_of_its_models(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_a_chat_needs_no_password_of_matrix_but_the_keys_of_its_models(seat: Seat) -> None:
     """L-082, L-083."""
-    backend = {"base_url": model.url, "model": "scripted", "api_key": {"file": "key"}}
-    config = settings(tmp_path, model.url, llm={"backends": {"scripted": backend}})
-    (config.parent / "password").unlink()
-    (config.parent / "key").write_text("a key that is good")
-    assert await piped(config, b"hi\n") == (0, "echo: hi\n", "")
-    (config.parent / "key").unlink()
-    code, said, errors = await piped(config, b"hi\n")
+    backend = {"base_url": seat.model.url, "model": "scripted", "api_key": {"file": "key"}}
+    seat.settings(llm={"backends": {"scripted": backend}})
+    (seat.config.parent / "password").unlink()
+    (seat.config.parent / "key").write_text("a key that is good")
+    assert await seat.pipe(b"hi\n") == (0, "echo: hi\n", "")
+    (seat.config.parent / "key").unlink()
+    code, said, errors = await seat.pipe(b"hi\n")
     assert (code, said, errors.count("\n")) == (2, "", 1)
     assert "llm.backends.scripted.api_key: there is no file" in errors
 
 
-async def test_a_pipe_that_leaves_a_message_without_an_answer_ends_with_one(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_a_pipe_that_leaves_a_message_without_an_answer_ends_with_one(seat: Seat) -> None:
     """L-034, L-083: also where the reason was told, and whatever comes after it."""
-    config = settings(tmp_path, model.url, llm={"max_retries": 0})
-    model.script(Fail(401), Text("fine"))
-    code, said, _ = await piped(config, b"hi\nand now?\n")
+    seat.settings(llm={"max_retries": 0})
+    seat.model.script(Fail(401), Text("fine"))
+    code, said, _ = await seat.pipe(b"hi\nand now?\n")
     assert (code, "refuses the key" in said, said.endswith("fine\n")) == (1, True, True), said
-    assert (await piped(config, b"well?\n"))[:2] == (0, "echo: well?\n")
-    model.script(ContextTooLarge(), ContextTooLarge(), ContextTooLarge())
-    code, said, _ = await piped(config, b"hi\n")
+    assert (await seat.pipe(b"well?\n"))[:2] == (0, "echo: well?\n")
+    seat.model.script(ContextTooLarge(), ContextTooLarge(), ContextTooLarge())
+    code, said, _ = await seat.pipe(b"hi\n")
     assert code == 1, said
 
 
-async def test_a_terminal_has_seeds_tools_and_the_owners_memory(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_a_terminal_has_seeds_tools_and_the_owners_memory(seat: Seat) -> None:
     """L-083: the same as in the owner's direct chats."""
-    config = settings(tmp_path, model.url, seed={"enabled": True})
-    model.script(
+    seat.settings(seed={"enabled": True})
+    seat.model.script(
         Text("Hello!"),
         Calls((Use("append_memory", {"entry": "Ann likes tea."}),)),
         Text("I keep that."),
     )
-    code, said, _ = await piped(config, b"I like tea\n/memory\n")
+    code, said, _ = await seat.pipe(b"I like tea\n/memory\n")
     assert code == 0
     assert said.startswith("Hello!\nI keep that.\n- Ann likes tea.\n")
-    assert (config.parent / "data" / "MEMORIES.txt").read_text() == "Ann likes tea.\n"
+    assert (seat.config.parent / "data" / "MEMORIES.txt").read_text() == "Ann likes tea.\n"
 
 
-async def test_a_start_with_a_list_writes_it_before_anything_is_said(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_a_start_with_a_list_writes_it_before_anything_is_said(seat: Seat) -> None:
     """M-077: whoever has switched back finds the whole list in the file, and edits it there."""
-    config = settings(tmp_path, model.url, memory={"backend": "fts5", "working_set_size": 1})
-    file = config.parent / "data" / "MEMORIES.txt"
+    seat.settings(memory={"backend": "fts5", "working_set_size": 1})
+    file = seat.config.parent / "data" / "MEMORIES.txt"
     uses = [
         Use("append_memory", {"entry": entry}) for entry in ("Ann likes tea.", "Ann has a dog.")
     ]
-    model.script(Calls(tuple(uses)), Text("noted"))
-    assert (await piped(config, b"I like tea and have a dog\n/memory dog\n"))[0] == 0
+    seat.model.script(Calls(tuple(uses)), Text("noted"))
+    assert (await seat.pipe(b"I like tea and have a dog\n/memory dog\n"))[0] == 0
     assert file.read_text().startswith("# generated")
-    settings(tmp_path, model.url, memory={"backend": "flat_file"})
-    assert (await piped(config, b""))[0] == 0
+    seat.settings(memory={"backend": "flat_file"})
+    assert (await seat.pipe(b""))[0] == 0
     assert file.read_text() == "Ann likes tea.\nAnn has a dog.\n"
     file.write_text("Ann has a dog.\nAnn has a cat.\n")
-    _, said, _ = await piped(config, b"/memory\n")
+    _, said, _ = await seat.pipe(b"/memory\n")
     assert [line.partition(" (")[0] for line in said.splitlines()] == [
         "- Ann has a cat.",
         "- Ann has a dog.",
@@ -194,64 +197,53 @@ async def test_a_start_with_a_list_writes_it_before_anything_is_said(
 
 
 @pytest.mark.slow
-async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_a_pipe_does_not_wait_for_a_model_that_is_away(seat: Seat) -> None:
     """L-034, F-036: said at once and to each, exit 1, and nothing is left to be answered some day."""
-    config = settings(tmp_path, model.url)
-    model.keyed(lambda seen: Fail(503))
+    seat.model.keyed(lambda seen: Fail(503))
     for given in (b"hi\nmore\n", b"hi again\n"):
-        code, said, _ = await piped(config, given)
+        code, said, _ = await seat.pipe(given)
         assert code == 1, said
         assert said.startswith("The model does not answer: scripted answered 503")
-    model.keyed(lambda seen: None)
-    assert (await piped(config, b"back?\n"))[1] == "echo: back?\n"
+    seat.model.keyed(lambda seen: None)
+    assert (await seat.pipe(b"back?\n"))[1] == "echo: back?\n"
 
 
 @pytest.mark.slow
-async def test_a_pipe_hears_why_there_is_no_answer_in_the_words_of_the_rooms(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_a_pipe_hears_why_there_is_no_answer_in_the_words_of_the_rooms(seat: Seat) -> None:
     """F-036, L-034: what is to be done about it, and what it costs is no model that is away."""
-    nowhere = settings(tmp_path / "nowhere", NOWHERE)
-    code, said, _ = await piped(nowhere, b"hi\n")
+    seat.settings(NOWHERE)
+    code, said, _ = await seat.pipe(b"hi\n")
     away = re.escape(replies.UNREACHABLE).replace(
         re.escape("{problem}"), "scripted is not reachable.*"
     )
     assert (code, bool(re.match(away, said))) == (1, True), said
-    spent = settings(tmp_path / "spent", model.url, llm={"budget": {"tokens_per_day": 50_000}})
-    model.script(Text("Much.", usage=Usage(30_000, 20_000, 0)))
-    assert (await piped(spent, b"hi\n"))[:2] == (0, "Much.\n")
+    seat.settings(llm={"budget": {"tokens_per_day": 50_000}})
+    seat.model.script(Text("Much.", usage=Usage(30_000, 20_000, 0)))
+    assert (await seat.pipe(b"hi\n"))[:2] == (0, "Much.\n")
     for _ in range(2):
-        code, said, _ = await piped(spent, b"more\n")
+        code, said, _ = await seat.pipe(b"more\n")
         assert code == 1, said
         assert "Reminders and commands still work" in said
         assert "does not answer" not in said
 
 
-async def test_the_data_folder_of_a_running_daemon_is_refused(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
+async def test_the_data_folder_of_a_running_daemon_is_refused(seat: Seat) -> None:
     """DESIGN §4, L-082."""
-    config = settings(tmp_path, model.url)
-    with hold(config.parent / "data"):
-        code, said = await Bot(config, python).command("chat")
+    with hold(seat.config.parent / "data"):
+        code, said = await Bot(seat.config, seat.python).command("chat")
     assert code == 1
     assert f"process {os.getpid()}" in said
     assert said.count("\n") == 1
 
 
 @pytest.mark.slow
-async def test_an_answer_to_an_earlier_chat_says_what_it_answers(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_answer_to_an_earlier_chat_says_what_it_answers(seat: Seat) -> None:
     """After a kill: in one dim line, before the answer; what was typed here needs none."""
-    config = settings(tmp_path, model.url)
-    model.script(Hang())
-    async with at_terminal(config) as terminal:
+    seat.model.script(Hang())
+    async with seat.terminal() as terminal:
         terminal.type("what is there to see in Rome, and where can one eat well near it?\r")
-        await model.request_arrived(1)
-    async with at_terminal(config) as terminal:
+        await seat.model.request_arrived(1)
+    async with seat.terminal() as terminal:
         shown = await terminal.until("echo: what is there")
         line = "\x1b[2m· answering: what is there to see in Rome, and where can one eat well ne…\x1b[0m"
         assert shown.count("· answering") == 1
@@ -260,14 +252,14 @@ async def test_an_answer_to_an_earlier_chat_says_what_it_answers(
         assert (await terminal.until("echo: and in Ulm?")).count("· answering") == 1
 
 
-async def test_an_answer_is_shown_while_it_is_written(tmp_path: Path, model: ModelServer) -> None:
+async def test_an_answer_is_shown_while_it_is_written(seat: Seat) -> None:
     """L-083: text as it comes, a dim line for each tool, nothing twice."""
     gate = asyncio.Semaphore(0)
-    model.script(
+    seat.model.script(
         Calls((Use("task", {"action": "list"}),), text="Let me look."),
         Drip("first second third", gate),
     )
-    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+    async with seat.terminal() as terminal:
         terminal.type("what is to do?\r")
         shown = await terminal.until("· task")
         assert "Let me look." in shown
@@ -285,13 +277,11 @@ async def test_an_answer_is_shown_while_it_is_written(tmp_path: Path, model: Mod
 
 
 @pytest.mark.slow
-async def test_what_is_typed_ahead_stands_in_the_next_line(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_typed_ahead_stands_in_the_next_line(seat: Seat) -> None:
     """F-037: not within the answer that is being drawn, which it would tear apart."""
     gate = asyncio.Semaphore(0)
-    model.script(Drip("first second", gate))
-    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+    seat.model.script(Drip("first second", gate))
+    async with seat.terminal() as terminal:
         terminal.type("go\r")
         gate.release()
         await terminal.until("first ")
@@ -302,14 +292,12 @@ async def test_what_is_typed_ahead_stands_in_the_next_line(
         assert "/help" not in shown[shown.index("first") : shown.index("second")]
 
 
-async def test_an_interrupt_stops_the_answer_and_not_the_chat(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_interrupt_stops_the_answer_and_not_the_chat(seat: Seat) -> None:
     """L-023: Ctrl-C is `/stop` while something runs."""
-    model.script(Hang())
-    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+    seat.model.script(Hang())
+    async with seat.terminal() as terminal:
         terminal.type("think\r")
-        await model.request_arrived(1)
+        await seat.model.request_arrived(1)
         os.killpg(terminal.process.pid, signal.SIGINT)
         await terminal.until("Stopped.")
         terminal.type("and now?\r")
@@ -317,13 +305,11 @@ async def test_an_interrupt_stops_the_answer_and_not_the_chat(
 
 
 @pytest.mark.slow
-async def test_commands_are_answered_while_a_message_waits(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_commands_are_answered_while_a_message_waits(seat: Seat) -> None:
     """F-035: what reads at once, what changes the conversation in its turn; the absence is told once."""
-    config = settings(tmp_path, model.url, llm={"max_retries": 0})
-    model.keyed(lambda _: Fail(503))
-    async with at_terminal(config) as terminal:
+    seat.settings(llm={"max_retries": 0})
+    seat.model.keyed(lambda _: Fail(503))
+    async with seat.terminal() as terminal:
         terminal.type("hello\r")
         shown = await terminal.until("you>", after="does not answer")
         terminal.type("/status all\r")
@@ -336,14 +322,12 @@ async def test_commands_are_answered_while_a_message_waits(
 
 
 @pytest.mark.slow
-async def test_reasoning_that_turns_out_to_be_some_is_taken_from_the_screen(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_reasoning_that_turns_out_to_be_some_is_taken_from_the_screen(seat: Seat) -> None:
     """F-020: also more of it than the screen has room for, from a model of which nothing is known."""
     gate = asyncio.Semaphore(0)
     thought = "".join(f"Perhaps {number}\n\n" for number in range(40))
-    model.script(Drip(f"{thought}or </think>Seven.", gate), Text("Hm.</think>Eight."))
-    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+    seat.model.script(Drip(f"{thought}or </think>Seven.", gate), Text("Hm.</think>Eight."))
+    async with seat.terminal() as terminal:
         terminal.type("how many?\r")
         for _ in range(41):
             gate.release()
@@ -358,17 +342,15 @@ async def test_reasoning_that_turns_out_to_be_some_is_taken_from_the_screen(
 
 
 @pytest.mark.slow
-async def test_a_model_that_is_known_can_take_back_what_is_still_on_the_screen(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_model_that_is_known_can_take_back_what_is_still_on_the_screen(seat: Seat) -> None:
     """F-020: and an attempt that broke off leaves nothing either."""
-    model.script(
+    seat.model.script(
         Text("Six."),
         Text("Let me see.\n\nI count.\n\nOnce more.</think>Seven."),
         Cut("No, wait"),
         Text("Eight."),
     )
-    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+    async with seat.terminal() as terminal:
         for question, answer in (("one", "Six."), ("two", "Seven."), ("three", "Eight.")):
             terminal.type(f"{question}\r")
             await terminal.stands(f"you> {question}", answer, "you>")
@@ -376,13 +358,11 @@ async def test_a_model_that_is_known_can_take_back_what_is_still_on_the_screen(
 
 
 @pytest.mark.slow
-async def test_lines_can_be_typed_while_the_model_is_silent(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_lines_can_be_typed_while_the_model_is_silent(seat: Seat) -> None:
     """F-035: what reads is answered at once, the rest in its turn; then the answer is drawn as ever."""
     begins, gate = asyncio.Event(), asyncio.Semaphore(0)
-    model.script(Slow(begins, Drip("first second", gate)))
-    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+    seat.model.script(Slow(begins, Drip("first second", gate)))
+    async with seat.terminal() as terminal:
         terminal.type("hello\r")
         await terminal.stands("you> hello", "you>")
         terminal.type("/tasks\r")
@@ -402,13 +382,11 @@ async def test_lines_can_be_typed_while_the_model_is_silent(
 
 
 @pytest.mark.slow
-async def test_a_line_that_is_being_typed_stays_when_the_answer_comes(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_line_that_is_being_typed_stays_when_the_answer_comes(seat: Seat) -> None:
     """F-035: the answer stands above it."""
     begins = asyncio.Event()
-    model.script(Slow(begins, Text("Here it is.\n\nAll of it.")))
-    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+    seat.model.script(Slow(begins, Text("Here it is.\n\nAll of it.")))
+    async with seat.terminal() as terminal:
         terminal.type("hello\r")
         await terminal.stands("you> hello", "you>")
         terminal.type("and th")
@@ -420,12 +398,10 @@ async def test_a_line_that_is_being_typed_stays_when_the_answer_comes(
 
 
 @pytest.mark.slow
-async def test_an_interrupt_at_an_empty_line_stops_the_message_that_waits(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_interrupt_at_an_empty_line_stops_the_message_that_waits(seat: Seat) -> None:
     """L-023, F-035: a line that has begun is cleared, as ever."""
-    model.script(Hang())
-    async with at_terminal(settings(tmp_path, model.url)) as terminal:
+    seat.model.script(Hang())
+    async with seat.terminal() as terminal:
         terminal.type("hello\r")
         await terminal.stands("you> hello", "you>")
         terminal.type("oops")
@@ -440,13 +416,11 @@ async def test_an_interrupt_at_an_empty_line_stops_the_message_that_waits(
 
 
 @pytest.mark.slow
-async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_broke_off_is_not_left_standing_while_a_message_waits(seat: Seat) -> None:
     """F-020, F-035: nor said with the answer to a command."""
-    model.keyed(lambda _: Cut("One.\n\nTwo.\n\nThree.\n\nand so on, until it breaks"))
-    config = settings(tmp_path, model.url, llm={"max_retries": 0})
-    async with at_terminal(config) as terminal:
+    seat.model.keyed(lambda _: Cut("One.\n\nTwo.\n\nThree.\n\nand so on, until it breaks"))
+    seat.settings(llm={"max_retries": 0})
+    async with seat.terminal() as terminal:
         terminal.type("hello\r")
         await terminal.until("keep trying")
         await terminal.until("you>", after="keep trying")
@@ -457,34 +431,28 @@ async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
 
 
 @pytest.mark.slow
-async def test_several_lines_and_earlier_lines_can_be_sent(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_several_lines_and_earlier_lines_can_be_sent(seat: Seat) -> None:
     """Issue 4: Alt-Enter begins a line; the history survives the process; commands complete."""
-    config = settings(tmp_path, model.url)
-    async with at_terminal(config) as terminal:
+    async with seat.terminal() as terminal:
         terminal.type("one\x1b\rtwo\r")
         await terminal.until("echo: one")
-        await model.request_arrived(1)
-    assert model.requests[0].last_user == "one\ntwo"
-    async with at_terminal(config) as terminal:
+        await seat.model.request_arrived(1)
+    assert seat.model.requests[0].last_user == "one\ntwo"
+    async with seat.terminal() as terminal:
         terminal.type("\x1b[A")
         await terminal.until("two")
         terminal.type("\r")
-        await model.request_arrived(2)
-    assert model.requests[1].last_user == "one\ntwo"
+        await seat.model.request_arrived(2)
+    assert seat.model.requests[1].last_user == "one\ntwo"
 
 
 @pytest.mark.slow
-async def test_odd_bytes_and_closed_pipes_are_no_tracebacks(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_odd_bytes_and_closed_pipes_are_no_tracebacks(seat: Seat) -> None:
     """L-082; what a shell does to a process is done to real ones."""
-    config = settings(tmp_path, model.url)
-    code, _, said = await piped(config, b"caf\351\n")
+    code, _, said = await seat.pipe(b"caf\351\n")
     assert (code, said) == (0, "")
-    assert "caf\ufffd" in model.requests[0].last_user
-    program = f"{sys.executable} -m wintermute --config {config} chat"
+    assert "caf\ufffd" in seat.model.requests[0].last_user
+    program = f"{sys.executable} -m wintermute --config {seat.config} chat"
     for line, shown in (
         (f"printf '1\\n2\\n3\\n' | {program} | head -1", b"echo: 1\n"),
         (f"{program} <&-", b""),
@@ -499,24 +467,22 @@ async def test_odd_bytes_and_closed_pipes_are_no_tracebacks(
         assert output.startswith(shown), line
 
 
-async def test_the_terminal_leaves_the_rooms_of_matrix_to_the_daemon(
-    tmp_path: Path, model: ModelServer, piped: Piped
-) -> None:
+async def test_the_terminal_leaves_the_rooms_of_matrix_to_the_daemon(seat: Seat) -> None:
     """A message that waits there is not answered here, and the other way round."""
-    config = settings(tmp_path, model.url)
-    async with open_house(config.parent / "data", model.url) as house:
+    async with open_house(seat.config.parent / "data", seat.model.url) as house:
         await house.incoming("from the room", room="!room:test")
-    assert (await piped(config, b"hi\n"))[1] == "echo: hi\n"
-    assert [seen.last_user for seen in model.requests] == ["hi"]
-    assert TerminalSpeaker(Paper(live=True)).serves("!room:test") is False
+    assert (await seat.pipe(b"hi\n"))[1] == "echo: hi\n"
+    assert [seen.last_user for seen in seat.model.requests] == ["hi"]
+    assert TerminalSpeaker(Paper()).serves("!room:test") is False
     assert MatrixSpeaker.serves(None, "terminal") is False  # type: ignore[arg-type]  # needs no self
 
 
 class Paper:
     """A screen that keeps what was written."""
 
-    def __init__(self, *, live: bool) -> None:
-        self.live = live
+    live = True
+
+    def __init__(self) -> None:
         self.text = ""
 
     def write(self, text: str) -> None:
@@ -536,8 +502,7 @@ class Paper:
 )
 def test_the_screen_shows_each_word_once(pieces: list[str], final: str, shown: str) -> None:
     """L-083: and nothing of a model's answer steers the terminal; what may have to go is held back."""
-    paper = Paper(live=True)
-    speaker = TerminalSpeaker(paper)
+    speaker = TerminalSpeaker(paper := Paper())
     for piece in pieces:
         speaker.draft("terminal", piece)
     speaker.say(final)
@@ -546,8 +511,7 @@ def test_the_screen_shows_each_word_once(pieces: list[str], final: str, shown: s
 
 def test_a_notice_in_the_middle_of_an_answer_says_nothing_of_it_again() -> None:
     """F-036: such as that the model is back."""
-    paper = Paper(live=True)
-    speaker = TerminalSpeaker(paper)
+    speaker = TerminalSpeaker(paper := Paper())
     for _ in range(2):
         for piece in ("", "Hello ", "there"):
             speaker.draft("terminal", piece)
@@ -560,8 +524,7 @@ def test_a_notice_in_the_middle_of_an_answer_says_nothing_of_it_again() -> None:
 
 def test_what_a_plain_terminal_shows_of_a_known_model_is_voided() -> None:
     """F-020: it cannot be taken away there."""
-    paper = Paper(live=True)
-    speaker = TerminalSpeaker(paper)
+    speaker = TerminalSpeaker(paper := Paper())
     for piece in ("", "Six."):
         speaker.draft("terminal", piece)
     speaker.say("Six.")

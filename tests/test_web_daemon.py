@@ -204,9 +204,7 @@ async def watch(client: httpx2.AsyncClient, begun: asyncio.Semaphore) -> bool:
 
 
 @pytest.mark.slow
-async def test_the_framework_loads_late_or_never(
-    tmp_path: Path, person: NewPerson, bot: NewBot
-) -> None:
+async def test_the_framework_loads_late(tmp_path: Path, person: NewPerson, bot: NewBot) -> None:
     """V-001."""
     ann = await person("ann")
     for enabled in (False, True):

@@ -43,7 +43,7 @@ LINKS = {"Hub": "ABCD", "A": "B", "B": "ABC", "C": "D", "D": "", "Lone": ""}
         ("Lone", 300, "Lone"),
     ],
 )
-def test_the_nearest_or_the_most_linked_pages_are_chosen(
+def test_nearest_or_most_linked_pages_are_shown(
     around: str | None, most: int, expected: str
 ) -> None:
     """V-024. What is no page is not drawn, nor a link to itself or to what is left out."""

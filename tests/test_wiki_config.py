@@ -127,9 +127,7 @@ def test_the_daemon_listens_to_config_yaml_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", [("beside", "data"), ("beside",), ("data",)])
 @pytest.mark.parametrize("source", ["config", "cathedral", "environment"])
-def test_a_prompt_is_looked_for_beside_the_file_that_names_it_and_then_in_the_data_directory(
-    tmp_path: Path, source: str, there: tuple[str, ...]
-) -> None:
+def test_a_prompt_has_two_places(tmp_path: Path, source: str, there: tuple[str, ...]) -> None:
     """W-055."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
@@ -260,9 +258,7 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, harm: str) -> None:
         ({"CATHEDRAL_RUNTIME_PROMPT": "x.md"}, "CATHEDRAL_RUNTIME_PROMPT: there is no file "),
     ],
 )
-def test_a_variable_that_says_nothing_usable_is_named(
-    tmp_path: Path, variables: Mapping[str, str], told: str
-) -> None:
+def test_a_bad_variable_is_named(tmp_path: Path, variables: Mapping[str, str], told: str) -> None:
     """W-057."""
     assert refusal(tmp_path, **variables).startswith(told)
 

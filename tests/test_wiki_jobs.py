@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock, promptly
-from tests.world.memory import ANN, memory_in
+from tests.world.memory import ANN, Memory, memory_in
 from tests.world.shelf import DAY, GARDEN, INDEX, ROSES, TALK, Shelf, change, page
 from wintermute.changes.change_sets import Change, ItemKind, Reason
 from wintermute.changes.placing import FileItems, Placing
@@ -51,12 +51,21 @@ from wintermute.wiki.wiki_status import wiki_status
 
 NOW = datetime(2026, 5, 4, 10, 15, tzinfo=UTC)
 TODAY = NOW.date()
+POND = "semantic/Pond.md"
 
 
-def test_every_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf.make(tmp_path)
+
+
+def begun(shelf: Shelf) -> WikiJob:
+    return begin(shelf.files, WikiJob("", "builtin", "talk"), NOW)
+
+
+def test_every_job_has_a_folder_of_its_own(shelf: Shelf) -> None:
     """W-059, W-060: two in one second have two, and each says at once that it was interrupted."""
-    shelf = Shelf.make(tmp_path)
-    jobs = [begin(shelf.files, WikiJob("", "builtin", "talk"), NOW) for _ in range(3)]
+    jobs = [begun(shelf) for _ in range(3)]
     names = ["20260504-101500", "20260504-101500-2", "20260504-101500-3"]
     assert [job.name for job in jobs] == names
     assert [job.name for job in listed_jobs(shelf.files)] == names[::-1]
@@ -77,15 +86,14 @@ def test_every_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
     ],
     ids=range(12),
 )
-def test_a_job_that_cannot_be_read_is_passed_over(tmp_path: Path, text: str) -> None:
+def test_a_job_that_cannot_be_read_is_passed_over(shelf: Shelf, text: str) -> None:
     """Nor does a status break on it."""
-    shelf = Shelf.make(tmp_path)
     shelf.write("sleep/20260504-235959/job.json", text)
-    assert wiki_status(WikiStore(tmp_path), UTC).state == "ok"
+    assert wiki_status(WikiStore(shelf.root), UTC).state == "ok"
     job = begin(shelf.files, WikiJob("", "builtin"), NOW)
     shelf.write("sleep/20260504-101501/job.json", text)
-    (tmp_path / "sleep/20260504-101502").mkdir()
-    (tmp_path / "sleep/notes").mkdir()
+    (shelf.root / "sleep/20260504-101502").mkdir()
+    (shelf.root / "sleep/notes").mkdir()
     assert job in listed_jobs(shelf.files)
 
 
@@ -113,25 +121,21 @@ def edits() -> Iterator[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize(("path", "text"), [*edits()])
-def test_pages_that_somebody_changed_are_noticed(
-    tmp_path: Path, path: str, text: str | None
-) -> None:
+def test_pages_that_somebody_changed_are_noticed(shelf: Shelf, path: str, text: str | None) -> None:
     """W-066: of the same length, in the same moment, with the time of before."""
-    shelf = Shelf.make(tmp_path)
     seen = SeenPages(shelf.files)
     assert seen.changed() == ()
-    known = (tmp_path / path).stat() if (tmp_path / path).exists() else None
+    known = (shelf.root / path).stat() if (shelf.root / path).exists() else None
     if text is None:
-        (tmp_path / path).unlink()
+        (shelf.root / path).unlink()
     else:
         shelf.write(path, text)
         if known:
-            os.utime(tmp_path / path, ns=(known.st_atime_ns, known.st_mtime_ns))
+            os.utime(shelf.root / path, ns=(known.st_atime_ns, known.st_mtime_ns))
     assert seen.changed() == (path,)
 
 
-def test_what_is_no_page_may_change_meanwhile(tmp_path: Path) -> None:
-    shelf = Shelf.make(tmp_path)
+def test_what_is_no_page_may_change_meanwhile(shelf: Shelf) -> None:
     seen = SeenPages(shelf.files)
     shelf.conversation()
     shelf.write("semantic/.Garden.md.swp", "an editor's")
@@ -139,9 +143,8 @@ def test_what_is_no_page_may_change_meanwhile(tmp_path: Path) -> None:
     assert seen.changed() == ()
 
 
-def test_a_conversation_is_copied_word_for_word_and_listed(tmp_path: Path) -> None:
+def test_a_conversation_is_copied_word_for_word_and_listed(shelf: Shelf) -> None:
     """W-059: with the first name that is free."""
-    shelf = Shelf.make(tmp_path)
     for n in ("", "-1", "-2"):
         path = raw_path(shelf.files, "talk", TODAY)
         assert path == f"episodic-raw/20260504/talk{n}"
@@ -155,40 +158,31 @@ def test_a_conversation_is_copied_word_for_word_and_listed(tmp_path: Path) -> No
         drop_raw(shelf.files, "episodic-raw/20260504/talk-1")
         drop_raw(shelf.files, "semantic")
         drop_raw(shelf.files, "")
-    assert not (tmp_path / "episodic-raw/20260504/talk-1").exists()
+    assert not (shelf.root / "episodic-raw/20260504/talk-1").exists()
     assert len(shelf.raw()) == 4
     assert "episodic-raw/20260504/talk-1" not in json.loads(shelf.read("meta/conversations.json"))
 
 
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [
-        ("talk", "talk"),
-        ("a[b]|c#d", "a-b--c-d"),
-        ("..", "conversation"),
-        ("a\nb", "a-b"),
-        (" ", "conversation"),
-    ],
-)
-def test_a_raw_copy_has_a_name_that_links_can_hold(name: str, plain: str) -> None:
-    assert raw_name(name) == plain
+def test_a_raw_copy_has_a_name_that_links_can_hold() -> None:
+    names = {"talk": "talk", "a[b]|c#d": "a-b--c-d", "a\nb": "a-b"}
+    assert {name: raw_name(name) for name in names} == names
+    assert [raw_name(none) for none in ("..", " ")] == ["conversation"] * 2
 
 
-def test_what_kills_left_is_swept_away(tmp_path: Path) -> None:
+def test_what_kills_left_is_swept_away(shelf: Shelf) -> None:
     """A copy that never came to its name, and what an undo had prepared."""
-    shelf = Shelf.make(tmp_path)
     shelf.write("episodic-raw/20260504/.part_raw_1/0001-user.md", "half")
     shelf.write("sleep/.undo_page_1/changes.json", "[]")
     shelf.write("sleep/.undo_page_2/changes.json", "[]")
-    os.utime(tmp_path / "sleep/.undo_page_1", (0, 0))
+    os.utime(shelf.root / "sleep/.undo_page_1", (0, 0))
     shelf.write("sleep/20260504-101500/job.json", "{}")
     shelf.write("semantic/.part_wiki_1", "half a page")
-    os.utime(tmp_path / "semantic/.part_wiki_1", (0, 0))
+    os.utime(shelf.root / "semantic/.part_wiki_1", (0, 0))
     sweep(shelf.files)
-    assert [path.name for path in (tmp_path / "semantic").glob(".*")] == []
-    assert [path.name for path in (tmp_path / "episodic-raw/20260504").iterdir()] == []
+    assert [path.name for path in (shelf.root / "semantic").glob(".*")] == []
+    assert [path.name for path in (shelf.root / "episodic-raw/20260504").iterdir()] == []
     names = [".undo_page_2", "20260504-101500"]
-    assert sorted(path.name for path in (tmp_path / "sleep").iterdir()) == names
+    assert sorted(path.name for path in (shelf.root / "sleep").iterdir()) == names
 
 
 @pytest.mark.parametrize(
@@ -196,9 +190,8 @@ def test_what_kills_left_is_swept_away(tmp_path: Path) -> None:
     ['[{"path": 1, "before": null, "after": "x"}]', "[" * 100_000, "[1]", '["x"]'],
     ids=range(4),
 )
-def test_a_list_of_changes_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+def test_a_list_of_changes_that_is_none_is_told(shelf: Shelf, text: str) -> None:
     """W-007: by whoever finds that it is being put in place."""
-    shelf = Shelf.make(tmp_path)
     shelf.write("sleep/x/changes.json", text)
     shelf.write("sleep/applying", "x")
     told = pytest.raises(StoreUnusable, match=r"which has no usable changes\.json: delete it")
@@ -223,31 +216,28 @@ MORE = "# Garden\n\nBehind the house since 2024. Anna waters it.\n\nSee [[Roses]
 def two(shelf: Shelf) -> list[FileChange]:
     return [
         change(shelf, GARDEN, page(MORE, DAY, TODAY)),
-        change(shelf, "semantic/Pond.md", page("# Pond\n\nCarp.", TODAY, TODAY)),
+        change(shelf, POND, page("# Pond\n\nCarp.", TODAY, TODAY)),
     ]
 
 
-async def test_all_pages_of_a_job_are_in_place_and_it_says_so(tmp_path: Path) -> None:
+async def test_all_pages_of_a_job_are_in_place_and_it_says_so(shelf: Shelf) -> None:
     """W-060, W-064: and which of their lines are ours from then on."""
-    shelf = Shelf.make(tmp_path)
     job = await placed(shelf, *two(shelf))
-    assert (job.status, job.changed_files) == ("applied", (GARDEN, "semantic/Pond.md"))
+    assert (job.status, job.changed_files) == ("applied", (GARDEN, POND))
     assert json.loads(shelf.read(job.file))["status"] == "applied"
-    assert shelf.read("semantic/Pond.md") == page("# Pond\n\nCarp.", TODAY, TODAY)
+    assert shelf.read(POND) == page("# Pond\n\nCarp.", TODAY, TODAY)
     assert written_lines(shelf.files, GARDEN) == {"See [[Roses]] and [[Pond]]."}
-    assert written_lines(shelf.files, "semantic/Pond.md") == {"# Pond", "Carp."}
+    assert written_lines(shelf.files, POND) == {"# Pond", "Carp."}
 
 
-async def test_a_line_that_a_person_edits_is_theirs_and_stays_theirs(tmp_path: Path) -> None:
+async def test_a_line_that_a_person_edits_is_theirs_and_stays_theirs(shelf: Shelf) -> None:
     """W-064: also when a job wrote the page again, with that line in it."""
-    shelf = Shelf.make(tmp_path)
     await placed(shelf, *two(shelf))
-    pond = "semantic/Pond.md"
-    shelf.write(pond, page("# Pond\n\nThree carp.", TODAY, TODAY))
-    await placed(shelf, change(shelf, pond, page("# Pond\n\nThree carp.\nOurs.", TODAY, TODAY)))
-    ours = written_lines(shelf.files, pond)
+    shelf.write(POND, page("# Pond\n\nThree carp.", TODAY, TODAY))
+    await placed(shelf, change(shelf, POND, page("# Pond\n\nThree carp.\nOurs.", TODAY, TODAY)))
+    ours = written_lines(shelf.files, POND)
     assert ours == {"# Pond", "Ours."}
-    told = lost_content(shelf.read(pond), page("# The pond\n\nThree\nOurs, anew."), ours)
+    told = lost_content(shelf.read(POND), page("# The pond\n\nThree\nOurs, anew."), ours)
     assert 'the line "Three carp."' in told
     assert 'the line "Ours."' not in told
 
@@ -256,7 +246,7 @@ async def test_nothing_is_put_in_place_once_somebody_changed_a_page(tmp_path: Pa
     """W-066."""
     for n, (path, text) in enumerate(edits()):
         shelf = Shelf.make(tmp_path / str(n))
-        job = begin(shelf.files, WikiJob("", "builtin", "talk"), NOW)
+        job = begun(shelf)
         changes, seen = two(shelf), SeenPages(shelf.files)
         if text is None:
             (shelf.root / path).unlink()
@@ -269,10 +259,9 @@ async def test_nothing_is_put_in_place_once_somebody_changed_a_page(tmp_path: Pa
         assert not (shelf.root / job.folder / "changes.json").exists()
 
 
-async def test_an_edit_in_the_very_moment_wins(tmp_path: Path) -> None:
+async def test_an_edit_in_the_very_moment_wins(shelf: Shelf) -> None:
     """W-066: saved after the last look, by somebody who waits for no lock."""
-    shelf = Shelf.make(tmp_path)
-    job = begin(shelf.files, WikiJob("", "builtin", "talk"), NOW)
+    job = begun(shelf)
     changes, theirs = two(shelf), page("# Garden\n\nTheirs.")
 
     def beside() -> list[FileChange]:
@@ -281,15 +270,14 @@ async def test_an_edit_in_the_very_moment_wins(tmp_path: Path) -> None:
 
     done = await put_in_place(shelf.files, job, changes, beside, SeenPages(shelf.files))
     assert shelf.read(GARDEN) == theirs
-    assert done.changed_files == ("semantic/Pond.md",)
+    assert done.changed_files == (POND,)
     told = json.loads(shelf.read(job.file))
     assert told["status"] == "applied"
     assert "semantic/Garden.md" in told["reason"]
 
 
-async def test_what_a_record_refuses_is_not_put_in_place(tmp_path: Path) -> None:
-    shelf = Shelf.make(tmp_path)
-    job = begin(shelf.files, WikiJob("", "builtin", "talk"), NOW)
+async def test_what_a_record_refuses_is_not_put_in_place(shelf: Shelf) -> None:
+    job = begun(shelf)
     before = shelf.pages()
 
     @asynccontextmanager
@@ -304,10 +292,9 @@ async def test_what_a_record_refuses_is_not_put_in_place(tmp_path: Path) -> None
     assert json.loads(shelf.read(job.file))["status"] == "failed"
 
 
-async def test_a_disk_that_is_full_right_after_the_record_leaves_the_pages(tmp_path: Path) -> None:
+async def test_a_disk_that_is_full_right_after_the_record_leaves_the_pages(shelf: Shelf) -> None:
     """W-065: nothing is under way then, so that nobody finishes it later."""
-    shelf = Shelf.make(tmp_path)
-    job = begin(shelf.files, WikiJob("", "builtin", "talk"), NOW)
+    job = begun(shelf)
     before, changes, seen = shelf.pages(), two(shelf), SeenPages(shelf.files)
 
     @asynccontextmanager
@@ -326,9 +313,8 @@ async def test_a_disk_that_is_full_right_after_the_record_leaves_the_pages(tmp_p
     assert json.loads(shelf.read(job.file))["reason"] == "interrupted"
 
 
-async def test_an_undo_restores_the_pages_byte_for_byte(tmp_path: Path) -> None:
+async def test_an_undo_restores_the_pages_byte_for_byte(shelf: Shelf) -> None:
     """W-067: and what it took back can be had again."""
-    shelf = Shelf.make(tmp_path)
     shelf.write(GARDEN, shelf.read(GARDEN).replace("\n", "\r\n") + "  \r\n")
     before = shelf.pages()
     job = await placed(shelf, *two(shelf))
@@ -337,7 +323,7 @@ async def test_an_undo_restores_the_pages_byte_for_byte(tmp_path: Path) -> None:
     assert shelf.pages() == before
     assert (done.job.agent, done.job.undoes, done.kept) == ("undo", job.name, ())
     assert (shelf.root / done.job.folder / "diff.patch").exists()
-    assert written_lines(shelf.files, "semantic/Pond.md") == frozenset()
+    assert written_lines(shelf.files, POND) == frozenset()
     with pytest.raises(WintermuteError, match="nothing is left to undo"):
         await undo_job(shelf.files, None, NOW)
     again = await undo_job(shelf.files, done.job.name, NOW)
@@ -345,38 +331,33 @@ async def test_an_undo_restores_the_pages_byte_for_byte(tmp_path: Path) -> None:
     assert shelf.pages() == after
 
 
-async def test_an_undo_takes_its_lines_out_of_an_index_that_somebody_edited_since(
-    tmp_path: Path,
-) -> None:
+async def test_an_undo_takes_its_lines_out_of_an_index_edited_since(shelf: Shelf) -> None:
     """W-067: what a person wrote stays, and no link leads nowhere."""
-    shelf = Shelf.make(tmp_path)
-    new = change(shelf, "semantic/Pond.md", page("# Pond\n\nCarp.", TODAY, TODAY))
+    new = change(shelf, POND, page("# Pond\n\nCarp.", TODAY, TODAY))
     index = change(shelf, INDEX, shelf.read(INDEX).rstrip() + "\n- [[Pond]]: Carp.\n")
     await placed(shelf, new, index)
     shelf.write(INDEX, shelf.read(INDEX) + "- my own line: [[Garden]] [[Pond]]\n- mine\n")
     done = await undo_job(shelf.files, None, NOW)
-    assert "semantic/Pond.md" not in shelf.pages()
+    assert POND not in shelf.pages()
     assert "- [[Pond]]: Carp." not in shelf.read(INDEX)
     assert shelf.read(INDEX).endswith("- my own line: [[Garden]] [[Pond]]\n- mine\n")
     assert done.kept == (INDEX,)
 
 
-async def test_an_undo_keeps_what_was_edited_since(tmp_path: Path) -> None:
+async def test_an_undo_keeps_what_was_edited_since(shelf: Shelf) -> None:
     """W-067: three ways: other lines stay, a whole page that we made and somebody edited stays."""
-    shelf = Shelf.make(tmp_path)
     await placed(shelf, *two(shelf))
     shelf.write(GARDEN, shelf.read(GARDEN).replace("Anna waters it.", "Bob waters it."))
-    shelf.write("semantic/Pond.md", page("# Pond\n\nCarp and frogs."))
+    shelf.write(POND, page("# Pond\n\nCarp and frogs."))
     done = await undo_job(shelf.files, None, NOW)
-    assert done.kept == ("semantic/Pond.md",)
-    assert shelf.read("semantic/Pond.md") == page("# Pond\n\nCarp and frogs.")
+    assert done.kept == (POND,)
+    assert shelf.read(POND) == page("# Pond\n\nCarp and frogs.")
     body = "# Garden\n\nBehind the house since 2024. Bob waters it.\n\nSee [[Roses]]."
     assert shelf.read(GARDEN) == page(body)
 
 
-async def test_an_undo_of_what_was_edited_in_the_same_lines_says_so(tmp_path: Path) -> None:
+async def test_an_undo_of_what_was_edited_in_the_same_lines_says_so(shelf: Shelf) -> None:
     """W-067: nothing goes back then, and no job is left."""
-    shelf = Shelf.make(tmp_path)
     [garden, _] = two(shelf)
     job = await placed(shelf, garden)
     theirs = page("# Garden\n\nAll is new.", DAY, date(2026, 5, 6))
@@ -387,47 +368,41 @@ async def test_an_undo_of_what_was_edited_in_the_same_lines_says_so(tmp_path: Pa
     assert len(shelf.jobs()) == 1
 
 
-async def test_an_older_job_can_be_taken_back_from_under_a_newer_one(tmp_path: Path) -> None:
-    shelf = Shelf.make(tmp_path)
+async def test_an_older_job_can_be_taken_back_from_under_a_newer_one(shelf: Shelf) -> None:
     first = await placed(shelf, *two(shelf))
-    pond = "semantic/Pond.md"
     text = page("# Pond\n\nCarp.\n\nFrogs.", TODAY, TODAY)
-    await placed(shelf, change(shelf, pond, text), at=NOW.replace(minute=16))
+    await placed(shelf, change(shelf, POND, text), at=NOW.replace(minute=16))
     done = await undo_job(shelf.files, first.name, NOW.replace(minute=17))
-    assert done.kept == (pond,)
-    assert shelf.read(pond) == text
+    assert done.kept == (POND,)
+    assert shelf.read(POND) == text
     assert "[[Pond]]" not in shelf.read(GARDEN)
 
 
-async def test_what_a_newer_job_wrote_again_is_not_taken_back_with_the_older(
-    tmp_path: Path,
-) -> None:
+async def test_what_a_newer_job_wrote_again_stays(shelf: Shelf) -> None:
     """W-067: three jobs, of which the third says what the first did."""
-    shelf = Shelf.make(tmp_path)
-    pond = "semantic/Pond.md"
-    shelf.write(pond, page("# Pond\n\nCarp.\n\n[[Garden]]"))
+    shelf.write(POND, page("# Pond\n\nCarp.\n\n[[Garden]]"))
     jobs = []
     for minute, fish in enumerate(("Koi.", "Carp.", "Koi.")):
         text = page(f"# Pond\n\n{fish}\n\n[[Garden]]")
-        jobs.append(await placed(shelf, change(shelf, pond, text), at=NOW.replace(minute=minute)))
+        jobs.append(await placed(shelf, change(shelf, POND, text), at=NOW.replace(minute=minute)))
     with pytest.raises(WintermuteError, match="its pages were changed since and stay"):
         await undo_job(shelf.files, jobs[0].name, NOW.replace(minute=30))
     await undo_job(shelf.files, jobs[2].name, NOW.replace(minute=31))
-    assert "Carp." in shelf.read(pond)
+    assert "Carp." in shelf.read(POND)
 
 
-@pytest.mark.parametrize("name", ["20260504-999999", "../../etc", "written", "", "x/y"])
-async def test_an_undo_of_what_is_no_job_says_so(tmp_path: Path, name: str) -> None:
-    shelf = Shelf.make(tmp_path)
-    with pytest.raises(WintermuteError, match="no job"):
-        await undo_job(shelf.files, name, NOW)
-
-
-async def test_a_job_that_changed_nothing_is_not_taken_back(tmp_path: Path) -> None:
-    shelf = Shelf.make(tmp_path)
-    job = begin(shelf.files, WikiJob("", "builtin"), NOW)
+async def test_what_is_no_job_or_changed_nothing_is_not_taken_back(shelf: Shelf) -> None:
+    for name in ("20260504-999999", "../../etc", "written", "", "x/y"):
+        with pytest.raises(WintermuteError, match="no job"):
+            await undo_job(shelf.files, name, NOW)
     with pytest.raises(WintermuteError, match="changed nothing: interrupted"):
-        await undo_job(shelf.files, job.name, NOW)
+        await undo_job(shelf.files, begun(shelf).name, NOW)
+
+
+def undo_of(memory: Memory, shelf: Shelf) -> Undo:
+    files: dict[ItemKind, FileItems] = {"page": page_items(shelf.files)}
+    placing = Placing(memory.database, memory.changes, files, shelf.root.parent)
+    return Undo(memory.database, memory.changes, {}, placing)
 
 
 async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
@@ -437,9 +412,7 @@ async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
     await placed(shelf, *changes)
     after = shelf.pages()
     async with memory_in(tmp_path) as memory:
-        files: dict[ItemKind, FileItems] = {"page": page_items(shelf.files)}
-        placing = Placing(memory.database, memory.changes, files, tmp_path)
-        undo = Undo(memory.database, memory.changes, {}, placing)
+        undo = undo_of(memory, shelf)
         async with memory.database.transaction() as tx:
             why = Reason("consolidation", ANN)
             set_id = await memory.changes.record(tx, why, recorded(changes))
@@ -474,7 +447,7 @@ async def test_an_undo_of_pages_takes_all_back_or_none(tmp_path: Path, when: str
     with pytest.raises(StoreChanged, match="saved meanwhile: try again"):
         await saved_and_put()
     assert shelf.read(GARDEN) == saved
-    assert shelf.read("semantic/Pond.md") == changes[1].after
+    assert shelf.read(POND) == changes[1].after
     with shelf.files.reading():
         assert [path.name for path in (shelf.root / "sleep").glob(".*")] == []
 
@@ -521,42 +494,38 @@ def given_to_nobody(root: Path) -> None:
             os.chown(path, 65534, 65534)
 
 
-def test_a_folder_that_may_not_be_written_is_noticed_before_anything_is_changed(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_may_not_be_written_is_noticed_in_time(shelf: Shelf) -> None:
     """W-064: also where a page is to go from it."""
-    shelf = Shelf.make(tmp_path)
     shelf.write("semantic/locked/Old.md", page("# Old"))
-    given_to_nobody(tmp_path)
-    (tmp_path / "semantic/locked").chmod(0o555)
+    given_to_nobody(shelf.root)
+    (shelf.root / "semantic/locked").chmod(0o555)
     garden = change(shelf, GARDEN, page("# Garden"))
     new = FileChange("semantic/locked/New.md", None, page("# New"))
     old = FileChange("semantic/locked/Old.md", page("# Old"), None)
-    assert as_nobody(tmp_path, lambda files: files.stage("job", [garden, new])) == 1
-    assert as_nobody(tmp_path, lambda files: files.stage("job", [garden, old])) == 1
-    assert as_nobody(tmp_path, lambda files: files.stage("job", [garden])) == 0
+    assert as_nobody(shelf.root, lambda files: files.stage("job", [garden, new])) == 1
+    assert as_nobody(shelf.root, lambda files: files.stage("job", [garden, old])) == 1
+    assert as_nobody(shelf.root, lambda files: files.stage("job", [garden])) == 0
 
 
-def test_where_the_second_page_cannot_be_put_in_place_the_first_goes_back(tmp_path: Path) -> None:
+def test_where_the_second_page_cannot_be_put_in_place_the_first_goes_back(shelf: Shelf) -> None:
     """W-064: and the store can be read."""
-    shelf = Shelf.make(tmp_path)
     new = FileChange("semantic/locked/New.md", None, page("# New"))
     shelf.files.stage("job", [change(shelf, GARDEN, page("# Garden")), new])
     before = shelf.pages()
-    given_to_nobody(tmp_path)
-    (tmp_path / "semantic/locked").chmod(0o555)
+    given_to_nobody(shelf.root)
+    (shelf.root / "semantic/locked").chmod(0o555)
 
     def apply(files: StoreFolder) -> None:
         with files.writing():
             files.apply("job")
 
-    assert as_nobody(tmp_path, apply) == 1
+    assert as_nobody(shelf.root, apply) == 1
     with shelf.files.reading():
         assert shelf.pages() == before
-    (tmp_path / "semantic/locked").chmod(0o777)
+    (shelf.root / "semantic/locked").chmod(0o777)
     shelf.files.stage("job", [change(shelf, GARDEN, page("# Garden")), new])
-    given_to_nobody(tmp_path)
-    assert as_nobody(tmp_path, apply) == 0
+    given_to_nobody(shelf.root)
+    assert as_nobody(shelf.root, apply) == 0
     assert {*shelf.pages()} == {*before, new.path}
 
 
@@ -577,9 +546,7 @@ async def test_no_undo_writes_outside_the_pages(tmp_path: Path) -> None:
     """A record is only as good as who wrote it."""
     shelf = Shelf.make(tmp_path / "wiki")
     async with memory_in(tmp_path) as memory:
-        files: dict[ItemKind, FileItems] = {"page": page_items(shelf.files)}
-        placing = Placing(memory.database, memory.changes, files, tmp_path)
-        undo = Undo(memory.database, memory.changes, {}, placing)
+        undo = undo_of(memory, shelf)
         for path in ("../evil.md", "meta/conversations.json"):
             now = (await page_items(shelf.files).state(path)) if "meta" in path else {"text": "x"}
             async with memory.database.transaction() as tx:
@@ -594,21 +561,16 @@ async def test_no_undo_writes_outside_the_pages(tmp_path: Path) -> None:
 
 
 def test_a_diff_is_what_patch_reads() -> None:
-    text = patch(
-        [
-            FileChange("semantic/A.md", "one\ntwo\n", "one\n2\n"),
-            FileChange("semantic/B.md", None, "new"),
-            FileChange("semantic/C.md", "old\n", None),
-        ]
-    )
+    changed = FileChange("semantic/A.md", "one\ntwo\n", "one\n2\n")
+    new = FileChange("semantic/B.md", None, "new")
+    text = patch([changed, new, FileChange("semantic/C.md", "old\n", None)])
     assert "--- a/semantic/A.md\n+++ b/semantic/A.md\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n" in text
     assert "--- /dev/null\n+++ b/semantic/B.md\n" in text
     assert "+new\n\\ No newline at end of file\n" in text
     assert "--- a/semantic/C.md\n+++ /dev/null\n" in text
 
 
-def test_a_list_of_what_is_outside_that_is_damaged_is_not_overwritten(tmp_path: Path) -> None:
-    shelf = Shelf.make(tmp_path)
+def test_a_list_of_what_is_outside_that_is_damaged_is_not_overwritten(shelf: Shelf) -> None:
     assert untrusted_paths(shelf.files) == ()
     shelf.write("meta/outside.json", '{"a": 1}')
     with pytest.raises(WintermuteError, match=r"outside.json: is no list of paths"):

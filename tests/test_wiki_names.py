@@ -75,9 +75,7 @@ def test_a_new_page_that_only_looks_like_another_is_refused(terminal: Terminal, 
     assert shelf.pages() == before
 
 
-def test_in_a_large_store_recall_takes_words_and_status_says_the_index_is_long(
-    tmp_path: Path,
-) -> None:
+def test_in_a_large_store_recall_takes_words_and_status_warns(tmp_path: Path) -> None:
     """W-080, W-024, W-028: at most three titles, of pages that have the words; no small store is searched."""
     names = [f"Page {n}" for n in range(MOST_INDEX_LINES + 1)]
     files = {f"semantic/{name}.md": page(f"# {name}") for name in names}

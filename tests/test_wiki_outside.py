@@ -121,9 +121,7 @@ def paths() -> Iterator[str]:
     yield from (title for title in TITLES if title.strip(" ./"))
 
 
-def test_no_path_makes_a_conversation_of_what_holds_other_things(
-    root: Path, tmp_path: Path
-) -> None:
+def test_no_path_makes_a_conversation_of_other_things(root: Path, tmp_path: Path) -> None:
     """W-038: a folder outside with anything but messages, or a link to one, is left alone."""
     before = everything(tmp_path)
     for named in (*paths(), *(str(root / title) for title in paths()), str(tmp_path), str(root)):

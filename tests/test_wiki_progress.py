@@ -11,9 +11,7 @@ from tests.world.terminal import Terminal
 
 
 @pytest.mark.slow
-async def test_who_waits_at_a_terminal_sees_what_is_done(
-    terminal: Terminal, model: ModelServer
-) -> None:
+async def test_who_waits_sees_what_is_done(terminal: Terminal, model: ModelServer) -> None:
     """A page may take a local model minutes; others get the result alone."""
     shelf = Shelf.make(terminal.data / "wiki")
     ready(terminal, model)

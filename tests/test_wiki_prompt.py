@@ -53,9 +53,7 @@ SHAPE = f"You are.\n\n{OPEN}\n## Recall\nAsk.\n{CLOSE}\n\n{ROOT}\n"
         ("{content} {{IF}} __ROOT__\n\n\nB", INDEX, True, "{content} {{IF}} __ROOT__\n\n\nB"),
     ],
 )  # fmt: skip
-def test_a_text_about_the_wiki_is_filled_in(
-    template: str, index: str | None, has_pages: bool, filled: str
-) -> None:
+def test_a_text_is_filled(template: str, index: str | None, has_pages: bool, filled: str) -> None:
     """W-022, W-023."""
     assert runtime_text(template, index, has_pages=has_pages) == filled
 
@@ -84,9 +82,7 @@ def test_an_index_cannot_pass_for_a_part_of_the_prompt() -> None:
         (5000, "[truncated: 100 of 5000 lines of the index shown]"),
     ],
 )
-def test_of_a_long_index_the_first_lines_are_shown_and_that_is_said(
-    lines: int, note: str | None
-) -> None:
+def test_of_a_long_index_the_first_lines_are_shown(lines: int, note: str | None) -> None:
     """W-024: its frontmatter, and blank lines around it, do not count."""
     written = [f"- [[Page {n}]]" for n in range(1, lines + 1)]
     index = "---\ncreated: 2026-05-04\n---\n\n" + "\n".join(written) + "\n\n\n"
@@ -116,9 +112,7 @@ PIECES = st.lists(st.sampled_from([*MARKS, "\n", "\n\n", " ", "word", "# ", "{",
 
 
 @given(PIECES.map("".join), st.booleans(), st.sampled_from([None, "", "# Index\n- [[A]]"]))
-def test_no_marker_of_a_template_reaches_the_model(
-    template: str, has_pages: bool, index: str | None
-) -> None:
+def test_no_marker_reaches_the_model(template: str, has_pages: bool, index: str | None) -> None:
     """W-022."""
     filled = runtime_text(template, index, has_pages=has_pages)
     part = wiki_text(template, (index or "") if has_pages else None)
@@ -182,9 +176,7 @@ def test_the_shipped_consolidation_prompt_asks_for_pages_that_can_be_trusted() -
 
 
 @pytest.mark.parametrize("name", [RUNTIME, CONSOLIDATION])
-def test_a_prompt_file_in_a_folder_is_checked_like_the_others(
-    terminal: Terminal, name: str
-) -> None:
+def test_a_prompt_file_in_a_folder_is_checked_as_others(terminal: Terminal, name: str) -> None:
     """W-020, W-061: one that an older folder lacks is the shipped one, and `init` brings it."""
     config = terminal.folder / "config.yaml"
     config.write_text(config.read_text().replace("https://matrix.example.org", NOWHERE))

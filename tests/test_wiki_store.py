@@ -153,9 +153,7 @@ NAMES = st.text(
 @example("👩‍💻")
 @example("\udcff")
 @example("con|text#part]]")
-def test_a_page_of_any_name_is_found_by_title_and_path_or_refused_alike(
-    tmp_path_factory: pytest.TempPathFactory, name: str
-) -> None:
+def test_any_name_is_found_or_refused(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     """W-014, W-015: whatever a file can be called."""
     assume("/" not in name)
     root = made(tmp_path_factory.mktemp("store"), {"semantic/x": ""})
@@ -261,9 +259,7 @@ def copied(path: Path, to: Path) -> Path:
     return to
 
 
-def test_a_job_that_is_killed_anywhere_was_done_or_was_not(
-    killed: list[Path], tmp_path: Path
-) -> None:
+def test_a_job_killed_anywhere_was_done_or_not(killed: list[Path], tmp_path: Path) -> None:
     """W-007, W-064: whoever reads next finds all of before or all of after."""
     found = [pages_of(copied(each, tmp_path / each.name)) for each in killed]
     assert all(each in (PAGES, after()) for each in found)
@@ -284,9 +280,7 @@ def test_who_finishes_it_may_be_killed_as_well(killed: list[Path], tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", [change.path for change in CHANGES])
-def test_what_somebody_edits_before_it_is_finished_stays(
-    killed: list[Path], tmp_path: Path, path: str
-) -> None:
+def test_what_is_edited_meanwhile_stays(killed: list[Path], tmp_path: Path, path: str) -> None:
     """Issue 20: hand edits win, and the rest of the job is not lost."""
     for each in killed:
         if not (each / APPLYING).exists():
@@ -299,9 +293,7 @@ def test_what_somebody_edits_before_it_is_finished_stays(
 
 
 @pytest.mark.parametrize("harm", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/etc/passwd")])
-def test_what_stands_in_the_way_of_a_page_is_left_alone(
-    root: Path, harm: Callable[[Path], None]
-) -> None:
+def test_what_stands_in_the_way_is_left_alone(root: Path, harm: Callable[[Path], None]) -> None:
     """W-077: it is no page that we have written."""
     (root / "semantic/new").mkdir()
     harm(root / "semantic/new/Roses.md")

@@ -169,9 +169,7 @@ GOOD = "# Garden\n\nBehind the house since 2024. Anna waters it.\n\nSee [[Roses]
         ("meta/conversations.json", "[]", "is neither in semantic/ nor in episodic/"),
     ],
 )
-def test_a_new_problem_stands_against_all_changes(
-    tmp_path: Path, path: str, after: str | None, reason: str
-) -> None:
+def test_a_new_problem_is_told(tmp_path: Path, path: str, after: str | None, reason: str) -> None:
     """W-064: nothing of the job is done then, the clean page beside it neither."""
     shelf = Shelf.make(tmp_path)
     clean = change(shelf, ROSES, shelf.read(ROSES) + "\nSee [[Garden]].\n")
@@ -203,9 +201,7 @@ def test_a_page_that_was_not_planned_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_page_that_loses_a_line_of_a_person_is_proposed_and_others_are_changed(
-    tmp_path: Path,
-) -> None:
+def test_a_page_that_loses_a_persons_line_is_proposed(tmp_path: Path) -> None:
     """W-064: the others are judged without it."""
     shelf = Shelf.make(tmp_path)
     changes = wanted(

@@ -30,9 +30,7 @@ def test_the_shipped_prompt_tells_apart_what_to_write_down_and_how_files_are_cha
     assert [words for words in of_programs if words not in rest] == []
 
 
-async def test_pages_of_one_name_are_shown_and_planned_by_their_paths(
-    terminal: Terminal, model: ModelServer
-) -> None:
+async def test_pages_of_one_name_go_by_their_paths(terminal: Terminal, model: ModelServer) -> None:
     """W-011, W-016: an answer can name each of them, and link to each."""
     shelf = Shelf.make(terminal.data / "wiki")
     shelf.write(OTHER, page("# Garden\n\nThe first day. See [[Roses]].", date(2026, 5, 1)))
@@ -57,9 +55,7 @@ async def test_a_bad_page_does_not_cost_the_others(terminal: Terminal, model: Mo
     assert f"- {POND} was not written: " in shelf.read(f"sleep/{job['name']}/report.md")
 
 
-async def test_a_link_that_leads_nowhere_is_told_once_and_then_is_none(
-    terminal: Terminal, model: ModelServer
-) -> None:
+async def test_a_link_to_nowhere_is_told_once(terminal: Terminal, model: ModelServer) -> None:
     """M-094: of any kind; those in code, and to what a person has still to write, stay."""
     shelf = Shelf.make(terminal.data / "wiki")
     links = "[[The moon]], [[../../etc/passwd|all]], [[episodic-raw/20260504/x/0009-user]], `[[x]]`"
