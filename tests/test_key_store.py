@@ -113,8 +113,7 @@ class Sender(Device):
         [(_, one_time_key), *_] = bot.olm.account.one_time_keys["curve25519"].items()
         self._to = keys["curve25519"]
         self._session = self._account.create_outbound_session(
-            Curve25519PublicKey.from_base64(self._to),
-            Curve25519PublicKey.from_base64(one_time_key),
+            Curve25519PublicKey.from_base64(self._to), Curve25519PublicKey.from_base64(one_time_key)
         )
 
     def room_key(self, room_id: str) -> Json:

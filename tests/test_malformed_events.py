@@ -436,8 +436,5 @@ async def test_a_message_is_told_once_however_often_it_comes(
     await daemon.start()
     await ann.send(chat, "twice")
     await answered_with(ann, chat, daemon.user_id, "twice")
-    assert [m.body for m in ann.messages(chat, daemon.user_id)] == [
-        "echo: once",
-        "echo: twice",
-    ]
+    assert [m.body for m in ann.messages(chat, daemon.user_id)] == ["echo: once", "echo: twice"]
     assert len(model.requests) == 2

@@ -138,10 +138,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = FakeClock()
     async with open_migrated(tmp_path / "test.db") as database:
         stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone="Europe/Berlin")
-        yield Desk(
-            stores,
-            Relations(stores, Idle()),
-        )
+        yield Desk(stores, Relations(stores, Idle()))
 
 
 async def answered(stores: Stores, turns: int) -> list[str]:

@@ -20,17 +20,7 @@ from hypothesis import strategies as st
 
 from tests.tiers import examples
 from tests.world.house import ANN, House, house_at_work, open_house
-from tests.world.model import (
-    Calls,
-    ModelServer,
-    Seen,
-    Slow,
-    Step,
-    Text,
-    Use,
-    broken_rules,
-    canary,
-)
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, broken_rules, canary
 from tests.world.request_rules import CANARY
 from wintermute.config.schema import ComponentSizeLimits
 from wintermute.conversation import replies
@@ -295,12 +285,7 @@ async def test_what_the_system_starts_for_others_does_not_reach_the_owners_files
     model.keyed(behave)
     limits = ComponentSizeLimits(memories=10)
     house_of = open_house(
-        data,
-        model.url,
-        prompts=data / "prompts",
-        roots=[notes],
-        limits=limits,
-        language="en",
+        data, model.url, prompts=data / "prompts", roots=[notes], limits=limits, language="en"
     )
     async with house_of as house, house.working():
         bob = PLACES[1]

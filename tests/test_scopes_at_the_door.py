@@ -9,15 +9,7 @@ import re
 
 import pytest
 
-from tests.world.chats import (
-    FACT,
-    REMEMBER,
-    acting,
-    ask_bot,
-    come_in,
-    handing_out,
-    last_request,
-)
+from tests.world.chats import FACT, REMEMBER, acting, ask_bot, come_in, handing_out, last_request
 from tests.world.model import ModelServer, Slow, Text, Use
 from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
 from wintermute.conversation import replies

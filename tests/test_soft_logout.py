@@ -33,12 +33,7 @@ MATRIX = Matrix(
 @pytest.mark.slow
 @EITHER
 async def test_the_same_device_logs_in_again_by_itself_and_goes_on(
-    refusal: Answer,
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    proxy: Proxy,
-    model: ModelServer,
+    refusal: Answer, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
 ) -> None:
     """F-011, F-061: what was said meanwhile is answered once, and the new token is as secret as the old."""
     ann = await person("ann")

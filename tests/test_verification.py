@@ -159,12 +159,7 @@ async def test_a_stranger_is_declined_and_people_are_answered_all_the_while(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("where", "state"),
-    [
-        ("room", "keyed"),
-        ("devices", "keyed"),
-        ("command", "started"),
-    ],
+    ("where", "state"), [("room", "keyed"), ("devices", "keyed"), ("command", "started")]
 )
 async def test_a_person_who_thinks_better_of_it_trusts_nobody(
     current: NewCurrent, bot: NewBot, room: NewRoom, where: str, state: str
