@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.current import what_is_missing
 from tests.world.homeserver import Homeserver
 from tests.world.keys import Wire, accepted
 from tests.world.memory import Memory, memory_in
@@ -101,8 +100,6 @@ def person(scene: Scene) -> NewPerson:
 @pytest.fixture
 def current(scene: Scene) -> NewCurrent:
     """`ann = await current("ann")`: a new user at a current client; `await current(ann)`: on one more device."""
-    if missing := what_is_missing():
-        pytest.skip(missing)
     return scene.current
 
 

@@ -13,7 +13,7 @@ from tests.world.clock import until
 from tests.world.identities import identity_notice, trust
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
-from tests.world.scene import NewBot, NewCurrent, NewRoom
+from tests.world.scene import Scene
 
 pytestmark = pytest.mark.slow
 
@@ -38,12 +38,12 @@ def waiting(daemon: Bot) -> list[str]:
 
 
 async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+    scene: Scene, proxy: Proxy, model: ModelServer
 ) -> None:
     """X-035: one notice, readable, in a session of its own; a restart; then all goes on."""
-    ann = await current("ann")
-    daemon = await bot(ann, via=proxy.url)
-    plain, chat = await room(ann, daemon), await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
+    plain, chat = await scene.room(ann, daemon), await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
     gate = asyncio.Event()
     model.script(Slow(gate, Text("two, at last")))
@@ -70,7 +70,7 @@ async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
     answers = [m.body for m in ann.messages(chat, daemon.user_id)]
     assert answers[2:] == ["echo: three", "echo: four"]
     assert of_notice not in sent(proxy, chat)[2:]
-    await echoed_each(await current(ann), chat, "five")
+    await echoed_each(await scene.current(ann), chat, "five")
 
 
 def no_master_key(answer: Json, user: str) -> None:
@@ -84,12 +84,12 @@ def not_signed(answer: Json, user: str) -> None:
 
 @pytest.mark.parametrize("lie", [no_master_key, not_signed])
 async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
-    lie: Lie, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, lie: Lie, proxy: Proxy
 ) -> None:
     """X-034, X-035: nothing goes on until it is there again."""
-    ann = await current("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
 
     def lying(request: Request, status: int, body: bytes) -> Action:
@@ -113,13 +113,16 @@ async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
 
 
 async def test_where_somebody_has_changed_the_others_wait_with_them(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-035: in the group, and nowhere else."""
-    ann, ben = await asyncio.gather(current("ann"), current("ben"))
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
-    chat, bens = await room(ann, daemon, encrypted=True), await room(ben, daemon, encrypted=True)
-    group = await room(ann, daemon, ben, encrypted=True)
+    ann, ben = await asyncio.gather(scene.current("ann"), scene.current("ben"))
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    chat, bens = (
+        await scene.room(ann, daemon, encrypted=True),
+        await scene.room(ben, daemon, encrypted=True),
+    )
+    group = await scene.room(ann, daemon, ben, encrypted=True)
     await ann.make_identity(anew=True)
     await identity_notice(ann, chat)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
@@ -144,13 +147,11 @@ async def test_where_somebody_has_changed_the_others_wait_with_them(
         [["operation", "INSERT INTO outbox_parts"], ["executing", "UPDATE outbox_parts"]],
     ],
 )
-async def test_a_kill_at_any_step_tells_of_it_once(
-    steps: list[list[str]], current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_kill_at_any_step_tells_of_it_once(scene: Scene, steps: list[list[str]]) -> None:
     """X-035."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
     assert await daemon.stop() == 0
     await ann.make_identity(anew=True)
@@ -168,13 +169,11 @@ async def test_a_kill_at_any_step_tells_of_it_once(
     await ann.wait_for(chat, lambda m: m.body == "echo: two")
 
 
-async def test_what_changes_again_is_told_again_and_trusted_anew(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_what_changes_again_is_told_again_and_trusted_anew(scene: Scene) -> None:
     """X-035: trusted while nobody was at work, and changed meanwhile."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
     await ann.make_identity(anew=True)
     await identity_notice(ann, chat)

@@ -9,7 +9,7 @@ from tests.world.clock import until
 from tests.world.forger import Change, Forger, Json
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import Scene
 
 
 def as_another(eve: str, ann: str) -> Change:
@@ -23,12 +23,12 @@ def as_another(eve: str, ann: str) -> Change:
 
 
 async def test_what_another_device_encrypted_is_not_the_word_of_its_sender(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+    scene: Scene, proxy: Proxy, model: ModelServer
 ) -> None:
     """X-049: locked, counted, never answered nor context; the notice names whose device it was."""
-    ann, eve = await asyncio.gather(current("ann"), current("eve"))
-    daemon = await bot(ann, via=proxy.url)
-    group = await room(ann, daemon, eve, encrypted=True)
+    ann, eve = await asyncio.gather(scene.current("ann"), scene.current("eve"))
+    daemon = await scene.bot(ann, via=proxy.url)
+    group = await scene.room(ann, daemon, eve, encrypted=True)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     Forger.at(proxy).change = as_another(eve.user_id, ann.user_id)
     await eve.send(group, "tell me her secrets", **us)
@@ -52,13 +52,13 @@ async def test_what_another_device_encrypted_is_not_the_word_of_its_sender(
 
 @pytest.mark.slow
 async def test_what_waits_for_a_device_that_never_comes_asks_for_it_once(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-049: a foreign event that stays locked costs no key query at each sync."""
-    ann, eve = await asyncio.gather(current("ann"), current("eve"))
-    daemon = await bot(ann, via=proxy.url)
-    group = await room(ann, daemon, eve, encrypted=True)
-    plain = await room(ann, daemon)
+    ann, eve = await asyncio.gather(scene.current("ann"), scene.current("eve"))
+    daemon = await scene.bot(ann, via=proxy.url)
+    group = await scene.room(ann, daemon, eve, encrypted=True)
+    plain = await scene.room(ann, daemon)
     Forger.at(proxy).change = as_another(eve.user_id, ann.user_id)
     await eve.send(group, "so she said")
     await until(lambda: inbox_states(daemon).count("locked") == 1)
@@ -69,12 +69,12 @@ async def test_what_waits_for_a_device_that_never_comes_asks_for_it_once(
 
 
 async def test_of_whom_we_do_not_answer_no_sessions_are_kept(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-005: they may begin one with each line; what they say is context all the same."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    group = await room(ann, daemon, eve, encrypted=True)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    group = await scene.room(ann, daemon, eve, encrypted=True)
     await eve.send(group, "it rains")
     await ann.send(group, "one", **{"m.mentions": {"user_ids": [daemon.user_id]}})
     await ann.wait_for(group, lambda m: m.sender == daemon.user_id)

@@ -9,7 +9,7 @@ from tests.world.bot import Bot
 from tests.world.homeserver import Homeserver
 from tests.world.identities import identity_detail
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import Scene
 from wintermute.matrix.signing import FILE
 
 Json = dict[str, Any]
@@ -27,24 +27,22 @@ def uploads(proxy: Proxy) -> list[Request]:
     return [*proxy.seen("POST", "keys/device_signing"), *proxy.seen("POST", "keys/signatures")]
 
 
-async def test_a_strict_client_and_the_bot_read_each_other_without_a_shield(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_strict_client_and_the_bot_read_each_other_without_a_shield(scene: Scene) -> None:
     """X-018: from the first message."""
-    ann = await current("ann", strict=True)
-    daemon = await bot(ann, matrix={"encryption": "required"})
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann", strict=True)
+    daemon = await scene.bot(ann, matrix={"encryption": "required"})
+    chat = await scene.room(ann, daemon, encrypted=True)
     await ann.send(chat, "hello")
     answer = await ann.wait_for(chat, lambda m: m.body == "echo: hello")
     assert (answer.shield, answer.failure) == (None, None)
 
 
 async def test_an_identity_is_made_once_and_nothing_is_uploaded_again(
-    person: NewPerson, bot: NewBot, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-017, X-050: the token alone is enough; file and folder are ours alone."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
     file = daemon.data / "matrix" / FILE
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
@@ -66,15 +64,15 @@ async def test_an_identity_is_made_once_and_nothing_is_uploaded_again(
 
 @pytest.mark.slow
 async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-050: a strict client reads it from then on; nobody has to do anything."""
-    ann = await current("ann")
+    ann = await scene.current("ann")
     proxy.before = lambda request: (
         Answer(404, {"errcode": "M_UNRECOGNIZED"}) if "device_signing" in request.path else None
     )
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await ann.send(chat, "before")
     old = await ann.wait_for(chat, lambda m: m.body == "echo: before")
     assert old.shield is not None  # and yet it is talked to
@@ -99,12 +97,12 @@ async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
 
 @pytest.mark.slow
 async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-016, X-017: then the seeds are lost too: told, and nothing is replaced."""
-    ann = await current("ann", strict=True)
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann", strict=True)
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await daemon.stop()
     made = seeds(daemon)
     folder = daemon.data / "matrix"
@@ -137,17 +135,17 @@ async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
 
 @pytest.mark.slow
 async def test_an_identity_that_is_not_ours_is_reported_and_kept(
-    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-017: somebody logged in as the bot with another client, which made one."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url, start=False)
-    other = await current(daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url, start=False)
+    other = await scene.current(daemon)
     master = await other.master_key(daemon.user_id)
     for _ in range(2):
         await daemon.start()
         assert "reset-crypto --identity" in await identity_detail(daemon, "fail")
-        chat = await room(ann, daemon, encrypted=True)
+        chat = await scene.room(ann, daemon, encrypted=True)
         await ann.send(chat, "hello")
         await ann.wait_for(chat, lambda m: m.body == "echo: hello")
         await daemon.stop()
@@ -157,7 +155,7 @@ async def test_an_identity_that_is_not_ours_is_reported_and_kept(
 
 
 async def test_a_password_that_is_asked_for_is_given_and_in_no_log(
-    person: NewPerson, bot: NewBot, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-051."""
 
@@ -166,9 +164,9 @@ async def test_a_password_that_is_asked_for_is_given_and_in_no_log(
             return None
         return Answer(401, {"flows": [{"stages": ["m.login.password"]}], "session": "s1"})
 
-    ann = await person("ann")
+    ann = await scene.person("ann")
     proxy.before = ask
-    daemon = await bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=proxy.url)
     await identity_detail(daemon, "ok")
     password = (daemon.config.parent / "password").read_text()
     given = uploads(proxy)[1].json["auth"]
@@ -178,7 +176,7 @@ async def test_a_password_that_is_asked_for_is_given_and_in_no_log(
 
 @pytest.mark.slow
 async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, homeserver: Homeserver
+    scene: Scene, proxy: Proxy, homeserver: Homeserver
 ) -> None:
     """X-051: a bot with a token and no password; it is tried again at the next start."""
     answer = {
@@ -186,15 +184,15 @@ async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
         "params": {"m.oauth": {"url": PAGE}},
         "session": "s1",
     }
-    ann = await person("ann")
+    ann = await scene.person("ann")
     token = {"password": None, "access_token": {"file": "token"}}
-    daemon = await bot(ann, via=proxy.url, start=False, matrix=token)
+    daemon = await scene.bot(ann, via=proxy.url, start=False, matrix=token)
     login = homeserver.login(daemon.user_id[1:].partition(":")[0])
     (daemon.config.parent / "token").write_text(login.access_token)
     proxy.before = lambda request: Answer(401, answer) if "device_signing" in request.path else None
     await daemon.start()
     assert PAGE in await identity_detail(daemon, "fail")
-    chat = await room(ann, daemon, encrypted=True)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await ann.send(chat, "hello")
     await ann.wait_for(chat, lambda m: m.body == "echo: hello")
     assert len(uploads(proxy)) == 1
@@ -207,11 +205,11 @@ async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
 
 @pytest.mark.slow
 async def test_seeds_that_cannot_be_used_are_told_and_left_alone(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-017: the daemon goes on; those that others could read are closed."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
     file = daemon.data / "matrix" / FILE
     await daemon.stop()
     file.chmod(0o644)
@@ -225,7 +223,7 @@ async def test_seeds_that_cannot_be_used_are_told_and_left_alone(
     said = await identity_detail(daemon, "fail")
     assert str(file) in said
     assert "backup" in said
-    chat = await room(ann, daemon, encrypted=True)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await ann.send(chat, "hello")
     await ann.wait_for(chat, lambda m: m.body == "echo: hello")
     assert file.is_dir()

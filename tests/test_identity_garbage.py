@@ -10,7 +10,7 @@ from tests.world.identities import FIELDS, OUR_SEEDS, Json, answer_for, settling
 from tests.world.keys import BOT, SESSION
 from tests.world.malformed import WRONG, misshapen
 from tests.world.proxy import Action, Answer, Proxy, Request
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from wintermute.matrix.cross_signing import UNUSABLE, own_keys
 from wintermute.matrix.people import Device
 from wintermute.matrix.signing import FILE, is_signed, keep_seeds
@@ -88,11 +88,11 @@ async def test_garbage_in_the_place_of_a_key_is_no_key_and_not_nothing(
 
 
 async def test_a_homeserver_that_serves_garbage_of_us_does_not_stop_the_daemon(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-022: nor keep anybody from talking to it."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url, start=False)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url, start=False)
 
     def after(request: Request, status: int, body: bytes) -> Action:
         if "keys/query" not in request.path:
@@ -102,7 +102,7 @@ async def test_a_homeserver_that_serves_garbage_of_us_does_not_stop_the_daemon(
 
     proxy.after = after
     await daemon.start()
-    chat = await room(ann, daemon, encrypted=True)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await ann.send(chat, "hello")
     await ann.wait_for(chat, lambda m: m.body == "echo: hello")
     assert not proxy.seen("POST", "device_signing")

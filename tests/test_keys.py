@@ -35,7 +35,7 @@ from tests.world.keys import (
 )
 from tests.world.malformed import WRONG, misshapen
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request
-from tests.world.scene import NewAnybody, NewBot, NewName, NewRoom
+from tests.world.scene import NewAnybody, NewName, Scene
 from tests.world.user import CLIENT, MatrixUser
 from wintermute.config.schema import Matrix
 from wintermute.errors import ConfigurationError, HomeserverUnavailable
@@ -337,20 +337,15 @@ def opened(folder: Path, session: Session) -> Any:
 
 @pytest.mark.slow
 async def test_garbage_device_keys_of_a_stranger_stop_nothing(
-    homeserver: Homeserver,
-    proxy: Proxy,
-    fresh: NewName,
-    anybody: NewAnybody,
-    bot: NewBot,
-    room: NewRoom,
+    scene: Scene, homeserver: Homeserver, proxy: Proxy, fresh: NewName, anybody: NewAnybody
 ) -> None:
     """X-022, X-015: also after a restart, and whoever else is in the room can still read us."""
     eve = garbage_person(homeserver, fresh("eve"))
     ann = await anybody("ann", via=proxy.url)
     if isinstance(ann, MatrixUser):
         proxy.after = without(eve.user_id)
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await ann.send(chat, "alone?")
     await answered_with(ann, chat, daemon.user_id, "alone?")
     await ann.invite(chat, eve.user_id)

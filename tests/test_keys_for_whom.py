@@ -28,7 +28,7 @@ from tests.world.keys import (
 )
 from tests.world.keys import Device as Phone
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request
-from tests.world.scene import NewBot, NewCurrent, NewRoom
+from tests.world.scene import Scene
 from tests.world.user import CLIENT
 from wintermute.errors import HomeserverUnavailable
 from wintermute.matrix.keys import DEVICES_A_REQUEST, Keys
@@ -414,15 +414,13 @@ async def test_a_key_says_nothing_of_shared_history(wire: Wire, tmp_path: Path) 
 
 
 @pytest.mark.slow
-async def test_an_unsigned_device_says_why_it_cannot_read_us(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_an_unsigned_device_says_why_it_cannot_read_us(scene: Scene, proxy: Proxy) -> None:
     """Issue 13.4: it is told before the event; a session of the bot's account gets nothing either."""
-    ann = await current("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
-    phone = await current(ann, identity=False)
-    spy = await current(daemon, identity=False)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
+    phone = await scene.current(ann, identity=False)
+    spy = await scene.current(daemon, identity=False)
     await echoed_each(ann, chat, "one", "two")
     unread = await phone.wait_unreadable(chat, daemon.user_id)
     assert unread.failure == WITHHELD
@@ -442,15 +440,13 @@ async def test_an_unsigned_device_says_why_it_cannot_read_us(
 
 
 @pytest.mark.slow
-async def test_whose_only_device_is_unsigned_is_told_by_their_client(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_whose_only_device_is_unsigned_is_told_by_their_client(scene: Scene) -> None:
     """X-034: what we say is not for it, and why is shown in its place."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
-    phone = await current(ann, identity=False)
+    phone = await scene.current(ann, identity=False)
     assert (await ann.api("POST", f"{CLIENT}/logout", {}))[0] == 200
     await phone.send(chat, "two")
     before = {event.event_id for event in phone.events(chat)}

@@ -8,7 +8,7 @@ import pytest
 from tests.world.files import mode
 from tests.world.homeserver import Homeserver, Login
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 
 CLIENT = "/_matrix/client/v3"
 
@@ -24,10 +24,10 @@ def devices(homeserver: Homeserver, login: Login) -> set[str]:
 
 
 async def test_the_login_is_made_once_kept_in_private_and_ended_when_asked(
-    homeserver: Homeserver, proxy: Proxy, person: NewPerson, bot: NewBot
+    scene: Scene, homeserver: Homeserver, proxy: Proxy
 ) -> None:
     """X-033."""
-    daemon = await bot(await person("ann"), via=proxy.url)
+    daemon = await scene.bot(await scene.person("ann"), via=proxy.url)
     login = homeserver.user(daemon.user_id[1:].partition(":")[0])
     folder = daemon.data / "matrix"
     first = session_of(folder)
@@ -60,7 +60,7 @@ async def test_the_login_is_made_once_kept_in_private_and_ended_when_asked(
 
 
 async def test_a_revoked_login_ends_the_daemon_without_hammering_the_server(
-    homeserver: Homeserver, proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom
+    scene: Scene, homeserver: Homeserver, proxy: Proxy
 ) -> None:
     """X-014, F-061: while it works, and at its next start; its device is not made anew."""
     refused: list[Request] = []
@@ -70,9 +70,7 @@ async def test_a_revoked_login_ends_the_daemon_without_hammering_the_server(
             refused.append(request)
         return None
 
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct(via=proxy.url)
     proxy.after = count
     token = session_of(daemon.data / "matrix")["access_token"]
     homeserver.request("POST", f"{CLIENT}/logout", {}, token)
@@ -103,10 +101,10 @@ async def test_a_revoked_login_ends_the_daemon_without_hammering_the_server(
     ids=["wrong password", "no owner"],
 )
 async def test_what_only_a_person_can_mend_ends_the_start(
-    section: dict[str, object], told: str, person: NewPerson, bot: NewBot
+    scene: Scene, section: dict[str, object], told: str
 ) -> None:
     """X-033, L-079."""
-    daemon = await bot(await person("ann"), start=False, matrix=section)
+    daemon = await scene.bot(await scene.person("ann"), start=False, matrix=section)
     (daemon.config.parent / "wrong").write_text("open sesame, please")
     await daemon.start(ready=False)
     assert await daemon.ended() == 2
@@ -114,11 +112,9 @@ async def test_what_only_a_person_can_mend_ends_the_start(
     assert len(daemon.log) == 1
 
 
-async def test_an_account_spelt_otherwise_is_refused_before_it_makes_devices(
-    person: NewPerson, bot: NewBot
-) -> None:
+async def test_an_account_spelt_otherwise_is_refused_before_it_makes_devices(scene: Scene) -> None:
     """X-033: the homeserver's spelling counts; with another each start would log in anew."""
-    daemon = await bot(await person("ann"), start=False)
+    daemon = await scene.bot(await scene.person("ann"), start=False)
     account = daemon.user_id
     otherwise = daemon.config.read_text().replace(account, account.replace("@bot", "@Bot"))
     daemon.config.write_text(otherwise)
@@ -130,10 +126,10 @@ async def test_an_account_spelt_otherwise_is_refused_before_it_makes_devices(
 
 @pytest.mark.slow
 async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
-    proxy: Proxy, person: NewPerson, bot: NewBot
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-012."""
-    daemon = await bot(await person("ann"), via=proxy.url, start=False)
+    daemon = await scene.bot(await scene.person("ann"), via=proxy.url, start=False)
     await proxy.down()
     await daemon.start(ready=False)
     await daemon.logged("login waits")
@@ -148,11 +144,11 @@ async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
     "flows", [[{"type": "m.login.sso"}], 7, ["m.login.password", {"type": ["x"]}]], ids=str
 )
 async def test_where_no_password_is_taken_the_line_asks_for_a_token(
-    flows: object, person: NewPerson, bot: NewBot, proxy: Proxy
+    scene: Scene, flows: object, proxy: Proxy
 ) -> None:
     """X-051: a homeserver whose logins are on a web page."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url, start=False)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url, start=False)
 
     def only_by_page(request: Request) -> Action:
         if not request.path.endswith("/login"):

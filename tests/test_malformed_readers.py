@@ -12,7 +12,7 @@ from tests.world.malformed import JOIN, WRONG, Always, member, state_event
 from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.reading import Json
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from wintermute.matrix.inbox import Account, is_direct
 
 MANY = 10_000
@@ -109,12 +109,12 @@ class Crowd:
 
 @pytest.mark.slow
 async def test_ten_thousand_who_join_at_once_hold_up_nobody(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+    scene: Scene, model: ModelServer, proxy: Proxy
 ) -> None:
     """F-001, F-002: the room is theirs at once, and others are answered as before."""
-    ann, crowd = await person("ann"), Crowd()
-    daemon = await bot(ann, via=proxy.url)
-    chat, other = await room(ann, daemon), await room(ann, daemon)
+    ann, crowd = await scene.person("ann"), Crowd()
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat, other = await scene.room(ann, daemon), await scene.room(ann, daemon)
     await ask_bot(ann, chat, daemon, "my cat is Rex")
     proxy.after = crowd.after
     crowd.room = chat

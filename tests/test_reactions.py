@@ -27,7 +27,7 @@ from tests.world.reading import (
     room_of,
     sign_event,
 )
-from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, Scene
 from tests.world.schema import open_migrated
 from wintermute.db import Transaction
 from wintermute.ids import new_id
@@ -244,17 +244,12 @@ async def test_a_sign_on_a_reminder_counts_once(desk: Desk) -> None:
     indirect=["anybody"],
 )
 async def test_thumbs_in_an_encrypted_room_are_kept(
-    encryption: str,
-    anybody: NewAnybody,
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    model: ModelServer,
+    scene: Scene, encryption: str, anybody: NewAnybody, model: ModelServer
 ) -> None:
     """X-026: reactions are never encrypted; taking one back undoes nothing; strangers have none."""
-    ann, eve = await anybody("ann"), await person("eve")
-    daemon = await bot(ann, matrix={"encryption": encryption})
-    chat = await room(ann, daemon, eve, encrypted=True)
+    ann, eve = await anybody("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, matrix={"encryption": encryption})
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
     model.script(Text(LONG))
     asked = await ann.send(chat, f"{daemon.user_id}: tell")
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM outbox")))
@@ -284,12 +279,10 @@ async def test_thumbs_in_an_encrypted_room_are_kept(
 @pytest.mark.alone
 @pytest.mark.parametrize("encryption", ["preferred", "required"])
 async def test_a_stop_sign_ends_the_answer_at_once(
-    encryption: str, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, encryption: str, model: ModelServer
 ) -> None:
     """X-026, L-023: on the question or on anything we said, within a second, told once."""
-    ann = await person("ann")
-    daemon = await bot(ann, matrix={"encryption": encryption})
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True, matrix={"encryption": encryption})
     model.script(Hang(), Hang())
     first = await ann.send(chat, "one")
     await model.request_arrived(1)

@@ -12,7 +12,7 @@ from tests.world.delegating import call, objective, spawn
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text
 from tests.world.person import Person
 from tests.world.redacted import PASSWORD_WORD, SECRET, is_told
-from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, Scene
 from tests.world.user import CLIENT
 
 ENCRYPTION = {"type": "m.room.encryption", "state_key": ""}
@@ -146,12 +146,12 @@ async def test_a_message_can_be_taken_back_at_any_time(
     indirect=["anybody"],
 )
 async def test_what_is_taken_back_while_the_bot_is_off_is_never_asked(
-    encrypted: bool, anybody: NewAnybody, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, encrypted: bool, anybody: NewAnybody, model: ModelServer
 ) -> None:
     """F-027: what it had waiting, and what comes without its text; one kill later as well."""
     ann = await anybody("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=encrypted)
     await ann.send(chat, "before")
     await ann.wait_for(chat, lambda m: m.body == "echo: before")
     model.script(Hang())
@@ -177,12 +177,10 @@ async def test_what_is_taken_back_while_the_bot_is_off_is_never_asked(
 
 @pytest.mark.slow
 async def test_what_waits_for_a_model_that_is_away_is_taken_back(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-027, L-034: nobody hears of it when the model is there again."""
-    ann = await person("ann")
-    daemon = await bot(ann, llm={"max_retries": 0})
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct(llm={"max_retries": 0})
     model.script(Fail(503))
     gone = await ann.send(chat, SECRET)
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before > 0")))
@@ -197,12 +195,12 @@ async def test_what_waits_for_a_model_that_is_away_is_taken_back(
 @pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.breaks("redaction", perhaps=True)  # or it is taken back before the answer is asked for
 async def test_lines_of_a_group_and_edits_are_taken_back(
-    encrypted: bool, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, encrypted: bool, model: ModelServer
 ) -> None:
     """F-027: a stranger's line, by whoever runs the group; an edit alone, and what was edited."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, eve, encrypted=encrypted)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, eve, encrypted=encrypted)
     line = await eve.send(chat, f"{PASSWORD_WORD} says eve")
     await eve.send(chat, "fine says eve")
     first = await ann.send(chat, f"{daemon.user_id}: what is it?")
@@ -228,12 +226,10 @@ async def test_lines_of_a_group_and_edits_are_taken_back(
 @pytest.mark.slow
 @pytest.mark.breaks("redaction")
 async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-027, F-009: it waited in the copy; nobody is told what it was, either."""
-    ann = await person("ann")
-    daemon = await bot(ann, llm={"max_retries": 0})
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct(llm={"max_retries": 0})
     await ann.send(chat, "before")
     await ann.wait_for(chat, lambda m: m.body == "echo: before")
     model.script(Fail(503))
@@ -259,13 +255,11 @@ async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(
 
 
 @pytest.mark.slow
-async def test_a_redaction_behind_a_gap_counts(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_a_redaction_behind_a_gap_counts(scene: Scene, model: ModelServer) -> None:
     """F-027, X-006: so much was said while the bot was off that the homeserver left some out."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, eve)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, eve)
     model.script(Hang())
     gone = await ann.send(chat, f"{daemon.user_id}: {SECRET}")
     await model.request_arrived(1)

@@ -26,7 +26,7 @@ from tests.world.keys import (
 from tests.world.keys import Device as Phone
 from tests.world.logins import take_all
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewCurrent, NewName, NewPerson, NewRoom
+from tests.world.scene import NewName, Scene
 from tests.world.user import MatrixUser
 from wintermute.matrix.keys import OTHER_KEYS as REASON
 
@@ -146,21 +146,16 @@ async def test_a_session_that_is_refused_is_told_so_in_the_words_of_the_protocol
 
 @pytest.mark.slow
 async def test_who_has_no_session_to_be_talked_to_hears_of_it_where_they_can(
-    homeserver: Homeserver,
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    fresh: NewName,
-    tmp_path: Path,
+    scene: Scene, homeserver: Homeserver, fresh: NewName, tmp_path: Path
 ) -> None:
     """F-069: at that very device, by the owner, and in words once there is a chat for them."""
     if missing := what_is_missing():
         pytest.skip(missing)
-    ann, login = await person("ann"), homeserver.user(fresh("ben"))
-    daemon = await bot(ann, matrix={"allowed_users": [login.user_id]})
-    anns = await room(ann, daemon, encrypted=True)
+    ann, login = await scene.person("ann"), homeserver.user(fresh("ben"))
+    daemon = await scene.bot(ann, matrix={"allowed_users": [login.user_id]})
+    anns = await scene.room(ann, daemon, encrypted=True)
     async with CurrentClient(homeserver.url, login, tmp_path / "before") as phone:
-        chat = await room(phone, daemon, encrypted=True)
+        chat = await scene.room(phone, daemon, encrypted=True)
         await echoed_each(phone, chat, "one")
     await asyncio.to_thread(take_all, homeserver, ann.login, login.user_id, login.device_id)
     async with CurrentClient(homeserver.url, login, tmp_path / "after") as phone:
@@ -168,7 +163,7 @@ async def test_who_has_no_session_to_be_talked_to_hears_of_it_where_they_can(
         await phone.until(lambda: why in [each.failure for each in phone.events(chat)])
         by_owner = await ann.wait_for(anns, lambda m: OTHER_KEYS in m.body)
         assert login.device_id in by_owner.body
-        plain_chat = await room(phone, daemon)
+        plain_chat = await scene.room(phone, daemon)
         for text in ("a secret plan", "another one"):
             await phone.send(chat, text)
         await phone.wait_for(plain_chat, lambda m: OTHER_KEYS in m.body)
@@ -182,12 +177,12 @@ async def test_who_has_no_session_to_be_talked_to_hears_of_it_where_they_can(
 
 @pytest.mark.slow
 async def test_a_client_that_lost_its_keys_is_answered_when_its_owner_vouches_for_it(
-    homeserver: Homeserver, current: NewCurrent, bot: NewBot, room: NewRoom, tmp_path: Path
+    scene: Scene, homeserver: Homeserver, tmp_path: Path
 ) -> None:
     """F-012: until then it is refused, the room is told once what to do, over a restart too."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
     login = homeserver.login(ann.user_id[1:].partition(":")[0])
     # Unsigned: Synapse takes no second signature for a name.
     async with CurrentClient(homeserver.url, login, tmp_path / "before"):
@@ -215,12 +210,10 @@ async def test_a_client_that_lost_its_keys_is_answered_when_its_owner_vouches_fo
 
 @pytest.mark.slow
 async def test_a_client_of_somebody_without_an_identity_has_to_log_in_anew(
-    homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, tmp_path: Path
+    scene: Scene, homeserver: Homeserver, tmp_path: Path
 ) -> None:
     """F-012: who only reads is told as well; a new session of theirs is answered."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True)
     name = ann.user_id[1:].partition(":")[0]
     login = homeserver.login(name)
     async with MatrixUser(homeserver.url, login, tmp_path / "before") as phone:

@@ -15,7 +15,7 @@ from tests.world.house import ANN, ROOM, House, house_at_work
 from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.proxy import Answer, Hang, Proxy, Request
-from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom, Scene
+from tests.world.scene import JS, NIO, NewAnybody, Scene
 from wintermute.conversation.dispatcher import DELETED, PRIVATE, UNREADABLE, block
 from wintermute.messages import Incoming, Quote
 
@@ -165,12 +165,12 @@ async def test_what_the_homeserver_has_is_shown_if_it_was_said_to_those_who_are_
 
 
 async def test_in_a_direct_chat_the_model_sees_what_is_replied_to(
-    anybody: NewAnybody, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, anybody: NewAnybody, model: ModelServer
 ) -> None:
     """F-026, X-025: one's own words and ours, of an encrypted room; one level of it."""
     ann = await anybody("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
     mine = await ann.send(chat, "the blue one?")
     ours = await ann.wait_for(chat, lambda m: m.body == "echo: the blue one?")
     await ann.send(chat, "or that", **to(ours.event_id))
@@ -190,12 +190,12 @@ async def test_in_a_direct_chat_the_model_sees_what_is_replied_to(
 
 @pytest.mark.breaks("edit")
 async def test_a_reply_to_us_is_for_us_in_a_group_and_a_thread_is_none(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-025: of allowed people; what a thread names for older clients is no reply."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, eve)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, eve)
     asked = await ann.send(chat, f"{daemon.user_id}: which?")
     ours = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
     await eve.send(chat, "and me?", **to(ours.event_id))
@@ -216,12 +216,12 @@ async def test_a_reply_to_us_is_for_us_in_a_group_and_a_thread_is_none(
 
 @pytest.mark.slow
 async def test_an_edit_that_names_us_makes_a_line_a_message_in_its_place(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-025: once, with what was said before it and not itself as context; also in a pill."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, eve)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, eve)
     await eve.send(chat, "it is late")
     sent = await ann.send(chat, "what time is it?")
     await ann.wait_for(chat, lambda m: m.event_id == sent)
@@ -287,12 +287,10 @@ async def replied(ann: Person, chat: str, daemon: Bot, model: ModelServer, targe
 
 @pytest.mark.slow
 async def test_a_homeserver_that_is_slow_or_lies_holds_up_no_answer(
-    proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, proxy: Proxy, model: ModelServer
 ) -> None:
     """F-026: it fails softly, within seconds; nobody's words are put into another event or room."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct(via=proxy.url)
     message = {"msgtype": "m.text", "body": "4711"}
     event: Json = {"type": "m.room.message", "sender": "@ben:test", "content": message}
     event |= {"origin_server_ts": 1, "event_id": "$old", "room_id": chat}
@@ -319,12 +317,12 @@ async def test_a_homeserver_that_is_slow_or_lies_holds_up_no_answer(
 
 @pytest.mark.slow
 async def test_a_homeserver_cannot_put_words_into_anybodys_mouth(
-    proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, proxy: Proxy, model: ModelServer
 ) -> None:
     """F-026, F-005: in an encrypted room, under the name of another or in clear."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
-    chat = await room(ann, daemon, ben, encrypted=True)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    chat = await scene.room(ann, daemon, ben, encrypted=True)
     said = await ben.send(chat, "I owe you 4711")
     await ann.send(chat, f"{daemon.user_id}: hello")
     await ann.wait_for_count(chat, daemon.user_id, 1)
@@ -347,12 +345,12 @@ async def test_a_homeserver_cannot_put_words_into_anybodys_mouth(
 
 @pytest.mark.slow
 async def test_a_private_answer_is_not_shown_to_who_came_in(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-026, F-003: neither ours nor hers, by the record or from the homeserver."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    chat = await room(ann, daemon, encrypted=True)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    chat = await scene.room(ann, daemon, encrypted=True)
     mine = await ann.send(chat, "I earn 4711")
     ours = await ann.wait_for(chat, lambda m: m.body == "echo: I earn 4711")
     await daemon.said_all()

@@ -18,7 +18,7 @@ from tests.world.copied import (
     talk,
 )
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
-from tests.world.scene import NewAnybody, NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import NewAnybody, Scene
 from tests.world.user import Message
 
 pytestmark = pytest.mark.slow
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
-    anybody: NewAnybody, bot: NewBot, room: NewRoom
+    scene: Scene, anybody: NewAnybody
 ) -> None:
     """F-009: stopped, copied, lived on, put back, lived on, as in README, Backup."""
     ann = await anybody("ann")
-    daemon = await bot(ann)
-    chat, silent = [await room(ann, daemon, encrypted=True) for _ in range(2)]
+    daemon = await scene.bot(ann)
+    chat, silent = [await scene.room(ann, daemon, encrypted=True) for _ in range(2)]
     await talk(ann, silent, "nothing since")
     await talk(ann, chat, "before")
     await remind(ann, chat, "drink water")
@@ -67,20 +67,22 @@ async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
 
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_everybody_can_read_the_bot_as_before_and_current_clients_can_be_read(
-    person: NewPerson, current: NewCurrent, bot: NewBot, room: NewRoom
+    scene: Scene,
 ) -> None:
     """F-009: a copy of a running daemon; two clients, a session made since, and one made after all.
 
     Current clients give their keys anew to a device that begins anew.
     """
-    ann, ben = await current("ann", strict=True), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id], "mention_in_groups": False})
-    chat = await room(ann, daemon, ben, encrypted=True, name="all of us")
+    ann, ben = await scene.current("ann", strict=True), await scene.person("ben")
+    daemon = await scene.bot(
+        ann, matrix={"allowed_users": [ben.user_id], "mention_in_groups": False}
+    )
+    chat = await scene.room(ann, daemon, ben, encrypted=True, name="all of us")
     await talk(ann, chat, "before")
     await talk(ben, chat, "before as well")
     copy = copied(daemon)  # while it runs
 
-    phone = await current(ann)
+    phone = await scene.current(ann)
     await phone.until_so(lambda: phone.knows(daemon.user_id, device_of(daemon)))
     for teller, text in ((phone, "on the road"), (ben, "at home"), (ann, "at work")):
         await talk(teller, chat, text)
@@ -94,7 +96,7 @@ async def test_everybody_can_read_the_bot_as_before_and_current_clients_can_be_r
         await teller.send(chat, text)
         for reader in (ann, phone, ben):
             await reader.wait_for(chat, answers(text))
-    tablet = await current(ann)
+    tablet = await scene.current(ann)
     await tablet.until_so(lambda: tablet.knows(daemon.user_id, device_of(daemon)))
     await talk(tablet, chat, "from a new one")
     for reader in (ann, phone, ben):
@@ -120,12 +122,12 @@ def device_of(daemon: Bot) -> str:
 
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_device_whose_new_keys_are_refused_gives_way_to_another(
-    person: NewPerson, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-009: of the same identity, with the room keys of the old one."""
-    ann = await current("ann", strict=True)
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann", strict=True)
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await talk(ann, chat, "before")
     assert await daemon.stop() == 0
     copy = copied(daemon)

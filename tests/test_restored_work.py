@@ -22,7 +22,7 @@ from tests.world.delegating import behave, done, spawn
 from tests.world.duties import Back, in_, promise, run
 from tests.world.model import Hang, ModelServer, Seen, Step
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.upgrades import upgrade
 from wintermute.conversation import replies
 from wintermute.mailbox.inbox import OpenRow
@@ -55,14 +55,12 @@ class Roof:
 @pytest.mark.slow
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_results_of_sub_sessions_and_runs_are_told_once(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-009: at work when the copy was made, told since; in a room without encryption."""
     roof = Roof()
     behave(model, (spawn("see to the roof"),), roof)
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     await ann.send(chat, "go")
     await ann.wait_for(chat, lambda m: "sub_" in m.body)
     assert await daemon.stop() == 0
@@ -92,12 +90,10 @@ async def test_results_of_sub_sessions_and_runs_are_told_once(
 
 @pytest.mark.slow
 async def test_an_answer_that_waited_when_the_copy_was_made_is_not_sent_again(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-009: the homeserver forgets transaction ids after a day, so it is not asked."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
     await talk(ann, chat, "before")
     proxy.before = refuse_messages
     await ann.send(chat, "hello")
@@ -123,12 +119,10 @@ async def test_an_answer_that_waited_when_the_copy_was_made_is_not_sent_again(
 
 @pytest.mark.slow
 async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-009, F-016: what was said in the lost time is over here too, and the next comes."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct(via=proxy.url)
     await talk(ann, chat, "before")
     assert await daemon.stop() == 0
     daily = {"drink water": PlanRequest(schedule_type="daily", at="09:00")}
@@ -160,12 +154,10 @@ async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(
 @pytest.mark.slow
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_room_that_moved_is_told_once_of_the_lost_time(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-009, F-013: the notices of both rooms would be said in the new one; what is named is true."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     await talk(ann, chat, "before")
     new = await upgrade(ann, chat, invite=[daemon.user_id])
     await ann.wait_joined(new, daemon.user_id)
@@ -221,12 +213,10 @@ STRIKES = {
 @pytest.mark.parametrize("strike", STRIKES.values(), ids=STRIKES)
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_kill_while_a_copy_is_noticed_changes_nothing(
-    strike: Strike, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, strike: Strike, proxy: Proxy
 ) -> None:
     """F-009: told once, answered once, and readable."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
     await talk(ann, chat, "before")
     assert await daemon.stop() == 0
     copy = copied(daemon)

@@ -7,19 +7,17 @@ import pytest
 from tests.world.bot import said
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.proxy import Answer, Proxy, pass_before
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.user import MatrixUser
 from wintermute.conversation import replies
 
 
-async def test_only_invitations_of_allowed_people_are_accepted(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_only_invitations_of_allowed_people_are_accepted(scene: Scene) -> None:
     """X-001: while the daemon runs and while it does not."""
-    ann, bob, eve = await person("ann"), await person("bob"), await person("eve")
-    daemon = await bot(ann, matrix={"allowed_users": [bob.user_id]})
+    ann, bob, eve = await scene.person("ann"), await scene.person("bob"), await scene.person("eve")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [bob.user_id]})
     for host in (ann, bob):
-        await room(host, daemon)
+        await scene.room(host, daemon)
     unwelcome = [await eve.create_room([daemon.user_id])]
     await left(eve, unwelcome[0], daemon.user_id)
     assert await daemon.stop() == 0
@@ -43,10 +41,10 @@ async def test_only_invitations_of_allowed_people_are_accepted(
 
 
 @pytest.mark.slow
-async def test_where_rooms_are_named_it_stays_in_no_other(person: NewPerson, bot: NewBot) -> None:
+async def test_where_rooms_are_named_it_stays_in_no_other(scene: Scene) -> None:
     """X-001: `matrix.allowed_rooms`, for the owner too."""
-    ann = await person("ann")
-    daemon = await bot(ann, start=False)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, start=False)
     named, other = [await ann.create_room([daemon.user_id]) for _ in range(2)]
     config = json.loads(daemon.config.read_text())
     config["matrix"]["allowed_rooms"] = [named]
@@ -60,12 +58,10 @@ async def test_where_rooms_are_named_it_stays_in_no_other(person: NewPerson, bot
 
 @pytest.mark.slow
 async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
-    proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-001, X-012: such as one into a room of a server that is gone; it is kept."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct(via=proxy.url)
     proxy.before = lambda request: (
         Answer(502, b"<html>gone") if request.path.endswith("/join") else None
     )
@@ -83,12 +79,12 @@ async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
 
 @pytest.mark.slow
 async def test_a_question_asked_before_a_third_person_came_is_answered_to_nobody_else(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-003, X-031: it was a direct chat when it was said, although we read it later."""
-    ann, bob = await person("ann"), await person("bob")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, bob = await scene.person("ann"), await scene.person("bob")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     await daemon.stop()
     await ann.send(chat, "between us?")
     await ann.invite(chat, bob.user_id)
@@ -117,13 +113,13 @@ def is_left(host: MatrixUser, room: str, user: str) -> bool:
 
 
 async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-002, X-003, X-004: others are labelled context, at most 20 lines of it."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
     bot_id, name = daemon.user_id, daemon.user_id[1:].partition(":")[0]
-    chat = await room(ann, daemon, eve)
+    chat = await scene.room(ann, daemon, eve)
     for n in range(25):
         await ann.send(chat, f"line {n}")
     await pester(eve, chat, bot_id, name)
@@ -157,13 +153,13 @@ async def pester(stranger: MatrixUser, room: str, bot: str, name: str) -> None:
 
 
 async def test_the_bot_does_not_answer_itself_notices_or_edits_of_older_messages(
-    person: NewPerson, bot: NewBot, room: NewRoom
+    scene: Scene,
 ) -> None:
     """X-002, X-004: in a direct chat; a message said before a stranger joined stays direct."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
     bot_id = daemon.user_id
-    chat = await room(ann, daemon)
+    chat = await scene.room(ann, daemon)
     sent = await ann.send(chat, "first")
     await ann.send(chat, "second")
     await ann.edit(chat, sent, "first, edited")
@@ -186,12 +182,10 @@ async def test_the_bot_does_not_answer_itself_notices_or_edits_of_older_messages
 
 
 @pytest.mark.slow
-async def test_two_bots_in_a_room_come_to_an_end(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_two_bots_in_a_room_come_to_an_end(scene: Scene, model: ModelServer) -> None:
     """X-004: at most three exchanges without a person."""
-    ann = await person("ann")
-    one, two = [await bot(ann, start=False) for _ in range(2)]
+    ann = await scene.person("ann")
+    one, two = [await scene.bot(ann, start=False) for _ in range(2)]
     ids = [one.user_id, two.user_id]
     for daemon, other in ((one, two), (two, one)):
         settings = json.loads(daemon.config.read_text())
@@ -211,7 +205,7 @@ async def test_two_bots_in_a_room_come_to_an_end(
     for bot_id in ids:
         await ann.wait_for_count(chat, bot_id, 4)
     for daemon in (one, two):  # all that would still come has come when they answer this
-        aside = await room(ann, daemon)
+        aside = await scene.room(ann, daemon)
         await ann.send(aside, "/help")
         await ann.wait_for(aside, lambda m: "/stop" in m.body)
     spoken = [len(await said(ann, chat, bot_id)) for bot_id in ids]
@@ -220,13 +214,11 @@ async def test_two_bots_in_a_room_come_to_an_end(
 
 
 @pytest.mark.slow
-async def test_without_encryption_people_come_in_all_the_same(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_without_encryption_people_come_in_all_the_same(scene: Scene) -> None:
     """F-001: there is no session that would have to end."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, matrix={"encryption": "off"})
-    chat, other = await room(ann, daemon), await room(ann, daemon)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, matrix={"encryption": "off"})
+    chat, other = await scene.room(ann, daemon), await scene.room(ann, daemon)
     await ann.send(chat, "one")
     await ann.wait_for(chat, lambda m: m.body == "echo: one")
     await ann.invite(chat, eve.user_id)

@@ -29,7 +29,7 @@ from tests.world.chats import (
 from tests.world.clock import until
 from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.proxy import Answer, Held, Proxy, hand_over, pass_before, withhold
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import NewBot, NewPerson, NewRoom, Scene
 from tests.world.upgrades import ENCRYPTION, bury, follower, put_state, upgrade
 from wintermute.conversation import replies
 from wintermute.matrix.membership import IN_CLEAR
@@ -40,12 +40,12 @@ WATER = f"{REMINDER}water"
 
 
 async def test_what_a_group_knows_goes_on_in_the_room_that_follows(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013, X-030: memories, tasks and the talk; the shell knows them by either room."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club = await scene.room(ann, daemon, ben)
     model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, club, daemon, "remember it")
     await ask_bot(ann, club, daemon, "/remind daily 09:00 tea")
@@ -67,12 +67,12 @@ async def test_what_a_group_knows_goes_on_in_the_room_that_follows(
 @pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_what_a_group_was_promised_is_said_in_the_room_that_follows(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """F-013, X-030: once, and encrypted where it was; it is known after a restart, too."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben, encrypted=encrypted)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club = await scene.room(ann, daemon, ben, encrypted=encrypted)
     model.keyed(planning(5))
     await ask_bot(ann, club, daemon, "plan water")
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
@@ -113,12 +113,10 @@ async def test_memories_go_out_and_in_by_the_name_of_either_room(
 @pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [True, False])
 async def test_a_direct_chat_that_was_upgraded_while_the_bot_was_off_goes_on(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """F-013: its reminder is said once, in the new room, and what was asked in the old one too."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
+    ann, daemon, chat = await scene.direct(encrypted=encrypted)
     model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
     await heard_from(ann, chat, daemon, "it gave: ")
@@ -139,12 +137,12 @@ async def test_a_direct_chat_that_was_upgraded_while_the_bot_was_off_goes_on(
 
 @pytest.mark.slow
 async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_one_once(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+    scene: Scene, model: ModelServer, proxy: Proxy
 ) -> None:
     """F-013, X-030, X-013: refused for good, under way, and said although nobody told us so."""
-    ann, ben, release = await person("ann"), await person("ben"), asyncio.Event()
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
+    ann, ben, release = await scene.person("ann"), await scene.person("ben"), asyncio.Event()
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    club = await scene.room(ann, daemon, ben)
     model.script(Text("in the old room"), Text("refused"), Slow(release, Text("under way")))
     proxy.after = lambda request, status, body: (
         Answer(500, {}) if request.method == "PUT" and "/send/" in request.path else None
@@ -179,12 +177,12 @@ async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_
 
 @pytest.mark.slow
 async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+    scene: Scene, model: ModelServer, proxy: Proxy
 ) -> None:
     """F-013: the word that nobody may write there comes after the move was made."""
-    ann, ben, bell = await person("ann"), await person("ben"), asyncio.Event()
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
+    ann, ben, bell = await scene.person("ann"), await scene.person("ben"), asyncio.Event()
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    club = await scene.room(ann, daemon, ben)
     refused = Held(bell, Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"}))
     proxy.before = lambda request: (
         refused if request.method == "PUT" and f"{club}/send/" in request.path else None
@@ -202,12 +200,12 @@ async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(
 
 @pytest.mark.slow
 async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013, F-004: it was asked in the new room before its time, in a talk of its own."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     await ask_bot(ann, chat, daemon, "first")
     new = await follower(ann, chat, [daemon.user_id])
     await ann.wait_joined(new, daemon.user_id)
@@ -227,12 +225,10 @@ async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(
 
 @pytest.mark.slow
 async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013: it is held, and told there and in the status, until that room is encrypted too."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True)
     model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
     await heard_from(ann, chat, daemon, "it gave: ")
@@ -257,12 +253,12 @@ async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
 
 @pytest.mark.slow
 async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013, X-001: one side says so and the other does not; or a stranger is who asks us in."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    club = await room(ann, daemon, eve)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    club = await scene.room(ann, daemon, eve)
     model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, club, daemon, "remember it")
     claimed = await follower(eve, club, [daemon.user_id, ann.user_id])
@@ -282,12 +278,10 @@ async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
 
 @pytest.mark.slow
 async def test_a_direct_chat_that_gave_way_is_not_spoken_in_until_we_are_asked_into_the_next(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013, X-030: clients hide the old room; what is due waits, named in the status."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     model.keyed(planning(3))
     await ann.send(chat, "plan water")
     await heard_from(ann, chat, daemon, "it gave: ")
@@ -314,12 +308,10 @@ KILLS = (
 
 @pytest.mark.slow
 async def test_a_kill_around_the_move_loses_and_doubles_nothing(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013, DESIGN 3: it dies before, in the middle, and right after the one transaction."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     await ask_bot(ann, chat, daemon, "first")
     await ask_bot(ann, chat, daemon, "/remind daily 09:00 tea")
     await daemon.stop()
@@ -342,12 +334,12 @@ async def test_a_kill_around_the_move_loses_and_doubles_nothing(
 
 @pytest.mark.slow
 async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013: who made the room and the tombstone by hand spoke there in between."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club = await scene.room(ann, daemon, ben)
     model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, club, daemon, "in the old one")
     await ask_bot(ann, club, daemon, "/remind daily 09:00 tea")
@@ -368,12 +360,12 @@ async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(
 
 @pytest.mark.slow
 async def test_a_tombstone_that_makes_no_sense_changes_nothing(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013: of no text, of no room, one after the other; a circle; and a room without people."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club = await scene.room(ann, daemon, ben)
     await ask_bot(ann, club, daemon, "first")
     other = await follower(ann, club, [daemon.user_id])
     await ann.wait_joined(other, daemon.user_id)
@@ -396,12 +388,12 @@ async def test_a_tombstone_that_makes_no_sense_changes_nothing(
 
 @pytest.mark.slow
 async def test_what_could_not_be_decrypted_in_the_old_room_is_answered_in_the_new_one(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-013, X-021: its key comes after the move, and its sender has left the old room by then."""
-    ann = await person("ann", via=proxy.url)
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.person("ann", via=proxy.url)
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
     withheld = withhold(proxy)
     await ann.send(chat, "sealed")
     proxy.before = pass_before
@@ -415,12 +407,10 @@ async def test_what_could_not_be_decrypted_in_the_old_room_is_answered_in_the_ne
 
 @pytest.mark.slow
 async def test_what_is_done_to_old_messages_in_the_old_room_still_counts(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013, L-054, X-026: an edit is answered and a thumb kept; who still writes there is heard."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     asked_in_old = await ann.send(chat, "first")
     answer = await ann.wait_for(chat, lambda m: m.body == "echo: first")
     new = await upgrade(ann, chat, invite=[daemon.user_id])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.world.chats import FACT, REMEMBER, acting, ask_bot, come_in, handing_out, last_request
 from tests.world.model import ModelServer, Slow, Text, Use
-from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.scene import NewAnybody, Scene
 from wintermute.conversation import replies
 from wintermute.matrix.outbox import KEPT_BACK
 from wintermute.text import EMPTY_LISTS
@@ -20,13 +20,13 @@ PLAN = "Fix the leaking tap"
 
 
 async def test_a_private_fact_is_known_in_chats_with_its_person_alone(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """M-010, M-012, L-081: in every chat of two with her; in no group, and with nobody else."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    first, second = [await room(ann, daemon, encrypted=secret) for secret in (True, False)]
-    club, bens = await room(ann, daemon, ben, encrypted=True), await room(ben, daemon)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    first, second = [await scene.room(ann, daemon, encrypted=secret) for secret in (True, False)]
+    club, bens = await scene.room(ann, daemon, ben, encrypted=True), await scene.room(ben, daemon)
     model.keyed(acting(remember=REMEMBER))
     assert FACT in await ask_bot(ann, first, daemon, "remember it")
     for who, chat in ((ann, second), (ann, club), (ben, club), (ben, bens)):
@@ -36,13 +36,11 @@ async def test_a_private_fact_is_known_in_chats_with_its_person_alone(
 
 
 @pytest.mark.slow
-async def test_what_a_group_is_told_stays_in_that_group(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_what_a_group_is_told_stays_in_that_group(scene: Scene, model: ModelServer) -> None:
     """M-010: not even the owner has it elsewhere; the shell names the room it belongs to."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club, team, mine = [await room(ann, daemon, *guests) for guests in ((ben,), (ben,), ())]
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club, team, mine = [await scene.room(ann, daemon, *guests) for guests in ((ben,), (ben,), ())]
     model.keyed(acting(remember=REMEMBER))
     await ask_bot(ben, club, daemon, "remember it")
     await ask_bot(ben, club, daemon, "/new")
@@ -54,17 +52,17 @@ async def test_what_a_group_is_told_stays_in_that_group(
 
 
 async def test_the_owners_files_are_read_with_the_owner_alone(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """M-011, M-013, M-015, M-053, P-009: core and memories, in the prompt and by the tool."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
     (daemon.data / "core.md").write_text("# SOUL\n# TOOLS\n# RULE\n# USER\n- Ann is a spy\n")
     (daemon.data / "MEMORIES.txt").write_text(f"{FACT}\n")
     model.keyed(acting(read=Use("read_file", {"path": "data/MEMORIES.txt"})))
     seen = []
     for who, guests in ((ann, ()), (ann, (ben,)), (ben, ())):
-        chat = await room(who, daemon, *guests)
+        chat = await scene.room(who, daemon, *guests)
         given = await ask_bot(who, chat, daemon, "read it")
         seen.append((FACT in given, "it gave: error: " in given, "is a spy" in last_request(model)))
         assert (FACT in last_request(model)) == (FACT in given)
@@ -72,13 +70,13 @@ async def test_the_owners_files_are_read_with_the_owner_alone(
 
 
 async def test_a_task_is_seen_and_changed_where_it_belongs(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """T-013, T-015, P-020: elsewhere its id is as good as any that does not exist."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    mine, again = [await room(ann, daemon) for _ in range(2)]
-    club, bens = await room(ann, daemon, ben), await room(ben, daemon)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    mine, again = [await scene.room(ann, daemon) for _ in range(2)]
+    club, bens = await scene.room(ann, daemon, ben), await scene.room(ben, daemon)
     await ask_bot(ann, mine, daemon, f"/remind daily 09:00 {PLAN}")
     [task] = [row["id"] for row in daemon.rows("SELECT id FROM tasks")]
     assert "I'll remind you" in (await ask_bot(ann, again, daemon, f"/remind daily 09:00 {PLAN}"))
@@ -97,12 +95,12 @@ async def test_a_task_is_seen_and_changed_where_it_belongs(
 
 @pytest.mark.slow
 async def test_a_task_of_a_group_is_everybodys_there_and_nobodys_elsewhere(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """T-013, T-062, M-010: who may talk to us there may change it, a stranger may not."""
-    ann, ben, eve = await person("ann"), await person("ben"), await person("eve")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club, mine = await room(ann, daemon, ben, eve), await room(ann, daemon)
+    ann, ben, eve = await scene.person("ann"), await scene.person("ben"), await scene.person("eve")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club, mine = await scene.room(ann, daemon, ben, eve), await scene.room(ann, daemon)
     made = await ask_bot(ann, club, daemon, f"/remind daily 09:00 {PLAN}")
     assert "I'll remind this room" in made
     [task] = re.findall("`([0-9]+)`", await ask_bot(ann, club, daemon, "/tasks"))
@@ -114,12 +112,12 @@ async def test_a_task_of_a_group_is_everybodys_there_and_nobodys_elsewhere(
 
 
 async def test_a_task_for_all_rooms_is_made_by_the_owner_alone(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """T-014: it stands in every chat then."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club, bens = await room(ann, daemon, ben), await room(ben, daemon)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    club, bens = await scene.room(ann, daemon, ben), await scene.room(ben, daemon)
     model.keyed(acting(plan=Use("task", {"action": "add", "content": PLAN, "scope": "global"})))
     assert "only the owner" in await ask_bot(ben, bens, daemon, "plan it")
     assert "only the owner" in await ask_bot(ben, club, daemon, "plan it")
@@ -130,12 +128,12 @@ async def test_a_task_for_all_rooms_is_made_by_the_owner_alone(
 
 
 async def test_an_undo_takes_back_what_was_done_in_its_own_chat(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """L-081, M-065: what was done in private is out of a group's reach."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    mine, club = await scene.room(ann, daemon), await scene.room(ann, daemon, ben)
     model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, mine, daemon, "remember it")
     assert await ask_bot(ann, club, daemon, "/undo") == "There is nothing to undo here."
@@ -144,14 +142,12 @@ async def test_an_undo_takes_back_what_was_done_in_its_own_chat(
     assert await ask_bot(ann, mine, daemon, "/memory") == EMPTY_LISTS["memories"]
 
 
-async def test_status_names_details_to_the_owner_alone(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_status_names_details_to_the_owner_alone(scene: Scene) -> None:
     """L-081, X-003, F-002: by whom the message is signed, where nobody else reads the answer."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
     mine, club, bens = [
-        await room(each, daemon, *other) for each, *other in ((ann,), (ann, ben), (ben,))
+        await scene.room(each, daemon, *other) for each, *other in ((ann,), (ann, ben), (ben,))
     ]
     asks = ((ann, mine), (ann, club), (ben, club), (ben, bens))
     told = [await ask_bot(who, chat, daemon, "/status all") for who, chat in asks]
@@ -161,12 +157,12 @@ async def test_status_names_details_to_the_owner_alone(
 
 @pytest.mark.slow
 async def test_who_comes_in_and_who_is_left_find_memories_of_their_own(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-031, M-010: a direct chat becomes a group and a direct chat again."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    chat = await room(ann, daemon)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    chat = await scene.room(ann, daemon)
     model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, chat, daemon, "remember it")
     await come_in(ben, ann, chat)
@@ -181,17 +177,19 @@ async def test_who_comes_in_and_who_is_left_find_memories_of_their_own(
 
 
 async def test_an_answer_is_kept_back_from_somebody_who_came_in_meanwhile(
-    anybody: NewAnybody, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, anybody: NewAnybody, model: ModelServer
 ) -> None:
     """X-031, M-010: who is heard while it is made is not told what it was made of."""
-    ann, eve, release = await anybody("ann"), await person("eve"), asyncio.Event()
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, eve, release = await anybody("ann"), await scene.person("eve"), asyncio.Event()
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
     model.script(Slow(release, Text(FACT)))
     await ann.send(chat, "what do I earn?")
     await model.request_arrived(1)
     await come_in(eve, ann, chat)
-    await ask_bot(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
+    await ask_bot(
+        ann, await scene.room(ann, daemon), daemon, "/help"
+    )  # it has read all that was before
     release.set()
     await ann.wait_for(chat, lambda message: message.body == replies.JOINED)
     await ask_bot(ann, chat, daemon, "and now?")
@@ -201,12 +199,12 @@ async def test_an_answer_is_kept_back_from_somebody_who_came_in_meanwhile(
 
 @pytest.mark.slow
 async def test_an_answer_that_a_crash_interrupted_is_kept_back_from_who_came_in_since(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """M-010, L-051, X-031: somebody came and spoke while we were down."""
-    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, eve, release = await scene.person("ann"), await scene.person("eve"), asyncio.Event()
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     model.keyed(lambda seen: Slow(release, Text(FACT)))
     await ann.send(chat, "what do I earn?")
     await model.request_arrived(1)
@@ -219,12 +217,12 @@ async def test_an_answer_that_a_crash_interrupted_is_kept_back_from_who_came_in_
 
 
 async def test_a_result_comes_back_to_the_chat_that_asked_for_it(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """L-058, L-067, L-072, M-010: each to its own, and both stay usable meanwhile."""
-    ann, ben, release = await person("ann"), await person("ben"), asyncio.Event()
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    mine, club = await room(ann, daemon), await room(ann, daemon, ben)
+    ann, ben, release = await scene.person("ann"), await scene.person("ben"), asyncio.Event()
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    mine, club = await scene.room(ann, daemon), await scene.room(ann, daemon, ben)
     model.keyed(handing_out(release))
     for chat, work in ((mine, "the taxes"), (club, "the garden")):
         assert await ask_bot(ann, chat, daemon, f"hand out {work}") == "under way"
@@ -238,17 +236,19 @@ async def test_a_result_comes_back_to_the_chat_that_asked_for_it(
 
 
 async def test_a_private_result_is_kept_back_when_the_chat_is_a_group_by_then(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """M-010, L-062, X-031: it is told that there was one, and no request has it."""
-    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, eve, release = await scene.person("ann"), await scene.person("eve"), asyncio.Event()
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     model.keyed(handing_out(release))
     await ask_bot(ann, chat, daemon, "hand out the taxes")
     await model.request_arrived(3)
     await come_in(eve, ann, chat)
-    await ask_bot(ann, await room(ann, daemon), daemon, "/help")  # it has read all that was before
+    await ask_bot(
+        ann, await scene.room(ann, daemon), daemon, "/help"
+    )  # it has read all that was before
     release.set()
     await ann.wait_for(chat, lambda message: message.body == KEPT_BACK)
     assert not [event for event in ann.messages(chat) if "did the taxes" in event.body]
@@ -257,12 +257,12 @@ async def test_a_private_result_is_kept_back_when_the_chat_is_a_group_by_then(
 
 
 async def test_an_edit_of_what_was_said_in_private_brings_nothing_of_it_before_others(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """L-054, X-031, M-010: what was done for the old text is named to nobody."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    chat = await room(ann, daemon)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    chat = await scene.room(ann, daemon)
     model.keyed(acting(remember=REMEMBER))
     said = await ann.send(chat, "remember it")
     await ann.wait_for_count(chat, daemon.user_id, 1)

@@ -10,7 +10,7 @@ from tests.world.chats import echoed_each, inbox_states, notices, undecryptable
 from tests.world.clock import until
 from tests.world.forger import Forger, Json
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.user import MatrixUser
 from wintermute.matrix.sessions import SessionCopiesStore
 from wintermute.matrix.sync_response import megolm
@@ -62,14 +62,14 @@ async def echoed(ann: MatrixUser, chat: str, daemon: Bot, text: str) -> None:
 
 
 async def test_a_session_that_somebody_else_sent_first_does_not_hide_its_owners(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-057: with events that name no device; without her own copy it is locked, over a restart."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
     forger = Forger.at(proxy)
     forger.change = stripped
-    chat = await room(ann, daemon, eve, encrypted=True)
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     await ann.send(chat, "zero")
     await eve.send(chat, "zero")
@@ -92,13 +92,13 @@ async def test_a_session_that_somebody_else_sent_first_does_not_hide_its_owners(
 
 @pytest.mark.slow
 async def test_a_copy_that_comes_later_replaces_nothing_and_a_message_is_taken_once(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-057: of a later index, by her own client too; and shown as what the other one said."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
     forger = Forger.at(proxy)
-    chat = await room(ann, daemon, eve, encrypted=True)
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     kept: dict[str, Json] = {}
 
@@ -136,13 +136,13 @@ async def test_a_copy_that_comes_later_replaces_nothing_and_a_message_is_taken_o
 
 @pytest.mark.slow
 async def test_a_client_that_names_no_device_is_answered_and_told_why_it_is_not(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-057, F-012: what it withholds is matched by room, session and sender."""
-    ann = await current("ann")
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
     Forger.at(proxy).change = stripped
-    chat = await room(ann, daemon, encrypted=True)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
     await ann.refuse_unverified(True)
     await ann.send(chat, "two")

@@ -13,7 +13,7 @@ from tests.world.homeserver import Homeserver, Login
 from tests.world.logins import SOFT, expire, kept_login, with_token
 from tests.world.model import ModelServer, Text
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
-from tests.world.scene import NewBot, NewPerson, NewRoom, Scene
+from tests.world.scene import Scene
 from tests.world.user import MatrixUser
 from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix, Secret
@@ -33,12 +33,10 @@ MATRIX = Matrix(
 @pytest.mark.slow
 @EITHER
 async def test_the_same_device_logs_in_again_by_itself_and_goes_on(
-    refusal: Answer, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+    scene: Scene, refusal: Answer, proxy: Proxy, model: ModelServer
 ) -> None:
     """F-011, F-061: what was said meanwhile is answered once, and the new token is as secret as the old."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
     await ann.send(chat, "one")
     await ann.wait_for(chat, lambda m: m.body == "echo: one")
     before, pid = kept_login(daemon), daemon.pid
@@ -61,12 +59,10 @@ async def test_the_same_device_logs_in_again_by_itself_and_goes_on(
     assert await said(ann, chat, daemon.user_id) == ["echo: one", "echo: two", "it is [secret]"]
 
 
-async def test_a_new_token_is_hidden_in_the_log(
-    person: NewPerson, bot: NewBot, proxy: Proxy
-) -> None:
+async def test_a_new_token_is_hidden_in_the_log(scene: Scene, proxy: Proxy) -> None:
     """F-011, L-050: a homeserver repeats it in what it says; so the first one, of a first start."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
     for n in range(2):
         if n:
             expire(proxy)
@@ -82,17 +78,10 @@ async def test_a_new_token_is_hidden_in_the_log(
 @pytest.mark.slow
 @EITHER
 async def test_without_a_password_it_ends_with_words_that_throw_no_keys_away(
-    refusal: Answer,
-    homeserver: Homeserver,
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    proxy: Proxy,
+    scene: Scene, refusal: Answer, homeserver: Homeserver, proxy: Proxy
 ) -> None:
     """F-011, F-061: a new token of the same device goes on with the keys that are there."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
     await ann.send(chat, "one")
     await ann.wait_for(chat, lambda m: m.body == "echo: one")
     assert await daemon.stop() == 0

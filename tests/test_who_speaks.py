@@ -8,7 +8,7 @@ from tests.world.bot import Bot
 from tests.world.chats import planning
 from tests.world.model import ModelServer
 from tests.world.person import Person
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.user import CLIENT, Json
 from wintermute.clock import moment
 from wintermute.matrix.inbox import OUTBOX_KEY
@@ -29,13 +29,11 @@ def marks_of(daemon: Bot) -> MessageTags:
     return load_message_tags(daemon.data / "matrix", daemon.user_id)
 
 
-async def test_what_a_person_forwards_from_a_bot_is_that_persons_message(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_what_a_person_forwards_from_a_bot_is_that_persons_message(scene: Scene) -> None:
     """F-006: six in a row are answered, forwarded with every key of ours, edited, or typed."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat, other = await room(ann, daemon, encrypted=True), await room(ann, daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
+    chat, other = await scene.room(ann, daemon, encrypted=True), await scene.room(ann, daemon)
     await ann.send(chat, "one")
     answer = await ann.wait_for(chat, lambda m: m.body == "echo: one")
     assert answer.content[OUTBOX_KEY]["by"] == daemon.user_id
@@ -52,14 +50,14 @@ async def test_what_a_person_forwards_from_a_bot_is_that_persons_message(
 
 @pytest.mark.slow
 async def test_what_we_say_names_in_clear_what_it_is_for_to_us_alone(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-006: an answer of several parts, and a reminder; the key outlives the device."""
     model.keyed(planning(5))
-    ann = await person("ann")
-    daemon = await bot(ann)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
     for encrypted in (True, False):
-        chat = await room(ann, daemon, encrypted=encrypted)
+        chat = await scene.room(ann, daemon, encrypted=encrypted)
         asked = await ann.send(chat, "\n\n".join("word " * 1500 for _ in range(2)))
         await ann.wait_for_count(chat, daemon.user_id, 2)
         await ann.send(chat, "plan tea")

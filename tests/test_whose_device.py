@@ -10,7 +10,7 @@ from tests.world.chats import echoed_each, inbox_states, notices, send_in_clear
 from tests.world.current import CurrentClient
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.user import CLIENT
 
 pytestmark = pytest.mark.slow
@@ -23,15 +23,13 @@ async def echoes(watcher: CurrentClient, room: str, daemon: Bot) -> list[str]:
     return [m for m in await said(watcher, room, daemon.user_id) if m.startswith("echo: ")]
 
 
-async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(scene: Scene) -> None:
     """X-034: told once; a restart in between; then in order, each once."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    plain, chat = await room(ann, daemon), await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    plain, chat = await scene.room(ann, daemon), await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
-    phone = await current(ann, identity=False)
+    phone = await scene.current(ann, identity=False)
     named = {"display_name": "Ann's `@room` phone"}
     assert (await phone.api("PUT", f"{CLIENT}/devices/{phone.device_id}", named))[0] == 200
     for text in ("two", "three"):
@@ -57,14 +55,14 @@ async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
 
 
 async def test_an_accepted_unsigned_device_has_the_rights_of_another(
-    current: NewCurrent, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-034: commands, tools, what runs by itself, and what comes in clear as well."""
-    ann = await current("ann")
-    daemon = await bot(ann, matrix=ACCEPT)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann, matrix=ACCEPT)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
-    phone = await current(ann, identity=False)
+    phone = await scene.current(ann, identity=False)
     await echoed_each(phone, chat, "two")
     await send_in_clear(ann, chat, "three")
     await ann.wait_for(chat, lambda m: m.body == "echo: three")
@@ -94,21 +92,21 @@ async def test_an_accepted_unsigned_device_has_the_rights_of_another(
 
 
 async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
-    current: NewCurrent, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-034: whoever runs the homeserver could have written it; with `preferred` too."""
-    ann, ben = await current("ann"), await current("ben", identity=False)
+    ann, ben = await scene.current("ann"), await scene.current("ben", identity=False)
     allowed = {"allowed_users": [ben.user_id]}
-    daemon = await bot(ann, matrix=allowed)
-    chat = await room(ann, daemon, encrypted=True)
-    bens = await room(ben, daemon, encrypted=True)
+    daemon = await scene.bot(ann, matrix=allowed)
+    chat = await scene.room(ann, daemon, encrypted=True)
+    bens = await scene.room(ben, daemon, encrypted=True)
     for text in ("one", "two"):
         await send_in_clear(ann, chat, text)
     await ann.wait_for(chat, lambda m: "not encrypted" in m.body)
     await send_in_clear(ben, bens, "three")
     await ben.wait_for(bens, lambda m: m.body == "echo: three")
     await echoed_each(ann, chat, "four")
-    group = await room(ann, daemon, ben, encrypted=True)
+    group = await scene.room(ann, daemon, ben, encrypted=True)
     await send_in_clear(ann, group, "overheard")
     await send_in_clear(ben, group, "heard")
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
@@ -121,14 +119,14 @@ async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
 
 
 async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signed(
-    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
+    scene: Scene,
 ) -> None:
     """X-034: a person without cross-signing is answered as before."""
-    ben = await person("ben")
-    daemon = await bot(ben)
-    chat = await room(ben, daemon, encrypted=True)
+    ben = await scene.person("ben")
+    daemon = await scene.bot(ben)
+    chat = await scene.room(ben, daemon, encrypted=True)
     await echoed_each(ben, chat, "one")
-    laptop = await current(ben)
+    laptop = await scene.current(ben)
     await echoed_each(laptop, chat, "two")
     await ben.send(chat, "three")
     await laptop.wait_for(chat, lambda m: ben.login.device_id in m.body)
@@ -138,15 +136,15 @@ async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signe
 
 
 async def test_a_new_device_without_any_identity_is_answered_at_once(
-    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-049: its keys are asked for after its message has come; that is no reason for a notice."""
-    ben = await person("ben")
-    daemon = await bot(ben, via=proxy.url)
-    chat = await room(ben, daemon, encrypted=True)
+    ben = await scene.person("ben")
+    daemon = await scene.bot(ben, via=proxy.url)
+    chat = await scene.room(ben, daemon, encrypted=True)
     await echoed_each(ben, chat, "one")
     proxy.after = without_device_lists
-    phone = await current(ben, identity=False)
+    phone = await scene.current(ben, identity=False)
     await echoed_each(phone, chat, "two")
     assert not notices(daemon, "decrypt")
 
@@ -160,14 +158,12 @@ def without_device_lists(request: Request, status: int, body: bytes) -> Action:
     return Answer(status, answer)
 
 
-async def test_a_device_that_signed_out_is_answered_for_what_it_sent(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_device_that_signed_out_is_answered_for_what_it_sent(scene: Scene) -> None:
     """X-034: a signature once seen stays, over a restart."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
-    phone = await current(ann)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
+    phone = await scene.current(ann)
     await echoed_each(phone, chat, "one")
     assert await daemon.stop() == 0
     await phone.send(chat, "two")
@@ -181,13 +177,13 @@ async def test_a_device_that_signed_out_is_answered_for_what_it_sent(
 
 @pytest.mark.parametrize("how", ["missing", "failed"])
 async def test_who_is_not_in_an_answer_stays_as_they_were(
-    how: str, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, how: str, proxy: Proxy
 ) -> None:
     """X-034: over a restart too."""
-    ann = await current("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
-    phone = await current(ann, identity=False)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
+    phone = await scene.current(ann, identity=False)
     await echoed_each(ann, chat, "one")
     await phone.send(chat, "two")
     await ann.wait_for(chat, lambda m: phone.device_id in m.body)

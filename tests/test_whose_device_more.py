@@ -10,7 +10,7 @@ from tests.world.chats import echoed_each, inbox_states, notices
 from tests.world.clock import until
 from tests.world.homeserver import Homeserver
 from tests.world.identities import identity_notice, trust
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.user import CLIENT
 from wintermute.clock import stamp
 from wintermute.matrix.people import People, Person
@@ -18,14 +18,12 @@ from wintermute.matrix.trust import harmless_id
 
 
 @pytest.mark.slow
-async def test_of_very_many_messages_that_waited_each_is_answered_in_order(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_of_very_many_messages_that_waited_each_is_answered_in_order(scene: Scene) -> None:
     """X-034: more than are read at once."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
-    phone = await current(ann, identity=False)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
+    phone = await scene.current(ann, identity=False)
     texts = [f"message {n}" for n in range(230)]
     for text in texts:
         await phone.send(chat, text)
@@ -36,14 +34,12 @@ async def test_of_very_many_messages_that_waited_each_is_answered_in_order(
 
 
 @pytest.mark.slow
-async def test_what_nobody_vouched_for_is_given_up_after_a_week(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_what_nobody_vouched_for_is_given_up_after_a_week(scene: Scene) -> None:
     """Issue 13: bounded in days; what is younger waits on."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
-    phone = await current(ann, identity=False)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
+    phone = await scene.current(ann, identity=False)
     for text in ("old", "young"):
         await phone.send(chat, text)
     await until(lambda: inbox_states(daemon).count("untrusted") == 2)
@@ -59,13 +55,11 @@ async def test_what_nobody_vouched_for_is_given_up_after_a_week(
 
 
 @pytest.mark.slow
-async def test_the_notice_goes_where_the_bot_still_is(
-    current: NewCurrent, bot: NewBot, room: NewRoom, homeserver: Homeserver
-) -> None:
+async def test_the_notice_goes_where_the_bot_still_is(scene: Scene, homeserver: Homeserver) -> None:
     """X-035: not into a direct chat that it has left."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    left, chat = [await room(ann, daemon, encrypted=True) for _ in range(2)]
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    left, chat = [await scene.room(ann, daemon, encrypted=True) for _ in range(2)]
     await echoed_each(ann, left, "one")
     await echoed_each(ann, chat, "two")
     token = json.loads((daemon.data / "matrix" / "session.json").read_text())["access_token"]
@@ -79,13 +73,13 @@ async def test_the_notice_goes_where_the_bot_still_is(
 
 
 @pytest.mark.slow
-async def test_who_is_no_longer_allowed_holds_up_nobody(
-    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_who_is_no_longer_allowed_holds_up_nobody(scene: Scene) -> None:
     """X-035: their changed identity is nobody's concern any more."""
-    ann, ben = await person("ann"), await current("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id], "mention_in_groups": False})
-    club = await room(ann, daemon, ben, encrypted=True)
+    ann, ben = await scene.person("ann"), await scene.current("ben")
+    daemon = await scene.bot(
+        ann, matrix={"allowed_users": [ben.user_id], "mention_in_groups": False}
+    )
+    club = await scene.room(ann, daemon, ben, encrypted=True)
     await ann.send(club, "one")
     await ann.wait_for(club, lambda m: m.sender == daemon.user_id)
     await ben.make_identity(anew=True)
@@ -124,13 +118,11 @@ def test_the_name_of_a_session_cannot_write_in_our_notice(device: str, shown: st
 
 
 @pytest.mark.slow
-async def test_the_owner_hears_of_somebody_elses_new_identity(
-    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_the_owner_hears_of_somebody_elses_new_identity(scene: Scene) -> None:
     """X-035: who can act on it is told too, once, in a chat of their own."""
-    ann, ben = await person("ann"), await current("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    mine, bens = await room(ann, daemon), await room(ben, daemon, encrypted=True)
+    ann, ben = await scene.person("ann"), await scene.current("ben")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    mine, bens = await scene.room(ann, daemon), await scene.room(ben, daemon, encrypted=True)
     await echoed_each(ben, bens, "one")
     await ben.make_identity(anew=True)
     await identity_notice(ben, bens)
@@ -141,16 +133,14 @@ async def test_the_owner_hears_of_somebody_elses_new_identity(
 
 
 @pytest.mark.slow
-async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(scene: Scene) -> None:
     """X-017: somebody with the bot's password makes another identity, twice."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     await echoed_each(ann, chat, "one")
     for count in (1, 2):
-        await current(daemon)
+        await scene.current(daemon)
         await until(lambda count=count: len(notices(daemon, "identity has a problem")) == count)  # type: ignore[misc]  # mypy sees no default
         assert await daemon.stop() == 0
         code, words = await daemon.command("matrix", "reset-crypto", "--identity")
@@ -158,13 +148,11 @@ async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(
         await daemon.start()
 
 
-async def test_a_new_identity_is_noticed_where_nothing_is_encrypted(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_new_identity_is_noticed_where_nothing_is_encrypted(scene: Scene) -> None:
     """X-035: in a plain room too, while the daemon runs."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     await echoed_each(ann, chat, "one")
     await ann.make_identity(anew=True)
     await identity_notice(ann, chat)

@@ -4,7 +4,9 @@
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
 
-The fixtures of these names are the methods of one Scene, which closes what it opened.
+The fixtures of these names are the methods of one Scene, which closes what it opened; and all three at once:
+
+    ann, daemon, chat = await scene.direct(encrypted=True)
 """
 
 from collections.abc import Callable
@@ -133,8 +135,6 @@ class Scene:
 
     async def strict(self, name: str, *, via: str = "") -> CurrentClient:
         """A new user at a current client that refuses unsigned devices, and must believe our bots."""
-        if missing := what_is_missing():
-            pytest.skip(missing)
         client = await self.current(name, via=via, strict=True)
         self._strict.append(client)
         return client
@@ -155,6 +155,8 @@ class Scene:
 
         `identity`: it is signed, by the identity of the client given as `who` or one of its own.
         """
+        if missing := what_is_missing():
+            pytest.skip(missing)
         if isinstance(who, str):
             login = self._homeserver.user(self._fresh(who))
         else:
@@ -206,3 +208,11 @@ class Scene:
     ) -> str:
         """A new room, once all are in it; a direct chat without guests."""
         return await meet(host, daemon.user_id, *guests, encrypted=encrypted, name=name)
+
+    async def direct(
+        self, *, encrypted: bool = False, name: str = "", via: str = "", **changes: Json
+    ) -> tuple[MatrixUser, Bot, str]:
+        """Open a new user, a bot of hers, and the direct chat they are in."""
+        ann = await self.person("ann")
+        daemon = await self.bot(ann, via=via, **changes)
+        return ann, daemon, await self.room(ann, daemon, encrypted=encrypted, name=name)
