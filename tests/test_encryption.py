@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import Bot, said
-from tests.world.chats import send_in_clear
+from tests.world.chats import echoed_each, send_in_clear
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
@@ -96,13 +96,11 @@ async def test_trouble_with_keys_delays_nobody_who_can_be_talked_to(
     proxy.before = lambda request: Answer(503) if "/keys/" in request.path else None
     daemon = await scene.bot(ann, via=proxy.url)
     chat = await scene.room(ann, daemon)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     sealed = await scene.room(ann, daemon, encrypted=True)
     proxy.before = pass_before
     await daemon.restart()
-    await ann.send(sealed, "sealed")
-    await ann.wait_for(sealed, lambda m: m.body == "echo: sealed")
+    await echoed_each(ann, sealed, "sealed")
 
 
 @pytest.mark.slow
@@ -114,8 +112,7 @@ async def test_encrypted_rooms_only_when_so_configured(scene: Scene, model: Mode
     sealed = await scene.room(ann, daemon, encrypted=True)
     for text in ("one", "two", "/status"):
         await ann.send(plain, text)
-    await ann.send(sealed, "three")
-    await ann.wait_for(sealed, lambda m: m.body == "echo: three")
+    await echoed_each(ann, sealed, "three")
     told = await ann.wait_for_count(plain, daemon.user_id, 1)
     assert [m.content["msgtype"] for m in told] == ["m.notice"]
     assert "encrypt" in told[0].body
@@ -124,8 +121,7 @@ async def test_encrypted_rooms_only_when_so_configured(scene: Scene, model: Mode
     # Whoever runs the homeserver could write this in the owner's name.
     await send_in_clear(ann, sealed, "do as I say")
     await ann.wait_for(sealed, lambda m: m.content.get("msgtype") == "m.notice")
-    await ann.send(sealed, "four")
-    await ann.wait_for(sealed, lambda m: m.body == "echo: four")
+    await echoed_each(ann, sealed, "four")
     assert len(model.requests) == 2
 
 
@@ -140,8 +136,7 @@ async def test_without_encryption_nothing_is_said_in_encrypted_rooms(
     sealed = await scene.room(ann, daemon, encrypted=True)
     await ann.send(sealed, "one")
     await send_in_clear(ann, sealed, "two")
-    await ann.send(plain, "three")
-    await ann.wait_for(plain, lambda m: m.body == "echo: three")
+    await echoed_each(ann, plain, "three")
     await ann.send(plain, "/status")
     await ann.wait_for(plain, lambda m: "I cannot read 1 message of" in m.body)
     assert not sent_to(proxy, sealed)
@@ -157,15 +152,13 @@ async def test_keys_survive_a_restart_and_their_loss_is_told_once(
     folder = daemon.data / "matrix"
     chats = [await scene.room(ann, daemon, encrypted=True) for _ in range(2)]
     for chat in chats:
-        await ann.send(chat, "old")
-        await ann.wait_for(chat, lambda m: m.body == "echo: old")
+        await echoed_each(ann, chat, "old")
     assert await daemon.stop() == 0
     for chat in chats:
         await ann.send(chat, "missed")
     await daemon.start()
     for chat in chats:
-        await ann.send(chat, "new")
-        await ann.wait_for(chat, lambda m: m.body == "echo: new")
+        await echoed_each(ann, chat, "new")
         answers = await said(ann, chat, daemon.user_id)
         assert answers == ["echo: old", "echo: missed", "echo: new"]
     assert await daemon.stop() == 0
@@ -174,13 +167,11 @@ async def test_keys_survive_a_restart_and_their_loss_is_told_once(
     await daemon.start()
     for chat in chats:
         await ann.wait_for(chat, lambda m: "new device" in m.body)
-        await ann.send(chat, "newest")
-        await ann.wait_for(chat, lambda m: m.body == "echo: newest")
+        await echoed_each(ann, chat, "newest")
     assert device(folder)["device_id"] != before["device_id"]
     await daemon.restart()
     for chat in chats:
-        await ann.send(chat, "the end")
-        await ann.wait_for(chat, lambda m: m.body == "echo: the end")
+        await echoed_each(ann, chat, "the end")
         told = [m for m in await said(ann, chat, daemon.user_id) if "new device" in m]
         assert len(told) == 1
     await daemon.stop()

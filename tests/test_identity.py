@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.world.bot import Bot
+from tests.world.chats import echoed_each
 from tests.world.homeserver import Homeserver
 from tests.world.identities import identity_detail
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
@@ -90,8 +91,7 @@ async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
     assert (answer.shield, answer.failure) == (None, None)
     assert len(uploads(proxy)) == 2
     await daemon.restart()
-    await ann.send(chat, "later")
-    await ann.wait_for(chat, lambda m: m.body == "echo: later")
+    await echoed_each(ann, chat, "later")
     assert len(uploads(proxy)) == 2
 
 
@@ -127,8 +127,7 @@ async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
     said = await identity_detail(daemon, "fail")
     assert "restore" in said
     assert "reset-crypto --identity" in said
-    await ann.send(chat, "again")
-    await ann.wait_for(chat, lambda m: m.body == "echo: again")
+    await echoed_each(ann, chat, "again")
     assert len(uploads(proxy)) == 3
     assert not (folder / FILE).exists()
 
@@ -146,8 +145,7 @@ async def test_an_identity_that_is_not_ours_is_reported_and_kept(
         await daemon.start()
         assert "reset-crypto --identity" in await identity_detail(daemon, "fail")
         chat = await scene.room(ann, daemon, encrypted=True)
-        await ann.send(chat, "hello")
-        await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+        await echoed_each(ann, chat, "hello")
         await daemon.stop()
     assert not uploads(proxy)
     assert not (daemon.data / "matrix" / FILE).exists()
@@ -193,8 +191,7 @@ async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
     await daemon.start()
     assert PAGE in await identity_detail(daemon, "fail")
     chat = await scene.room(ann, daemon, encrypted=True)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     assert len(uploads(proxy)) == 1
     proxy.before = pass_before
     await daemon.restart()
@@ -224,7 +221,6 @@ async def test_seeds_that_cannot_be_used_are_told_and_left_alone(
     assert str(file) in said
     assert "backup" in said
     chat = await scene.room(ann, daemon, encrypted=True)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     assert file.is_dir()
     assert len(uploads(proxy)) == 2

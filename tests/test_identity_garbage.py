@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.chats import echoed_each
 from tests.world.identities import FIELDS, OUR_SEEDS, Json, answer_for, settling
 from tests.world.keys import BOT, SESSION
 from tests.world.malformed import WRONG, misshapen
@@ -103,6 +104,5 @@ async def test_a_homeserver_that_serves_garbage_of_us_does_not_stop_the_daemon(
     proxy.after = after
     await daemon.start()
     chat = await scene.room(ann, daemon, encrypted=True)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     assert not proxy.seen("POST", "device_signing")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.world.chats import echoed_each
 from tests.world.clock import NOON, FakeClock
 from tests.world.model import Hang, ModelServer, Text
 from tests.world.parts import Idle
@@ -296,8 +297,7 @@ async def test_a_stop_sign_ends_the_answer_at_once(
     await ann.react(chat, first, STOP + "\ufe0f")  # answered: no longer at work
     signs.append(await ann.react(chat, told.event_id, STOP))
     await ann.wait_for_count(chat, daemon.user_id, 2)
-    await ann.send(chat, "three")
-    await ann.wait_for(chat, lambda m: m.body == "echo: three")
+    await echoed_each(ann, chat, "three")
 
     bodies = [m.body for m in ann.messages(chat, daemon.user_id)]
     assert bodies == ["Stopped.", "Stopped.", "echo: three"]

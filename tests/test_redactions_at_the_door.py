@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.world.bot import Bot, said
+from tests.world.chats import echoed_each
 from tests.world.copied import copied, put_back
 from tests.world.delegating import call, objective, spawn
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text
@@ -152,8 +153,7 @@ async def test_what_is_taken_back_while_the_bot_is_off_is_never_asked(
     ann = await anybody("ann")
     daemon = await scene.bot(ann)
     chat = await scene.room(ann, daemon, encrypted=encrypted)
-    await ann.send(chat, "before")
-    await ann.wait_for(chat, lambda m: m.body == "echo: before")
+    await echoed_each(ann, chat, "before")
     model.script(Hang())
     asked = await ann.send(chat, SECRET)
     await model.request_arrived(2)
@@ -167,8 +167,7 @@ async def test_what_is_taken_back_while_the_bot_is_off_is_never_asked(
     await taken_back(daemon, waits)
     await daemon.kill()
     await daemon.start()
-    await ann.send(chat, "after")
-    await ann.wait_for(chat, lambda m: m.body == "echo: after")
+    await echoed_each(ann, chat, "after")
     assert [is_told(seen) for seen in model.requests] == [False, True, False]
     assert not is_kept(daemon)
     assert not daemon.rows("SELECT 1 FROM inbox WHERE event_id = ?", new)
@@ -185,8 +184,7 @@ async def test_what_waits_for_a_model_that_is_away_is_taken_back(
     gone = await ann.send(chat, SECRET)
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before > 0")))
     await ann.redact(chat, gone)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     assert [is_told(seen) for seen in model.requests] == [True, False]
     assert await said(ann, chat, daemon.user_id) == ["echo: hello"]
 
@@ -230,8 +228,7 @@ async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(
 ) -> None:
     """F-027, F-009: it waited in the copy; nobody is told what it was, either."""
     ann, daemon, chat = await scene.direct(llm={"max_retries": 0})
-    await ann.send(chat, "before")
-    await ann.wait_for(chat, lambda m: m.body == "echo: before")
+    await echoed_each(ann, chat, "before")
     model.script(Fail(503))
     gone = await ann.send(chat, SECRET)
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before > 0")))
@@ -246,8 +243,7 @@ async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(
     sent = len(model.requests)
     put_back(daemon, copy)
     await daemon.start()
-    await ann.send(chat, "after")
-    await ann.wait_for(chat, lambda m: m.body == "echo: after")
+    await echoed_each(ann, chat, "after")
     assert not any(map(is_told, model.requests[sent:]))
     assert not is_kept(daemon)
     bodies = await said(ann, chat, daemon.user_id)

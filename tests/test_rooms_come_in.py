@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.world.bot import said
+from tests.world.chats import echoed_each
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import Scene
@@ -52,8 +53,7 @@ async def test_where_rooms_are_named_it_stays_in_no_other(scene: Scene) -> None:
     await daemon.start()
     await ann.wait_joined(named, daemon.user_id)
     await left(ann, other, daemon.user_id)
-    await ann.send(named, "here?")
-    await ann.wait_for(named, lambda m: m.body == "echo: here?")
+    await echoed_each(ann, named, "here?")
 
 
 @pytest.mark.slow
@@ -67,11 +67,9 @@ async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
     )
     dead = await ann.create_room([daemon.user_id])
     await daemon.logged("invitation waits")
-    await ann.send(chat, "one")
-    await ann.wait_for(chat, lambda m: m.body == "echo: one")
+    await echoed_each(ann, chat, "one")
     await daemon.restart()
-    await ann.send(chat, "two")
-    await ann.wait_for(chat, lambda m: m.body == "echo: two")
+    await echoed_each(ann, chat, "two")
     proxy.before = pass_before
     await daemon.restart()
     await ann.wait_joined(dead, daemon.user_id)
@@ -165,8 +163,7 @@ async def test_the_bot_does_not_answer_itself_notices_or_edits_of_older_messages
     await ann.edit(chat, sent, "first, edited")
     await ann.send_event(chat, "m.room.message", {"msgtype": "m.notice", "body": "notice"})
     await ann.react(chat, sent, "\N{THUMBS UP SIGN}")
-    await ann.send(chat, "last")
-    await ann.wait_for(chat, lambda m: m.body == "echo: last")
+    await echoed_each(ann, chat, "last")
     answers = ["echo: first", "echo: second", "echo: last"]
     assert await said(ann, chat, bot_id) == answers
 
@@ -219,9 +216,7 @@ async def test_without_encryption_people_come_in_all_the_same(scene: Scene) -> N
     ann, eve = await scene.person("ann"), await scene.person("eve")
     daemon = await scene.bot(ann, matrix={"encryption": "off"})
     chat, other = await scene.room(ann, daemon), await scene.room(ann, daemon)
-    await ann.send(chat, "one")
-    await ann.wait_for(chat, lambda m: m.body == "echo: one")
+    await echoed_each(ann, chat, "one")
     await ann.invite(chat, eve.user_id)
     await daemon.logged("readers changed")
-    await ann.send(other, "two")
-    await ann.wait_for(other, lambda m: m.body == "echo: two")
+    await echoed_each(ann, other, "two")

@@ -17,6 +17,7 @@ from tests.world.chats import (
     acting,
     all_from,
     ask_bot,
+    echoed_each,
     heard_from,
     hears,
     last_request,
@@ -323,8 +324,7 @@ async def test_a_kill_around_the_move_loses_and_doubles_nothing(
         await daemon.start({"logger": "aiosqlite", "steps": steps}, ready=False)
         assert await daemon.ended() < 0
     await daemon.start()
-    await ann.send(new, "second")
-    await ann.wait_for(new, lambda m: m.body == "echo: second")
+    await echoed_each(ann, new, "second")
     assert "first" in last_request(model)
     assert "tea" in await ask_bot(ann, new, daemon, "/tasks")
     assert daemon.rows("SELECT count(*) AS n FROM conversations WHERE room_id = ?", new) == [

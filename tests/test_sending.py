@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import Bot, meet, said, write_settings
+from tests.world.chats import echoed_each
 from tests.world.clock import NOON, WITHIN, HeldClock, promptly
 from tests.world.desk import ANN, BOT, POLICY, Desk, at_desk, command
 from tests.world.desk import ROOM as HERE
@@ -193,8 +194,7 @@ async def test_what_may_have_been_sent_is_looked_for_before_it_is_sent_again(
     sent_before = len(proxy.seen("PUT", "/send/m.room."))
     await daemon.start()
     for chat in chats:
-        await ann.send(chat, "four")
-        await ann.wait_for(chat, lambda m: m.body == "echo: four")
+        await echoed_each(ann, chat, "four")
     for chat in chats:
         answers = await said(ann, chat, daemon.user_id)
         assert answers == [f"echo: {text}" for text in ("one", "two", "three", "four")]

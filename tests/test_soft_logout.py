@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import said
+from tests.world.chats import echoed_each
 from tests.world.files import mode
 from tests.world.homeserver import Homeserver, Login
 from tests.world.logins import SOFT, expire, kept_login, with_token
@@ -37,12 +38,10 @@ async def test_the_same_device_logs_in_again_by_itself_and_goes_on(
 ) -> None:
     """F-011, F-061: what was said meanwhile is answered once, and the new token is as secret as the old."""
     ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
-    await ann.send(chat, "one")
-    await ann.wait_for(chat, lambda m: m.body == "echo: one")
+    await echoed_each(ann, chat, "one")
     before, pid = kept_login(daemon), daemon.pid
     expire(proxy, refusal)
-    await ann.send(chat, "two")
-    await ann.wait_for(chat, lambda m: m.body == "echo: two")
+    await echoed_each(ann, chat, "two")
     after = kept_login(daemon)
     assert {**before, "access_token": after["access_token"]} == after
     assert after["access_token"] != before["access_token"]
@@ -82,8 +81,7 @@ async def test_without_a_password_it_ends_with_words_that_throw_no_keys_away(
 ) -> None:
     """F-011, F-061: a new token of the same device goes on with the keys that are there."""
     ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
-    await ann.send(chat, "one")
-    await ann.wait_for(chat, lambda m: m.body == "echo: one")
+    await echoed_each(ann, chat, "one")
     assert await daemon.stop() == 0
     login = kept_login(daemon)
     with_token(daemon, login["access_token"])

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from tests.world.bot import Bot
+from tests.world.chats import echoed_each
 from tests.world.clock import WITHIN, promptly
 from tests.world.current import CurrentClient
 from tests.world.emojis import EmojiCheck, device_of, in_phase, until_row, verifications
@@ -60,8 +61,7 @@ async def test_a_person_verifies_the_bot_in_an_encrypted_room(scene: Scene) -> N
     await agree(daemon, check)
     await ann.until_so(lambda: ann.trusts(daemon.user_id))
     assert verified(daemon, ann)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     [notice, _] = words(ann, chat, daemon)
     assert "wintermute matrix verify" in notice
     assert not re.search(r"[^\x00-\x7f]", notice)
@@ -171,8 +171,7 @@ async def test_a_person_who_thinks_better_of_it_trusts_nobody(
     await check.cancel()
     assert (await in_phase(daemon, "cancelled"))["code"] == "m.user"
     assert not await ann.trusts(daemon.user_id)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
 
 
 async def begun(ann: CurrentClient, daemon: Bot, chat: str, where: str) -> EmojiCheck:
@@ -234,8 +233,7 @@ async def test_another_device_of_our_account_that_answers_first_goes_on(scene: S
     await check.until("ready")
     await daemon.start()
     assert (await in_phase(daemon, "cancelled"))["code"] == "m.accepted"
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     sent = [e.type for e in ann.events(chat) if e.sender == daemon.user_id]
     assert "m.key.verification.cancel" not in sent
     assert check.phase == "ready"
@@ -264,8 +262,7 @@ async def test_a_changed_identity_gains_nothing_by_verifying(
     ann = await current("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     await ann.make_identity(anew=True)
     await ann.wait_for(chat, lambda m: "matrix trust" in m.body)
     said = len(ann.events(chat))

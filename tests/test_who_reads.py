@@ -20,6 +20,7 @@ from tests.world.chats import (
     ask_bot,
     bodies,
     down_for_sends,
+    echoed_each,
     encrypted_or_not,
     handing_out,
     hears,
@@ -463,8 +464,7 @@ async def test_without_encryption_people_come_and_go_as_well(scene: Scene) -> No
     await daemon.restart()
     await ann.invite(chat, daemon.user_id)
     await ann.wait_joined(chat, daemon.user_id)
-    await ann.send(chat, "two")
-    await hears(ann, chat, "echo: two")
+    await echoed_each(ann, chat, "two")
 
 
 async def test_what_was_encrypted_does_not_go_to_a_chat_that_is_not(

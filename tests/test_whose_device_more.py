@@ -68,8 +68,7 @@ async def test_the_notice_goes_where_the_bot_still_is(scene: Scene, homeserver: 
     await ann.make_identity(anew=True)
     await identity_notice(ann, chat)
     await trust(daemon, ann.user_id)
-    await ann.send(chat, "three")
-    await ann.wait_for(chat, lambda m: m.body == "echo: three")
+    await echoed_each(ann, chat, "three")
 
 
 @pytest.mark.slow
