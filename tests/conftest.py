@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.homeserver import Homeserver
+from tests.world.house import House, house_at_work
 from tests.world.keys import Wire, accepted
 from tests.world.memory import Memory, memory_in
 from tests.world.missing import NO_MOUNT
@@ -129,6 +130,13 @@ async def model(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             server.allow(*mark.args, **mark.kwargs)
         yield server
         server.prefixes.count(tmp_path)
+
+
+@pytest.fixture
+async def house(tmp_path: Path, model: ModelServer) -> AsyncIterator[House]:
+    """A house in the folder of the test, at work with its model."""
+    async with house_at_work(tmp_path, model.url) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.chats import slip_in
 from tests.world.clock import NOON, until
-from tests.world.house import ANN, ROOM, House, house_at_work
+from tests.world.house import ANN, ROOM, House
 from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.proxy import Answer, Hang, Proxy, Request
@@ -74,46 +73,44 @@ async def last_asked(house: House, model: ModelServer, text: str, **more: Any) -
     return model.requests[-1].last_user
 
 
-async def test_what_is_known_here_is_asked_of_nobody(tmp_path: Path, model: ModelServer) -> None:
+async def test_what_is_known_here_is_asked_of_nobody(house: House, model: ModelServer) -> None:
     """F-026: ours by the record, another's from the inbox, as it reads by now."""
-    async with house_at_work(tmp_path, model.url) as house:
-        first = await house.incoming("which?", sender=BEN, name="Ben", scope=GROUP, direct=False)
-        await house.said(1)
-        await house.deliver()
-        [ours] = await house.rows("SELECT event_id FROM outbox_parts")
-        told: Json = {"scope": GROUP, "direct": False}
-        found = await last_asked(house, model, "that?", replies_to=first, **told)
-        assert found == f"{quoted(f'Ben ({BEN}): which?')}Ann ({ANN}): that?"
-        found = await last_asked(house, model, "you?", replies_to=ours["event_id"], **told)
-        assert found == f"{quoted(f'you: echo: Ben ({BEN}): which?')}Ann ({ANN}): you?"
-        assert not [what for what, _ in house.speaker.noted if what.startswith("quote")]
-        elsewhere = await house.incoming("secret", room="!other:test", kind="context")
-        found = await last_asked(house, model, "and that?", replies_to=elsewhere, **told)
-        assert found == f"{quoted(UNREADABLE)}Ann ({ANN}): and that?"
-        assert (f"quote {elsewhere}", ROOM) in house.speaker.noted  # of this room, which has it not
+    first = await house.incoming("which?", sender=BEN, name="Ben", scope=GROUP, direct=False)
+    await house.said(1)
+    await house.deliver()
+    [ours] = await house.rows("SELECT event_id FROM outbox_parts")
+    told: Json = {"scope": GROUP, "direct": False}
+    found = await last_asked(house, model, "that?", replies_to=first, **told)
+    assert found == f"{quoted(f'Ben ({BEN}): which?')}Ann ({ANN}): that?"
+    found = await last_asked(house, model, "you?", replies_to=ours["event_id"], **told)
+    assert found == f"{quoted(f'you: echo: Ben ({BEN}): which?')}Ann ({ANN}): you?"
+    assert not [what for what, _ in house.speaker.noted if what.startswith("quote")]
+    elsewhere = await house.incoming("secret", room="!other:test", kind="context")
+    found = await last_asked(house, model, "and that?", replies_to=elsewhere, **told)
+    assert found == f"{quoted(UNREADABLE)}Ann ({ANN}): and that?"
+    assert (f"quote {elsewhere}", ROOM) in house.speaker.noted  # of this room, which has it not
 
 
 async def test_what_was_never_believed_or_is_an_event_of_ours_is_not_shown(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """F-026, F-005, X-015: nor is the homeserver asked for what it could not make us believe."""
-    async with house_at_work(tmp_path, model.url) as house:
-        await last_asked(house, model, "hello")
-        [row] = await house.rows("SELECT conversation_id FROM inbox")
-        refused = Incoming("$refused", ROOM, ANN, "Ann", "owner", "message", "4711", NOON, True)
-        result = replace(refused, event_id="result_turn/sub", kind="event", origin="system")
-        raw = {"sender": ANN, "type": "m.room.encrypted"}
-        async with house.database.transaction() as tx:
-            conversation = row["conversation_id"]
-            await house.inbox.store(tx, conversation, refused, "ignored")
-            await house.inbox.store(tx, conversation, result, "answered")
-            await house.inbox.store_locked(tx, conversation, ROOM, "$locked", raw)
-            await house.inbox.store_locked(tx, conversation, ROOM, "$held", raw, "untrusted")
-        for target in ("$refused", "result_turn/sub", "$locked", "$held"):
-            found = await last_asked(house, model, "that", replies_to=target)
-            assert found == f"{quoted(UNREADABLE)}that"
-        asked = [what for what, _ in house.speaker.noted if what.startswith("quote")]
-        assert asked == ["quote result_turn/sub"]
+    await last_asked(house, model, "hello")
+    [row] = await house.rows("SELECT conversation_id FROM inbox")
+    refused = Incoming("$refused", ROOM, ANN, "Ann", "owner", "message", "4711", NOON, True)
+    result = replace(refused, event_id="result_turn/sub", kind="event", origin="system")
+    raw = {"sender": ANN, "type": "m.room.encrypted"}
+    async with house.database.transaction() as tx:
+        conversation = row["conversation_id"]
+        await house.inbox.store(tx, conversation, refused, "ignored")
+        await house.inbox.store(tx, conversation, result, "answered")
+        await house.inbox.store_locked(tx, conversation, ROOM, "$locked", raw)
+        await house.inbox.store_locked(tx, conversation, ROOM, "$held", raw, "untrusted")
+    for target in ("$refused", "result_turn/sub", "$locked", "$held"):
+        found = await last_asked(house, model, "that", replies_to=target)
+        assert found == f"{quoted(UNREADABLE)}that"
+    asked = [what for what, _ in house.speaker.noted if what.startswith("quote")]
+    assert asked == ["quote result_turn/sub"]
 
 
 @pytest.mark.parametrize(
@@ -121,47 +118,43 @@ async def test_what_was_never_believed_or_is_an_event_of_ours_is_not_shown(
     [(ANN, f"person:{ANN}", True), (ANN, GROUP, False), (BEN, f"person:{BEN}", False)],
 )
 async def test_what_was_said_in_private_is_shown_in_private(
-    tmp_path: Path, model: ModelServer, sender: str, scope: str, visible: bool
+    house: House, model: ModelServer, sender: str, scope: str, visible: bool
 ) -> None:
     """F-026, F-003: hers and ours, to her alone again, not to who came in or is there instead."""
-    async with house_at_work(tmp_path, model.url) as house:
-        hers = await house.incoming("I earn 4711")
-        await house.said(1)
-        await house.deliver()
-        [ours] = await house.rows("SELECT event_id FROM outbox_parts")
-        async with house.database.transaction() as tx:
-            await house.conversations.in_room(tx, ROOM, "room:in between")
-        for event_id in (hers, ours["event_id"]):
-            more: Json = {"sender": sender, "scope": scope, "direct": scope != GROUP}
-            found = await last_asked(house, model, "that", replies_to=event_id, **more)
-            assert ("4711" in found) == visible
-            assert (quoted(PRIVATE) in found) != visible
+    hers = await house.incoming("I earn 4711")
+    await house.said(1)
+    await house.deliver()
+    [ours] = await house.rows("SELECT event_id FROM outbox_parts")
+    async with house.database.transaction() as tx:
+        await house.conversations.in_room(tx, ROOM, "room:in between")
+    for event_id in (hers, ours["event_id"]):
+        more: Json = {"sender": sender, "scope": scope, "direct": scope != GROUP}
+        found = await last_asked(house, model, "that", replies_to=event_id, **more)
+        assert ("4711" in found) == visible
+        assert (quoted(PRIVATE) in found) != visible
 
 
 async def test_what_the_homeserver_has_is_shown_if_it_was_said_to_those_who_are_here(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """F-026: what is known of no time before the last change of readers; a line that expired too."""
-    async with house_at_work(tmp_path, model.url) as house:
-        clock, quotes = house.clock, house.speaker.quotes
-        earlier = clock.now()
-        quotes["$old"] = replace(SAID, sent_at=earlier)
-        told: Json = {"scope": GROUP, "direct": False}
-        found = await last_asked(house, model, "that?", replies_to="$old", **told)
-        assert found.startswith(quoted(f"Ben ({BEN}): the red one"))
-        async with house.database.transaction() as tx:
-            await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
-        line = await house.incoming("x", kind="context", event_id="$line", **told)
-        quotes[line] = replace(SAID, sent_at=clock.now())
-        assert PRIVATE in await last_asked(house, model, "that?", replies_to="$old", **told)
-        async with house.database.transaction() as tx:
-            await tx.execute(
-                "UPDATE inbox SET body = '', sender_name = '' WHERE event_id = '$line'"
-            )
-        assert "red one" in await last_asked(house, model, "that?", replies_to=line, **told)
-        async with house.database.transaction() as tx:
-            await tx.execute("UPDATE inbox SET sender_name = 'Ben' WHERE event_id = '$line'")
-        assert DELETED in await last_asked(house, model, "that?", replies_to=line, **told)
+    clock, quotes = house.clock, house.speaker.quotes
+    earlier = clock.now()
+    quotes["$old"] = replace(SAID, sent_at=earlier)
+    told: Json = {"scope": GROUP, "direct": False}
+    found = await last_asked(house, model, "that?", replies_to="$old", **told)
+    assert found.startswith(quoted(f"Ben ({BEN}): the red one"))
+    async with house.database.transaction() as tx:
+        await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
+    line = await house.incoming("x", kind="context", event_id="$line", **told)
+    quotes[line] = replace(SAID, sent_at=clock.now())
+    assert PRIVATE in await last_asked(house, model, "that?", replies_to="$old", **told)
+    async with house.database.transaction() as tx:
+        await tx.execute("UPDATE inbox SET body = '', sender_name = '' WHERE event_id = '$line'")
+    assert "red one" in await last_asked(house, model, "that?", replies_to=line, **told)
+    async with house.database.transaction() as tx:
+        await tx.execute("UPDATE inbox SET sender_name = 'Ben' WHERE event_id = '$line'")
+    assert DELETED in await last_asked(house, model, "that?", replies_to=line, **told)
 
 
 async def test_in_a_direct_chat_the_model_sees_what_is_replied_to(

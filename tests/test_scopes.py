@@ -207,21 +207,20 @@ async def test_a_room_that_changes_its_people_starts_without_what_was_known(
 
 
 async def test_an_answer_made_before_somebody_came_in_is_not_given_to_them(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """M-010: what the person told in private was in view when the room became a group."""
     direct, room = PLACES[0], PLACES[0].room
     release = asyncio.Event()
     model.script(Slow(release, Text("You love the secret.")))
-    async with house_at_work(tmp_path, model.url) as house:
-        await talk(house, direct, "what do I love?")
-        await model.request_arrived(1)
-        async with house.database.transaction() as tx:
-            await house.conversations.in_room(tx, room, f"room:{room}")
-        release.set()
-        assert await house.said(1, room) == [replies.JOINED]
-        await talk(house, Place(room, ANN, f"room:{room}", False), "hello")
-        assert "hello" in (await house.said(2, room))[1]
+    await talk(house, direct, "what do I love?")
+    await model.request_arrived(1)
+    async with house.database.transaction() as tx:
+        await house.conversations.in_room(tx, room, f"room:{room}")
+    release.set()
+    assert await house.said(1, room) == [replies.JOINED]
+    await talk(house, Place(room, ANN, f"room:{room}", False), "hello")
+    assert "hello" in (await house.said(2, room))[1]
 
 
 async def test_a_private_cast_that_a_crash_interrupted_is_not_answered_to_a_group(
