@@ -86,9 +86,11 @@ def new_scene(homeserver: Homeserver, python: Interpreter, fresh: NewName) -> Ne
 
 
 @pytest.fixture
-async def scene(new_scene: NewScene, model: ModelServer, tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(
+    homeserver: Homeserver, python: Interpreter, fresh: NewName, model: ModelServer, tmp_path: Path
+) -> AsyncIterator[Scene]:
     """What `person`, `current`, `bot` and `room` open in, and are closed with."""
-    async with new_scene(tmp_path, model.url) as opened:
+    async with Scene(homeserver, python, fresh, tmp_path, model.url, model) as opened:
         yield opened
 
 

@@ -27,7 +27,7 @@ from tests.world.keys import (
 )
 from tests.world.keys import Device as Phone
 from tests.world.logins import take_all
-from tests.world.model import ModelServer, Slow, Text
+from tests.world.model import Slow, Text
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
 from tests.world.scene import NewName, Scene
 from tests.world.user import MatrixUser
@@ -55,18 +55,16 @@ def waiting(daemon: Bot) -> list[str]:
     return [row["body"] for row in daemon.rows("SELECT body FROM outbox WHERE state = 'waiting'")]
 
 
-async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
-    scene: Scene, proxy: Proxy, model: ModelServer
-) -> None:
+async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(scene: Scene) -> None:
     """X-035: one notice, readable, in a session of its own; a restart; then all goes on."""
     ann = await scene.current("ann")
-    daemon = await scene.bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     plain, chat = await scene.room(ann, daemon), await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
     gate = asyncio.Event()
-    model.script(Slow(gate, Text("two, at last")))
+    scene.model.script(Slow(gate, Text("two, at last")))
     await ann.send(plain, "two")
-    await until(lambda: len(model.requests) == 2)
+    await until(lambda: len(scene.model.requests) == 2)
     await ann.make_identity(anew=True)
     await identity_notice(ann, chat)
     gate.set()
@@ -78,16 +76,16 @@ async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
     assert inbox_states(daemon).count("untrusted") == 2
     assert waiting(daemon) == ["two, at last"]
     assert len(notices(daemon, "new cryptographic identity")) == 1
-    first, of_notice = sent(proxy, chat)
+    first, of_notice = sent(scene.proxy, chat)
     assert first != of_notice
-    assert given(proxy, ann.user_id) == 2
+    assert given(scene.proxy, ann.user_id) == 2
 
     await trust(daemon, ann.user_id)
     await ann.wait_for(chat, lambda m: m.body == "echo: four")
     await ann.wait_for(plain, lambda m: m.body == "two, at last")
     answers = [m.body for m in ann.messages(chat, daemon.user_id)]
     assert answers[2:] == ["echo: three", "echo: four"]
-    assert of_notice not in sent(proxy, chat)[2:]
+    assert of_notice not in sent(scene.proxy, chat)[2:]
     await echoed_each(await scene.current(ann), chat, "five")
 
 
@@ -130,12 +128,10 @@ async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
     assert len(notices(daemon, "no longer has")) == 1
 
 
-async def test_where_somebody_has_changed_the_others_wait_with_them(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_where_somebody_has_changed_the_others_wait_with_them(scene: Scene) -> None:
     """X-035: in the group, and nowhere else."""
     ann, ben = await asyncio.gather(scene.current("ann"), scene.current("ben"))
-    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    daemon = await scene.bot(ann, via=scene.proxy.url, matrix={"allowed_users": [ben.user_id]})
     chat, bens = (
         await scene.room(ann, daemon, encrypted=True),
         await scene.room(ben, daemon, encrypted=True),
@@ -147,12 +143,12 @@ async def test_where_somebody_has_changed_the_others_wait_with_them(
     await ben.send(group, "hello", **us)
     await echoed_each(ben, bens, "one")
     await until(lambda: len(waiting(daemon)) == 1)
-    assert sent(proxy, group) == []
+    assert sent(scene.proxy, group) == []
     await trust(daemon, ann.user_id)
     answer = await ben.wait_for(group, lambda m: m.sender == daemon.user_id)
     assert answer.body.endswith("hello")
     await echoed_each(ann, chat, "two")
-    of_notice, later = sent(proxy, chat)
+    of_notice, later = sent(scene.proxy, chat)
     assert of_notice != later
 
 

@@ -416,18 +416,16 @@ async def test_an_edit_in_clear_is_refused_where_encryption_is_required(
 
 
 @pytest.mark.breaks("edit")
-async def test_an_edited_question_is_answered_once_more_with_its_new_text(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_an_edited_question_is_answered_once_more_with_its_new_text(scene: Scene) -> None:
     """L-054, X-062: in the place of the old one, which is asked no longer, answered or not."""
     ann, daemon, chat = await scene.direct()
     await settled(ann, chat, "before")
     sent = await settled(ann, chat, "how tall is Ben?")
     await ann.edit(chat, sent, "how tall is Ann?")
     await ann.wait_for(chat, lambda m: m.body == "* echo: how tall is Ann?")
-    model.script(Hang())
+    scene.model.script(Hang())
     hanging = await ann.send(chat, "how old?")
-    await model.request_arrived(4)
+    await scene.model.request_arrived(4)
     await ann.edit(chat, hanging, "how young?")
     await ann.wait_for(chat, lambda m: m.body == "echo: how young?")
     await settled(ann, chat, "end")
@@ -436,7 +434,7 @@ async def test_an_edited_question_is_answered_once_more_with_its_new_text(
         "echo: how young?",
         "echo: end",
     ]
-    assert asked_texts(model) == ["before", "how tall is Ann?", "how young?", "end"]
+    assert asked_texts(scene.model) == ["before", "how tall is Ann?", "how young?", "end"]
 
 
 def asked_texts(model: ModelServer) -> Sequence[str]:

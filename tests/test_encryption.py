@@ -106,9 +106,7 @@ async def test_trouble_with_keys_delays_nobody_who_can_be_talked_to(
 @pytest.mark.slow
 async def test_encrypted_rooms_only_when_so_configured(scene: Scene, model: ModelServer) -> None:
     """X-015: `required` says so once in a room without encryption, and answers nothing there."""
-    ann = await scene.person("ann")
-    daemon = await scene.bot(ann, matrix={"encryption": "required"})
-    plain = await scene.room(ann, daemon)
+    ann, daemon, plain = await scene.direct(matrix={"encryption": "required"})
     sealed = await scene.room(ann, daemon, encrypted=True)
     for text in ("one", "two", "/status"):
         await ann.send(plain, text)
@@ -126,20 +124,16 @@ async def test_encrypted_rooms_only_when_so_configured(scene: Scene, model: Mode
 
 
 @pytest.mark.slow
-async def test_without_encryption_nothing_is_said_in_encrypted_rooms(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_without_encryption_nothing_is_said_in_encrypted_rooms(scene: Scene) -> None:
     """X-015: `off`; the status shows what waits."""
-    ann = await scene.person("ann")
-    daemon = await scene.bot(ann, via=proxy.url, matrix={"encryption": "off"})
-    plain = await scene.room(ann, daemon)
+    ann, daemon, plain = await scene.direct(via=scene.proxy.url, matrix={"encryption": "off"})
     sealed = await scene.room(ann, daemon, encrypted=True)
     await ann.send(sealed, "one")
     await send_in_clear(ann, sealed, "two")
     await echoed_each(ann, plain, "three")
     await ann.send(plain, "/status")
     await ann.wait_for(plain, lambda m: "I cannot read 1 message of" in m.body)
-    assert not sent_to(proxy, sealed)
+    assert not sent_to(scene.proxy, sealed)
 
 
 @pytest.mark.slow

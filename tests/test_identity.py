@@ -38,41 +38,39 @@ async def test_a_strict_client_and_the_bot_read_each_other_without_a_shield(scen
     assert (answer.shield, answer.failure) == (None, None)
 
 
-async def test_an_identity_is_made_once_and_nothing_is_uploaded_again(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_an_identity_is_made_once_and_nothing_is_uploaded_again(scene: Scene) -> None:
     """X-017, X-050: the token alone is enough; file and folder are ours alone."""
     ann = await scene.person("ann")
-    daemon = await scene.bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     file = daemon.data / "matrix" / FILE
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
     made = seeds(daemon)
     assert made["user_id"] == daemon.user_id
-    assert len(uploads(proxy)) == 2
-    assert "auth" not in uploads(proxy)[0].json
+    assert len(uploads(scene.proxy)) == 2
+    assert "auth" not in uploads(scene.proxy)[0].json
     assert not [
         line for line in daemon.log if any(made[u]["seed"] in line for u in made if u != "user_id")
     ]
     await identity_detail(daemon, "ok")
-    before = len(proxy.requests)
+    before = len(scene.proxy.requests)
     await daemon.restart()
-    later = [r.path.partition("/keys/")[2] for r in proxy.requests[before:] if "/keys/" in r.path]
+    later = [
+        r.path.partition("/keys/")[2] for r in scene.proxy.requests[before:] if "/keys/" in r.path
+    ]
     assert later == ["query"]  # which is made for people, and has us in it
     assert seeds(daemon) == made
     assert made["master"]["public"][:4] in await identity_detail(daemon, "ok")
 
 
 @pytest.mark.slow
-async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(scene: Scene) -> None:
     """X-050: a strict client reads it from then on; nobody has to do anything."""
     ann = await scene.current("ann")
-    proxy.before = lambda request: (
+    scene.proxy.before = lambda request: (
         Answer(404, {"errcode": "M_UNRECOGNIZED"}) if "device_signing" in request.path else None
     )
-    daemon = await scene.bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     chat = await scene.room(ann, daemon, encrypted=True)
     await ann.send(chat, "before")
     old = await ann.wait_for(chat, lambda m: m.body == "echo: before")
@@ -80,8 +78,8 @@ async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
     assert "404" in await identity_detail(daemon, "warn")
     assert await daemon.stop() == 0
     (daemon.data / "matrix" / FILE).unlink()  # now the folder is as it was before
-    proxy.before = pass_before
-    proxy.requests.clear()
+    scene.proxy.before = pass_before
+    scene.proxy.requests.clear()
     await daemon.start()
     device = json.loads((daemon.data / "matrix" / "session.json").read_text())["device_id"]
     await ann.until_so(lambda: ann.knows(daemon.user_id, device, signed=True))
@@ -89,19 +87,17 @@ async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
     await ann.send(chat, "after")
     answer = await ann.wait_for(chat, lambda m: m.body == "echo: after")
     assert (answer.shield, answer.failure) == (None, None)
-    assert len(uploads(proxy)) == 2
+    assert len(uploads(scene.proxy)) == 2
     await daemon.restart()
     await echoed_each(ann, chat, "later")
-    assert len(uploads(proxy)) == 2
+    assert len(uploads(scene.proxy)) == 2
 
 
 @pytest.mark.slow
-async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(scene: Scene) -> None:
     """X-016, X-017: then the seeds are lost too: told, and nothing is replaced."""
     ann = await scene.current("ann", strict=True)
-    daemon = await scene.bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     chat = await scene.room(ann, daemon, encrypted=True)
     await daemon.stop()
     made = seeds(daemon)
@@ -116,7 +112,7 @@ async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
     assert (notice.shield, answer.shield, answer.failure) == (None, None, None)
     assert seeds(daemon) == made
     assert await ann.master_key(daemon.user_id) == made["master"]["public"]
-    assert [r.path.rpartition("keys/")[2] for r in uploads(proxy)] == [
+    assert [r.path.rpartition("keys/")[2] for r in uploads(scene.proxy)] == [
         "device_signing/upload",
         "signatures/upload",
         "signatures/upload",
@@ -128,17 +124,15 @@ async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
     assert "restore" in said
     assert "reset-crypto --identity" in said
     await echoed_each(ann, chat, "again")
-    assert len(uploads(proxy)) == 3
+    assert len(uploads(scene.proxy)) == 3
     assert not (folder / FILE).exists()
 
 
 @pytest.mark.slow
-async def test_an_identity_that_is_not_ours_is_reported_and_kept(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_an_identity_that_is_not_ours_is_reported_and_kept(scene: Scene) -> None:
     """X-017: somebody logged in as the bot with another client, which made one."""
     ann = await scene.person("ann")
-    daemon = await scene.bot(ann, via=proxy.url, start=False)
+    daemon = await scene.bot(ann, via=scene.proxy.url, start=False)
     other = await scene.current(daemon)
     master = await other.master_key(daemon.user_id)
     for _ in range(2):
@@ -147,14 +141,12 @@ async def test_an_identity_that_is_not_ours_is_reported_and_kept(
         chat = await scene.room(ann, daemon, encrypted=True)
         await echoed_each(ann, chat, "hello")
         await daemon.stop()
-    assert not uploads(proxy)
+    assert not uploads(scene.proxy)
     assert not (daemon.data / "matrix" / FILE).exists()
     assert await other.master_key(daemon.user_id) == master
 
 
-async def test_a_password_that_is_asked_for_is_given_and_in_no_log(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_a_password_that_is_asked_for_is_given_and_in_no_log(scene: Scene) -> None:
     """X-051."""
 
     def ask(request: Request) -> Action:
@@ -163,11 +155,11 @@ async def test_a_password_that_is_asked_for_is_given_and_in_no_log(
         return Answer(401, {"flows": [{"stages": ["m.login.password"]}], "session": "s1"})
 
     ann = await scene.person("ann")
-    proxy.before = ask
-    daemon = await scene.bot(ann, via=proxy.url)
+    scene.proxy.before = ask
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     await identity_detail(daemon, "ok")
     password = (daemon.config.parent / "password").read_text()
-    given = uploads(proxy)[1].json["auth"]
+    given = uploads(scene.proxy)[1].json["auth"]
     assert (given["session"], given["password"]) == ("s1", password)
     assert not [line for line in daemon.log if password in line]
 
@@ -201,12 +193,10 @@ async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
 
 
 @pytest.mark.slow
-async def test_seeds_that_cannot_be_used_are_told_and_left_alone(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_seeds_that_cannot_be_used_are_told_and_left_alone(scene: Scene) -> None:
     """X-017: the daemon goes on; those that others could read are closed."""
     ann = await scene.person("ann")
-    daemon = await scene.bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     file = daemon.data / "matrix" / FILE
     await daemon.stop()
     file.chmod(0o644)
@@ -223,4 +213,4 @@ async def test_seeds_that_cannot_be_used_are_told_and_left_alone(
     chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "hello")
     assert file.is_dir()
-    assert len(uploads(proxy)) == 2
+    assert len(uploads(scene.proxy)) == 2

@@ -297,11 +297,9 @@ async def test_what_is_not_kept_is_offered_once_an_hour_and_what_is_other_never_
 
 
 @pytest.mark.slow
-async def test_status_and_check_name_what_is_served_instead_of_our_keys(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_status_and_check_name_what_is_served_instead_of_our_keys(scene: Scene) -> None:
     """F-070: also `check`, which has no keys to compare with."""
-    daemon = await scene.bot(await scene.person("ann"), via=proxy.url)
+    daemon = await scene.bot(await scene.person("ann"), via=scene.proxy.url)
     device = str(json.loads((daemon.data / "matrix" / "session.json").read_text())["device_id"])
 
     def after(request: Request, status: int, body: bytes) -> Action:
@@ -311,7 +309,7 @@ async def test_status_and_check_name_what_is_served_instead_of_our_keys(
         with_key(served, daemon.user_id, device)
         return Answer(status, served)
 
-    proxy.after = after
+    scene.proxy.after = after
     await daemon.restart()
     for verb in ("status", "check"):
         _, told = await daemon.command(verb)

@@ -138,17 +138,15 @@ async def test_an_account_spelt_otherwise_is_refused_before_it_makes_devices(sce
 
 
 @pytest.mark.slow
-async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(scene: Scene) -> None:
     """X-012."""
-    daemon = await scene.bot(await scene.person("ann"), via=proxy.url, start=False)
-    await proxy.down()
+    daemon = await scene.bot(await scene.person("ann"), via=scene.proxy.url, start=False)
+    await scene.proxy.down()
     await daemon.start(ready=False)
     await daemon.logged("login waits")
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM health WHERE state = 'fail'")))
     assert "fail  homeserver" in (await daemon.command("status", "--all"))[1]
-    await proxy.up()
+    await scene.proxy.up()
     await daemon.logged(" ready ")
 
 

@@ -32,13 +32,11 @@ def is_answer(bot: str, text: str, message: Message) -> bool:
     return message.sender == bot and message.body.endswith(text)
 
 
-async def test_a_message_shown_again_under_another_name_is_not_said_again(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_a_message_shown_again_under_another_name_is_not_said_again(scene: Scene) -> None:
     """F-005: neither answered nor followed nor context, after a restart too; the room is told once."""
     ann, eve = await scene.person("ann"), await scene.person("eve")
-    daemon = await scene.bot(ann, via=proxy.url)
-    forger = Forger.at(proxy)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
+    forger = Forger.at(scene.proxy)
     chat = await scene.room(ann, daemon, eve, encrypted=True)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     background = await ann.send(chat, "the code is 4711")

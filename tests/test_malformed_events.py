@@ -408,9 +408,7 @@ async def test_every_kind_of_text_gets_through(scene: Scene, model: ModelServer)
     assert all(len(row["sender_name"]) <= 40 for row in names)
 
 
-async def test_a_message_is_told_once_however_often_it_comes(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_a_message_is_told_once_however_often_it_comes(scene: Scene) -> None:
     """L-073: the homeserver repeats itself, also after a restart from an older token."""
     ann, daemon, chat = await scene.direct()
     [before] = daemon.rows("SELECT value FROM single_values WHERE name = 'sync token'")
@@ -424,7 +422,7 @@ async def test_a_message_is_told_once_however_often_it_comes(
     await ann.send(chat, "twice")
     await answered_with(ann, chat, daemon.user_id, "twice")
     assert [m.body for m in ann.messages(chat, daemon.user_id)] == ["echo: once", "echo: twice"]
-    assert len(model.requests) == 2
+    assert len(scene.model.requests) == 2
 
 
 MANY = 10_000
@@ -520,17 +518,15 @@ class Crowd:
 
 
 @pytest.mark.slow
-async def test_ten_thousand_who_join_at_once_hold_up_nobody(
-    scene: Scene, model: ModelServer, proxy: Proxy
-) -> None:
+async def test_ten_thousand_who_join_at_once_hold_up_nobody(scene: Scene) -> None:
     """F-001, F-002: the room is theirs at once, and others are answered as before."""
     ann, crowd = await scene.person("ann"), Crowd()
-    daemon = await scene.bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     chat, other = await scene.room(ann, daemon), await scene.room(ann, daemon)
     await ask_bot(ann, chat, daemon, "my cat is Rex")
-    proxy.after = crowd.after
+    scene.proxy.after = crowd.after
     crowd.room = chat
     await ask_bot(ann, other, daemon, "still there?")
     await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     await ask_bot(ann, chat, daemon, "who am I?")
-    assert "Rex" not in last_request(model)
+    assert "Rex" not in last_request(scene.model)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.world.bot import Bot
 from tests.world.chats import planning
 from tests.world.malformed import ODD
-from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.reading import BOT, EVE
 from tests.world.scene import Scene
@@ -212,11 +211,9 @@ async def test_what_a_person_forwards_from_a_bot_is_that_persons_message(scene: 
 
 
 @pytest.mark.slow
-async def test_what_we_say_names_in_clear_what_it_is_for_to_us_alone(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_what_we_say_names_in_clear_what_it_is_for_to_us_alone(scene: Scene) -> None:
     """F-006: an answer of several parts, and a reminder; the key outlives the device."""
-    model.keyed(planning(5))
+    scene.model.keyed(planning(5))
     ann = await scene.person("ann")
     daemon = await scene.bot(ann)
     for encrypted in (True, False):

@@ -44,12 +44,10 @@ async def test_a_bot_comes_in_talks_and_is_started_again(
     assert other.met == {each.name for each in DIFFERENCES if each.told is not DIFFERENCES[0].told}
 
 
-async def test_a_password_at_a_homeserver_that_has_no_login_is_told(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_a_password_at_a_homeserver_that_has_no_login_is_told(scene: Scene) -> None:
     """F-059: it does not wait for what will never be there."""
-    daemon = await scene.bot(await scene.person("ann"), via=proxy.url, start=False)
-    Other(proxy)
+    daemon = await scene.bot(await scene.person("ann"), via=scene.proxy.url, start=False)
+    Other(scene.proxy)
     code, told = await daemon.command("run")
     assert (code, "it takes no passwords; set" in told) == (2, True), told
 

@@ -279,21 +279,19 @@ async def test_thumbs_in_an_encrypted_room_are_kept(
 @pytest.mark.quick("required")
 @pytest.mark.alone
 @pytest.mark.parametrize("encryption", ["preferred", "required"])
-async def test_a_stop_sign_ends_the_answer_at_once(
-    scene: Scene, encryption: str, model: ModelServer
-) -> None:
+async def test_a_stop_sign_ends_the_answer_at_once(scene: Scene, encryption: str) -> None:
     """X-026, L-023: on the question or on anything we said, within a second, told once."""
     ann, daemon, chat = await scene.direct(encrypted=True, matrix={"encryption": encryption})
-    model.script(Hang(), Hang())
+    scene.model.script(Hang(), Hang())
     first = await ann.send(chat, "one")
-    await model.request_arrived(1)
+    await scene.model.request_arrived(1)
     signs = [await ann.react(chat, first, STOP)]
     [told] = await ann.wait_for_count(chat, daemon.user_id, 1)
     assert told.body == "Stopped."
     await daemon.said_all()
 
     await ann.send(chat, "two")
-    await model.request_arrived(2)
+    await scene.model.request_arrived(2)
     await ann.react(chat, first, STOP + "\ufe0f")  # answered: no longer at work
     signs.append(await ann.react(chat, told.event_id, STOP))
     await ann.wait_for_count(chat, daemon.user_id, 2)

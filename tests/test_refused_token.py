@@ -104,15 +104,13 @@ async def test_a_refused_place_in_the_stream_costs_and_repeats_nothing(
 
 
 @pytest.mark.slow
-async def test_who_changed_identity_while_nobody_listened_is_not_believed(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_who_changed_identity_while_nobody_listened_is_not_believed(scene: Scene) -> None:
     """F-058, X-035: at work; a fresh answer tells of no change, so everybody is asked for first."""
     ann = await scene.current("ann")
-    daemon = await scene.bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
-    proxy.before = lambda r: Answer(502) if r.path.endswith("/sync") else None
+    scene.proxy.before = lambda r: Answer(502) if r.path.endswith("/sync") else None
     await daemon.until(
         lambda: bool(
             daemon.rows("SELECT 1 FROM health WHERE part = 'homeserver' AND state = 'fail'")
@@ -120,11 +118,13 @@ async def test_who_changed_identity_while_nobody_listened_is_not_believed(
     )
     await ann.make_identity(anew=True)
     await ann.send(chat, "two")
-    before = len(proxy.seen("POST", "keys/query"))
-    asked = refuse(proxy, NO_PAGE)
+    before = len(scene.proxy.seen("POST", "keys/query"))
+    asked = refuse(scene.proxy, NO_PAGE)
     await until(lambda: inbox_states(daemon).count("untrusted") == 1)
     await ann.wait_for(chat, lambda m: "new cryptographic identity" in m.body)
     assert not daemon.rows("SELECT 1 FROM casts WHERE intent LIKE '%two%'")
     assert asked.count("") == 1
-    asked_for = [each.json["device_keys"] for each in proxy.seen("POST", "keys/query")[before:]]
+    asked_for = [
+        each.json["device_keys"] for each in scene.proxy.seen("POST", "keys/query")[before:]
+    ]
     assert any(ann.user_id in each for each in asked_for)

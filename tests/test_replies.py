@@ -13,7 +13,7 @@ from tests.world.clock import NOON, until
 from tests.world.house import ANN, ROOM, House
 from tests.world.model import ModelServer
 from tests.world.person import Person
-from tests.world.proxy import Answer, Hang, Proxy, Request
+from tests.world.proxy import Answer, Hang, Request
 from tests.world.scene import JS, NIO, NewAnybody, Scene
 from wintermute.conversation.dispatcher import DELETED, PRIVATE, UNREADABLE, block
 from wintermute.messages import Incoming, Quote
@@ -182,9 +182,7 @@ async def test_in_a_direct_chat_the_model_sees_what_is_replied_to(
 
 
 @pytest.mark.breaks("edit")
-async def test_a_reply_to_us_is_for_us_in_a_group_and_a_thread_is_none(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_a_reply_to_us_is_for_us_in_a_group_and_a_thread_is_none(scene: Scene) -> None:
     """F-025: of allowed people; what a thread names for older clients is no reply."""
     ann, eve = await scene.person("ann"), await scene.person("eve")
     daemon = await scene.bot(ann)
@@ -197,20 +195,18 @@ async def test_a_reply_to_us_is_for_us_in_a_group_and_a_thread_is_none(
     await ann.send(chat, "nor this", **to(ours.event_id, **thread))
     reply = await ann.send(chat, "the second one", **to(ours.event_id))
     await ann.wait_for_count(chat, daemon.user_id, 2)
-    seen = model.requests[-1].last_user
+    seen = scene.model.requests[-1].last_user
     assert seen.endswith(f"({ann.user_id}): the second one")
     assert "<replied_to>\nyou: echo: " in seen
     assert [text in seen for text in ("and me?", "not for you", "nor this")] == [True, True, False]
     await ann.edit(chat, reply, "the third one")
     await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and "third" in m.body)
-    assert len(model.requests) == 3
-    assert "<replied_to>\nyou: echo: " in model.requests[-1].last_user
+    assert len(scene.model.requests) == 3
+    assert "<replied_to>\nyou: echo: " in scene.model.requests[-1].last_user
 
 
 @pytest.mark.slow
-async def test_an_edit_that_names_us_makes_a_line_a_message_in_its_place(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_an_edit_that_names_us_makes_a_line_a_message_in_its_place(scene: Scene) -> None:
     """F-025: once, with what was said before it and not itself as context; also in a pill."""
     ann, eve = await scene.person("ann"), await scene.person("eve")
     daemon = await scene.bot(ann)
@@ -230,23 +226,21 @@ async def test_an_edit_that_names_us_makes_a_line_a_message_in_its_place(
         },
     )
     await ann.wait_for_count(chat, daemon.user_id, 1)
-    seen = model.requests[-1].last_user
+    seen = scene.model.requests[-1].last_user
     assert seen.endswith("What time is it?")
     assert ("it is late" in seen, "what time" in seen) == (True, False)
     await ann.edit(chat, sent, f"{daemon.user_id}: and the date?")
     await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and "date?" in m.body)
     await ann.send(chat, f"{daemon.user_id}: last")
     await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and "last" in m.body)
-    assert len(model.requests) == 3
-    assert "late" not in model.requests[-1].last_user
+    assert len(scene.model.requests) == 3
+    assert "late" not in scene.model.requests[-1].last_user
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", tiered({"plain": "", "nio": NIO, "js": JS}, ["nio"]))
 @pytest.mark.breaks("redaction")
-async def test_what_we_no_longer_have_is_fetched_and_decrypted(
-    scene: Scene, model: ModelServer, way: str
-) -> None:
+async def test_what_we_no_longer_have_is_fetched_and_decrypted(scene: Scene, way: str) -> None:
     """F-026: another's line that expired; one that was deleted; one that nobody has.
 
     `way`: the client in an encrypted room; "" for a plain one.
@@ -262,11 +256,11 @@ async def test_what_we_no_longer_have_is_fetched_and_decrypted(
     daemon.change("UPDATE inbox SET body = '', sender_name = '' WHERE kind = 'context'")
     await ben.redact(chat, gone)
     await daemon.start()
-    seen = await replied(ann, chat, daemon, model, kept)
+    seen = await replied(ann, chat, daemon, scene.model, kept)
     assert f"({ben.user_id}): the green one\n</replied_to>" in seen
-    seen = await replied(ann, chat, daemon, model, gone)
+    seen = await replied(ann, chat, daemon, scene.model, gone)
     assert (f"({ben.user_id}): {DELETED}\n" in seen, "1234" in seen) == (True, False)
-    assert UNREADABLE in await replied(ann, chat, daemon, model, "$nowhere")
+    assert UNREADABLE in await replied(ann, chat, daemon, scene.model, "$nowhere")
 
 
 async def replied(ann: Person, chat: str, daemon: Bot, model: ModelServer, target: str) -> str:
@@ -279,11 +273,9 @@ async def replied(ann: Person, chat: str, daemon: Bot, model: ModelServer, targe
 
 
 @pytest.mark.slow
-async def test_a_homeserver_that_is_slow_or_lies_holds_up_no_answer(
-    scene: Scene, proxy: Proxy, model: ModelServer
-) -> None:
+async def test_a_homeserver_that_is_slow_or_lies_holds_up_no_answer(scene: Scene) -> None:
     """F-026: it fails softly, within seconds; nobody's words are put into another event or room."""
-    ann, daemon, chat = await scene.direct(via=proxy.url)
+    ann, daemon, chat = await scene.direct(via=scene.proxy.url)
     message = {"msgtype": "m.text", "body": "4711"}
     event: Json = {"type": "m.room.message", "sender": "@ben:test", "content": message}
     event |= {"origin_server_ts": 1, "event_id": "$old", "room_id": chat}
@@ -300,21 +292,18 @@ async def test_a_homeserver_that_is_slow_or_lies_holds_up_no_answer(
     def lie(request: Request) -> Any:
         return answers[0] if answers and "/event/" in request.path else None
 
-    proxy.before = lie
+    scene.proxy.before = lie
     while answers:
-        seen = await replied(ann, chat, daemon, model, "$old")
+        seen = await replied(ann, chat, daemon, scene.model, "$old")
         assert (UNREADABLE in seen, "4711" in seen) == (True, False)
         await daemon.said_all()
         answers.pop(0)
 
 
 @pytest.mark.slow
-async def test_a_homeserver_cannot_put_words_into_anybodys_mouth(
-    scene: Scene, proxy: Proxy, model: ModelServer
-) -> None:
+async def test_a_homeserver_cannot_put_words_into_anybodys_mouth(scene: Scene) -> None:
     """F-026, F-005: in an encrypted room, under the name of another or in clear."""
-    ann, ben = await scene.person("ann"), await scene.person("ben")
-    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    ann, ben, daemon = await scene.shared(via=scene.proxy.url)
     chat = await scene.room(ann, daemon, ben, encrypted=True)
     said = await ben.send(chat, "I owe you 4711")
     await ann.send(chat, f"{daemon.user_id}: hello")
@@ -329,20 +318,17 @@ async def test_a_homeserver_cannot_put_words_into_anybodys_mouth(
     def changed(request: Request, _status: int, body: bytes) -> Answer | None:
         return Answer(200, json.loads(body) | changes[0]) if "/event/" in request.path else None
 
-    proxy.after = changed
+    scene.proxy.after = changed
     while changes:
-        seen = await replied(ann, chat, daemon, model, said)
+        seen = await replied(ann, chat, daemon, scene.model, said)
         assert (UNREADABLE in seen, "4711" in seen) == (bool(changes[0]), not changes[0])
         changes.pop(0)
 
 
 @pytest.mark.slow
-async def test_a_private_answer_is_not_shown_to_who_came_in(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_a_private_answer_is_not_shown_to_who_came_in(scene: Scene) -> None:
     """F-026, F-003: neither ours nor hers, by the record or from the homeserver."""
-    ann, ben = await scene.person("ann"), await scene.person("ben")
-    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    ann, ben, daemon = await scene.shared()
     chat = await scene.room(ann, daemon, encrypted=True)
     mine = await ann.send(chat, "I earn 4711")
     ours = await ann.wait_for(chat, lambda m: m.body == "echo: I earn 4711")
@@ -350,11 +336,11 @@ async def test_a_private_answer_is_not_shown_to_who_came_in(
     await slip_in(ben, ann, chat)
     await until(lambda: bool(daemon.rows("SELECT 1 FROM conversations WHERE scope LIKE 'room:%'")))
     for target in (mine, ours.event_id):
-        seen = await replied(ben, chat, daemon, model, target)
+        seen = await replied(ben, chat, daemon, scene.model, target)
         assert (PRIVATE in seen, "4711" in seen) == (True, False)
     await daemon.said_all()
     await daemon.stop()
     daemon.change("DELETE FROM inbox WHERE event_id = ?", mine)
     await daemon.start()
-    seen = await replied(ben, chat, daemon, model, mine)
+    seen = await replied(ben, chat, daemon, scene.model, mine)
     assert (PRIVATE in seen, "4711" in seen) == (True, False)

@@ -23,8 +23,8 @@ from tests.world.copied import (
 )
 from tests.world.delegating import behave, done, spawn
 from tests.world.duties import Back, in_, promise, run
-from tests.world.model import Hang, ModelServer, Seen, Step
-from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
+from tests.world.model import Hang, Seen, Step
+from tests.world.proxy import Action, Answer, Request, pass_after, pass_before
 from tests.world.scene import NewAnybody, Scene
 from tests.world.upgrades import upgrade
 from tests.world.user import Message
@@ -143,12 +143,10 @@ def device_of(daemon: Bot) -> str:
 
 
 @pytest.mark.breaks("restored copy", perhaps=True)
-async def test_a_device_whose_new_keys_are_refused_gives_way_to_another(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_a_device_whose_new_keys_are_refused_gives_way_to_another(scene: Scene) -> None:
     """F-009: of the same identity, with the room keys of the old one."""
     ann = await scene.current("ann", strict=True)
-    daemon = await scene.bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     chat = await scene.room(ann, daemon, encrypted=True)
     await talk(ann, chat, "before")
     assert await daemon.stop() == 0
@@ -159,10 +157,10 @@ async def test_a_device_whose_new_keys_are_refused_gives_way_to_another(
     put_back(daemon, copy)
     await ann.send(chat, "in the old session")
 
-    proxy.before = refuse_until_login
+    scene.proxy.before = refuse_until_login
     await daemon.start(ready=False)
     await daemon.logged("device replaced")
-    proxy.before = pass_before
+    scene.proxy.before = pass_before
     await ann.wait_for(chat, lambda m: RESTORED in m.body)
     await ann.wait_for(chat, lambda m: echoed(m.body) == "in the old session")
     await talk(ann, chat, "after")
@@ -191,12 +189,10 @@ class Roof:
 
 @pytest.mark.slow
 @pytest.mark.breaks("restored copy", perhaps=True)
-async def test_results_of_sub_sessions_and_runs_are_told_once(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_results_of_sub_sessions_and_runs_are_told_once(scene: Scene) -> None:
     """F-009: at work when the copy was made, told since; in a room without encryption."""
     roof = Roof()
-    behave(model, (spawn("see to the roof"),), roof)
+    behave(scene.model, (spawn("see to the roof"),), roof)
     ann, daemon, chat = await scene.direct()
     await ann.send(chat, "go")
     await ann.wait_for(chat, lambda m: "sub_" in m.body)
@@ -226,18 +222,16 @@ async def test_results_of_sub_sessions_and_runs_are_told_once(
 
 
 @pytest.mark.slow
-async def test_an_answer_that_waited_when_the_copy_was_made_is_not_sent_again(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_an_answer_that_waited_when_the_copy_was_made_is_not_sent_again(scene: Scene) -> None:
     """F-009: the homeserver forgets transaction ids after a day, so it is not asked."""
-    ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
+    ann, daemon, chat = await scene.direct(encrypted=True, via=scene.proxy.url)
     await talk(ann, chat, "before")
-    proxy.before = refuse_messages
+    scene.proxy.before = refuse_messages
     await ann.send(chat, "hello")
     await daemon.logged("send delayed")
     assert await daemon.stop() == 0
     copy = copied(daemon)
-    proxy.before = pass_before
+    scene.proxy.before = pass_before
     await daemon.start()
     await ann.wait_for(chat, lambda m: echoed(m.body) == "hello")
     await daemon.said_all()
@@ -246,31 +240,29 @@ async def test_an_answer_that_waited_when_the_copy_was_made_is_not_sent_again(
     put_back(daemon, copy)
     daemon.change("UPDATE outbox_parts SET attempts = 0, first_attempt_at = NULL")
     [waiting] = daemon.rows("SELECT txn_id FROM outbox_parts WHERE state = 'waiting'")
-    proxy.requests.clear()
+    scene.proxy.requests.clear()
     await daemon.start()
     await talk(ann, chat, "after")
     assert noticed(daemon) == 1
-    assert not [r for r in proxy.requests if waiting["txn_id"] in r.path]
+    assert not [r for r in scene.proxy.requests if waiting["txn_id"] in r.path]
     assert set((await counted_messages(ann, chat, daemon)).values()) == {1}
 
 
 @pytest.mark.slow
-async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(scene: Scene) -> None:
     """F-009, F-016: what was said in the lost time is over here too, and the next comes."""
-    ann, daemon, chat = await scene.direct(via=proxy.url)
+    ann, daemon, chat = await scene.direct(via=scene.proxy.url)
     await talk(ann, chat, "before")
     assert await daemon.stop() == 0
     daily = {"drink water": PlanRequest(schedule_type="daily", at="09:00")}
     await promise(daemon, ann.user_id, chat, daily, Back(timedelta(days=3)))
     make_due(daemon)
-    proxy.before = refuse_messages
+    scene.proxy.before = refuse_messages
     await daemon.start(ready=False)
     await daemon.logged("send delayed")
     assert await daemon.stop() == 0
     copy = copied(daemon)
-    proxy.before = pass_before
+    scene.proxy.before = pass_before
     await daemon.start()
     await ann.wait_for(chat, lambda m: "drink water" in m.body)
     await daemon.said_all()
@@ -290,9 +282,7 @@ async def test_a_series_whose_reminder_waited_when_the_copy_was_made_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.breaks("restored copy", perhaps=True)
-async def test_a_room_that_moved_is_told_once_of_the_lost_time(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_a_room_that_moved_is_told_once_of_the_lost_time(scene: Scene) -> None:
     """F-009, F-013: the notices of both rooms would be said in the new one; what is named is true."""
     ann, daemon, chat = await scene.direct()
     await talk(ann, chat, "before")
@@ -302,9 +292,9 @@ async def test_a_room_that_moved_is_told_once_of_the_lost_time(
     assert await daemon.stop() == 0
     copy = copied(daemon)
     await daemon.start()
-    model.script(Hang())
+    scene.model.script(Hang())
     await ann.send(new, "endless")
-    await model.request_arrived(3)
+    await scene.model.request_arrived(3)
     await ann.send(new, "/stop")
     await ann.wait_for(new, lambda m: m.body == replies.STOPPED)
     await talk(ann, new, "since")
@@ -349,11 +339,9 @@ STRIKES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("strike", STRIKES.values(), ids=STRIKES)
 @pytest.mark.breaks("restored copy", perhaps=True)
-async def test_a_kill_while_a_copy_is_noticed_changes_nothing(
-    scene: Scene, strike: Strike, proxy: Proxy
-) -> None:
+async def test_a_kill_while_a_copy_is_noticed_changes_nothing(scene: Scene, strike: Strike) -> None:
     """F-009: told once, answered once, and readable."""
-    ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
+    ann, daemon, chat = await scene.direct(encrypted=True, via=scene.proxy.url)
     await talk(ann, chat, "before")
     assert await daemon.stop() == 0
     copy = copied(daemon)
@@ -364,14 +352,14 @@ async def test_a_kill_while_a_copy_is_noticed_changes_nothing(
 
     def kill(seen: Request, *answer: object) -> Action:
         if strike.part and strike.part in seen.path and seen.method != "GET":
-            proxy.before, proxy.after = pass_before, pass_after
+            scene.proxy.before, scene.proxy.after = pass_before, pass_after
             os.kill(daemon.pid, signal.SIGKILL)
         return None
 
     if strike.phase == "before":
-        proxy.before = kill
+        scene.proxy.before = kill
     else:
-        proxy.after = kill
+        scene.proxy.after = kill
     steps = [list(step) for step in strike.steps]
     trigger: Json | None = {"logger": strike.logger, "steps": steps} if steps else None
     await daemon.start(trigger, ready=False)

@@ -7,7 +7,7 @@ import pytest
 from tests.world.bot import said
 from tests.world.chats import echoed_each
 from tests.world.model import ModelServer, Seen, Step, Text
-from tests.world.proxy import Answer, Proxy, pass_before
+from tests.world.proxy import Answer, pass_before
 from tests.world.scene import Scene
 from tests.world.user import MatrixUser
 from wintermute.conversation import replies
@@ -57,12 +57,10 @@ async def test_where_rooms_are_named_it_stays_in_no_other(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(scene: Scene) -> None:
     """X-001, X-012: such as one into a room of a server that is gone; it is kept."""
-    ann, daemon, chat = await scene.direct(via=proxy.url)
-    proxy.before = lambda request: (
+    ann, daemon, chat = await scene.direct(via=scene.proxy.url)
+    scene.proxy.before = lambda request: (
         Answer(502, b"<html>gone") if request.path.endswith("/join") else None
     )
     dead = await ann.create_room([daemon.user_id])
@@ -70,7 +68,7 @@ async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
     await echoed_each(ann, chat, "one")
     await daemon.restart()
     await echoed_each(ann, chat, "two")
-    proxy.before = pass_before
+    scene.proxy.before = pass_before
     await daemon.restart()
     await ann.wait_joined(dead, daemon.user_id)
 
@@ -80,9 +78,8 @@ async def test_a_question_asked_before_a_third_person_came_is_answered_to_nobody
     scene: Scene, model: ModelServer
 ) -> None:
     """F-003, X-031: it was a direct chat when it was said, although we read it later."""
-    ann, bob = await scene.person("ann"), await scene.person("bob")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
+    bob = await scene.person("bob")
     await daemon.stop()
     await ann.send(chat, "between us?")
     await ann.invite(chat, bob.user_id)
@@ -110,9 +107,7 @@ def is_left(host: MatrixUser, room: str, user: str) -> bool:
     return (user, "leave") in memberships
 
 
-async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(scene: Scene) -> None:
     """X-002, X-003, X-004: others are labelled context, at most 20 lines of it."""
     ann, eve = await scene.person("ann"), await scene.person("eve")
     daemon = await scene.bot(ann)
@@ -133,12 +128,12 @@ async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(
     await ann.send(chat, f"{bot_id}: /help")
     await ann.wait_for(chat, lambda m: m.sender == bot_id and "/stop" in m.body)
 
-    first, second, _ = [request.last_user for request in model.requests]
+    first, second, _ = [request.last_user for request in scene.model.requests]
     context = first.split("</room_context>")[0].splitlines()
     assert (context[0], len(context)) == ("<room_context>", 21)
     assert ("line 4" in first, "line 24" in first) == (False, True)
     assert eve.user_id in context[-1]
-    ends = [request.last_user.rsplit(": ")[-1] for request in model.requests]
+    ends = [request.last_user.rsplit(": ")[-1] for request in scene.model.requests]
     assert ends == ["by name", "by mention", "by id"]
     assert "<room_context>" not in second
     assert len(await said(ann, chat, bot_id)) == 4

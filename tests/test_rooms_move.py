@@ -41,14 +41,11 @@ from wintermute.text import EMPTY_LISTS
 WATER = f"{REMINDER}water"
 
 
-async def test_what_a_group_knows_goes_on_in_the_room_that_follows(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_what_a_group_knows_goes_on_in_the_room_that_follows(scene: Scene) -> None:
     """F-013, X-030: memories, tasks and the talk; the shell knows them by either room."""
-    ann, ben = await scene.person("ann"), await scene.person("ben")
-    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    ann, ben, daemon = await scene.shared()
     club = await scene.room(ann, daemon, ben)
-    model.keyed(acting(remember=REMEMBER))
+    scene.model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, club, daemon, "remember it")
     await ask_bot(ann, club, daemon, "/remind daily 09:00 tea")
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
@@ -57,7 +54,10 @@ async def test_what_a_group_knows_goes_on_in_the_room_that_follows(
     assert FACT in await ask_bot(ben, new, daemon, "/memory")
     assert "tea" in await ask_bot(ann, new, daemon, "/tasks")
     await ask_bot(ann, new, daemon, "hello")
-    assert (FACT in last_request(model), "remember it" in last_request(model)) == (True, True)
+    assert (FACT in last_request(scene.model), "remember it" in last_request(scene.model)) == (
+        True,
+        True,
+    )
     for name in (club, new):
         listed = await daemon.command("memory", "list", "--scope", f"room:{name}")
         tasks = await daemon.command("task", "list", "--scope", f"room:{name}")
@@ -72,8 +72,7 @@ async def test_what_a_group_was_promised_is_said_in_the_room_that_follows(
     scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """F-013, X-030: once, and encrypted where it was; it is known after a restart, too."""
-    ann, ben = await scene.person("ann"), await scene.person("ben")
-    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    ann, ben, daemon = await scene.shared()
     club = await scene.room(ann, daemon, ben, encrypted=encrypted)
     model.keyed(planning(5))
     await ask_bot(ann, club, daemon, "plan water")
@@ -178,20 +177,18 @@ async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_
 
 
 @pytest.mark.slow
-async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(
-    scene: Scene, model: ModelServer, proxy: Proxy
-) -> None:
+async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(scene: Scene) -> None:
     """F-013: the word that nobody may write there comes after the move was made."""
     ann, ben, bell = await scene.person("ann"), await scene.person("ben"), asyncio.Event()
-    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    daemon = await scene.bot(ann, via=scene.proxy.url, matrix={"allowed_users": [ben.user_id]})
     club = await scene.room(ann, daemon, ben)
     refused = Held(bell, Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"}))
-    proxy.before = lambda request: (
+    scene.proxy.before = lambda request: (
         refused if request.method == "PUT" and f"{club}/send/" in request.path else None
     )
-    model.script(Text("answer one"))
+    scene.model.script(Text("answer one"))
     await say_to(ann, club, daemon, "one")
-    await until(lambda: bool(proxy.seen("PUT", f"{club}/send/")))
+    await until(lambda: bool(scene.proxy.seen("PUT", f"{club}/send/")))
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     await daemon.logged("room moved")
     bell.set()
@@ -201,37 +198,32 @@ async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(
 
 
 @pytest.mark.slow
-async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(scene: Scene) -> None:
     """F-013, F-004: it was asked in the new room before its time, in a talk of its own."""
-    ann, eve = await scene.person("ann"), await scene.person("eve")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
+    eve = await scene.person("eve")
     await ask_bot(ann, chat, daemon, "first")
     new = await follower(ann, chat, [daemon.user_id])
     await ann.wait_joined(new, daemon.user_id)
-    model.keyed(lambda seen: Fail(503))
+    scene.model.keyed(lambda seen: Fail(503))
     await ann.send(new, "is 4711 much?")
     await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before IS NOT NULL")))
     await bury(ann, chat, new)
     await daemon.logged("room moved")
-    model.keyed(lambda seen: Text(SECRET))
-    asked_before = len(model.requests)
+    scene.model.keyed(lambda seen: Text(SECRET))
+    asked_before = len(scene.model.requests)
     await slip_in(eve, ann, new)
     await until(lambda: scope_of(daemon, new) == f"room:{chat}")
     await daemon.restart()  # what waits is tried again at once
     await hears(ann, new, replies.JOINED)
-    assert len(model.requests) == asked_before
+    assert len(scene.model.requests) == asked_before
 
 
 @pytest.mark.slow
-async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_nothing_of_an_encrypted_room_goes_on_in_clear(scene: Scene) -> None:
     """F-013: it is held, and told there and in the status, until that room is encrypted too."""
     ann, daemon, chat = await scene.direct(encrypted=True)
-    model.keyed(planning(LATER))
+    scene.model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
     await heard_from(ann, chat, daemon, "it gave: ")
     new = await follower(ann, chat, [daemon.user_id])
@@ -254,14 +246,12 @@ async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
 
 
 @pytest.mark.slow
-async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(scene: Scene) -> None:
     """F-013, X-001: one side says so and the other does not; or a stranger is who asks us in."""
     ann, eve = await scene.person("ann"), await scene.person("eve")
     daemon = await scene.bot(ann)
     club = await scene.room(ann, daemon, eve)
-    model.keyed(acting(remember=REMEMBER))
+    scene.model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, club, daemon, "remember it")
     claimed = await follower(eve, club, [daemon.user_id, ann.user_id])
     await ann.join(claimed)
@@ -309,9 +299,7 @@ KILLS = (
 
 
 @pytest.mark.slow
-async def test_a_kill_around_the_move_loses_and_doubles_nothing(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_a_kill_around_the_move_loses_and_doubles_nothing(scene: Scene) -> None:
     """F-013, DESIGN 3: it dies before, in the middle, and right after the one transaction."""
     ann, daemon, chat = await scene.direct()
     await ask_bot(ann, chat, daemon, "first")
@@ -326,7 +314,7 @@ async def test_a_kill_around_the_move_loses_and_doubles_nothing(
         assert await daemon.ended() < 0
     await daemon.start()
     await echoed_each(ann, new, "second")
-    assert "first" in last_request(model)
+    assert "first" in last_request(scene.model)
     assert "tea" in await ask_bot(ann, new, daemon, "/tasks")
     assert daemon.rows("SELECT count(*) AS n FROM conversations WHERE room_id = ?", new) == [
         {"n": 1}
@@ -334,14 +322,11 @@ async def test_a_kill_around_the_move_loses_and_doubles_nothing(
 
 
 @pytest.mark.slow
-async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(scene: Scene) -> None:
     """F-013: who made the room and the tombstone by hand spoke there in between."""
-    ann, ben = await scene.person("ann"), await scene.person("ben")
-    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    ann, ben, daemon = await scene.shared()
     club = await scene.room(ann, daemon, ben)
-    model.keyed(acting(remember=REMEMBER))
+    scene.model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, club, daemon, "in the old one")
     await ask_bot(ann, club, daemon, "/remind daily 09:00 tea")
     new = await follower(ann, club, [daemon.user_id, ben.user_id])
@@ -355,17 +340,17 @@ async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(
     tasks = await ask_bot(ann, new, daemon, "/tasks")
     assert ("tea" in tasks, "biscuits" in tasks) == (True, True)
     await ask_bot(ann, new, daemon, "hello")
-    assert (FACT in last_request(model), "in the old one" in last_request(model)) == (True, True)
+    assert (FACT in last_request(scene.model), "in the old one" in last_request(scene.model)) == (
+        True,
+        True,
+    )
     assert {row["scope"] for row in daemon.rows("SELECT scope FROM tasks")} == {f"room:{club}"}
 
 
 @pytest.mark.slow
-async def test_a_tombstone_that_makes_no_sense_changes_nothing(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_a_tombstone_that_makes_no_sense_changes_nothing(scene: Scene) -> None:
     """F-013: of no text, of no room, one after the other; a circle; and a room without people."""
-    ann, ben = await scene.person("ann"), await scene.person("ben")
-    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    ann, ben, daemon = await scene.shared()
     club = await scene.room(ann, daemon, ben)
     await ask_bot(ann, club, daemon, "first")
     other = await follower(ann, club, [daemon.user_id])
@@ -380,10 +365,10 @@ async def test_a_tombstone_that_makes_no_sense_changes_nothing(
     await ask_bot(ann, club, daemon, "/help")
     await bury(ann, club, "!nowhere")
     await ask_bot(ann, club, daemon, "second")
-    assert "first" in last_request(model)
+    assert "first" in last_request(scene.model)
     await daemon.restart()
     await ask_bot(ann, club, daemon, "third")
-    assert "second" in last_request(model)
+    assert "second" in last_request(scene.model)
     assert not [line for line in daemon.log if "room moved" in line or "Traceback" in line]
 
 
@@ -407,9 +392,7 @@ async def test_what_could_not_be_decrypted_in_the_old_room_is_answered_in_the_ne
 
 
 @pytest.mark.slow
-async def test_what_is_done_to_old_messages_in_the_old_room_still_counts(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_what_is_done_to_old_messages_in_the_old_room_still_counts(scene: Scene) -> None:
     """F-013, L-054, X-026: an edit is answered and a thumb kept; who still writes there is heard."""
     ann, daemon, chat = await scene.direct()
     asked_in_old = await ann.send(chat, "first")

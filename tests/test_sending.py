@@ -219,12 +219,10 @@ RICH = (
 )
 
 
-async def test_an_answer_is_shown_as_people_of_a_current_client_expect(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_an_answer_is_shown_as_people_of_a_current_client_expect(scene: Scene) -> None:
     """X-007, X-008, X-009, X-010; a surrogate from the model is no harm."""
     gate = asyncio.Event()
-    model.script(
+    scene.model.script(
         Slow(gate, Text("one")), Text(RICH), Text(LONG), Text("half \ud83d a smile\0"), Text("ok")
     )
     ann, daemon, chat = await scene.direct(encrypted=True, matrix={"streaming": False})
@@ -322,9 +320,7 @@ async def two_conversations(desk: Desk) -> tuple[str, str]:
 async def test_what_the_room_forbids_is_kept_and_named_in_status(scene: Scene) -> None:
     """X-012, X-030: what is refused is not tried for ever, other rooms go on, and it is said once
     the room allows it again."""
-    ann = await scene.person("ann")
-    daemon = await scene.bot(ann)
-    other = await scene.room(ann, daemon)
+    ann, daemon, other = await scene.direct()
     # (In a trusted chat of room version 12 everybody invited may do everything.)
     chat = await ann.create_room([daemon.user_id], preset="private_chat")
     await ann.wait_joined(chat, daemon.user_id)

@@ -13,8 +13,8 @@ from tests.world.clock import until
 from tests.world.current import CurrentClient
 from tests.world.homeserver import Homeserver
 from tests.world.identities import identity_notice, trust
-from tests.world.model import Calls, ModelServer, Text, Use
-from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
+from tests.world.model import Calls, Text, Use
+from tests.world.proxy import Action, Answer, Request, pass_after
 from tests.world.scene import Scene
 from tests.world.user import CLIENT
 from wintermute.clock import stamp
@@ -62,9 +62,7 @@ async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(scene
     ]
 
 
-async def test_an_accepted_unsigned_device_has_the_rights_of_another(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_an_accepted_unsigned_device_has_the_rights_of_another(scene: Scene) -> None:
     """X-034: commands, tools, what runs by itself, and what comes in clear as well."""
     ann = await scene.current("ann")
     daemon = await scene.bot(ann, matrix=ACCEPT)
@@ -92,16 +90,14 @@ async def test_an_accepted_unsigned_device_has_the_rights_of_another(
     plan = {"action": "add", "content": "x", "schedule_type": "once", "at": "tomorrow 09:00"}
     plan |= {"execution_mode": "autonomous_silent", "ai_prompt": "do it"}
     for speaker, word, allowed in ((phone, "refused", False), (ann, "allowed", True)):
-        model.script(Calls((Use("add_skill", teach), Use("task", plan))), Text(word))
+        scene.model.script(Calls((Use("add_skill", teach), Use("task", plan))), Text(word))
         await speaker.send(chat, "please")
         await speaker.wait_for(chat, lambda m, word=word: m.body == word)  # type: ignore[misc]  # mypy sees no default
-        results = [m for m in model.requests[-1].messages if m["role"] == "tool"][-2:]
+        results = [m for m in scene.model.requests[-1].messages if m["role"] == "tool"][-2:]
         assert ["error" not in m["content"][:5] for m in results] == [allowed] * 2, results
 
 
-async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(scene: Scene) -> None:
     """X-034: whoever runs the homeserver could have written it; with `preferred` too."""
     ann, ben = await scene.current("ann"), await scene.current("ben", identity=False)
     allowed = {"allowed_users": [ben.user_id]}
@@ -120,9 +116,9 @@ async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     await ann.send(group, "five", **us)
     await ann.wait_for(group, lambda m: m.sender == daemon.user_id)
-    assert "heard" in str(model.requests[-1].messages)
-    assert "overheard" not in str(model.requests[-1].messages)
-    assert len(model.requests) == 3
+    assert "heard" in str(scene.model.requests[-1].messages)
+    assert "overheard" not in str(scene.model.requests[-1].messages)
+    assert len(scene.model.requests) == 3
     assert len(notices(daemon, "not encrypted")) == 1
 
 
@@ -143,15 +139,13 @@ async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signe
     await echoed_each(ben, chat, "four")
 
 
-async def test_a_new_device_without_any_identity_is_answered_at_once(
-    scene: Scene, proxy: Proxy
-) -> None:
+async def test_a_new_device_without_any_identity_is_answered_at_once(scene: Scene) -> None:
     """X-049: its keys are asked for after its message has come; that is no reason for a notice."""
     ben = await scene.person("ben")
-    daemon = await scene.bot(ben, via=proxy.url)
+    daemon = await scene.bot(ben, via=scene.proxy.url)
     chat = await scene.room(ben, daemon, encrypted=True)
     await echoed_each(ben, chat, "one")
-    proxy.after = without_device_lists
+    scene.proxy.after = without_device_lists
     phone = await scene.current(ben, identity=False)
     await echoed_each(phone, chat, "two")
     assert not notices(daemon, "decrypt")
@@ -184,12 +178,10 @@ async def test_a_device_that_signed_out_is_answered_for_what_it_sent(scene: Scen
 
 
 @pytest.mark.parametrize("how", ["missing", "failed"])
-async def test_who_is_not_in_an_answer_stays_as_they_were(
-    scene: Scene, how: str, proxy: Proxy
-) -> None:
+async def test_who_is_not_in_an_answer_stays_as_they_were(scene: Scene, how: str) -> None:
     """X-034: over a restart too."""
     ann = await scene.current("ann")
-    daemon = await scene.bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     chat = await scene.room(ann, daemon, encrypted=True)
     phone = await scene.current(ann, identity=False)
     await echoed_each(ann, chat, "one")
@@ -208,14 +200,14 @@ async def test_who_is_not_in_an_answer_stays_as_they_were(
                 part.pop(ann.user_id, None)
         return Answer(status, answer)
 
-    proxy.after = away
+    scene.proxy.after = away
     await ann.share_identity(phone)
     await daemon.restart()
     await echoed_each(ann, chat, "three")
     await phone.send(chat, "four")
     await echoed_each(ann, chat, "five")
     assert inbox_states(daemon).count("untrusted") == 2
-    proxy.after = pass_after
+    scene.proxy.after = pass_after
     await daemon.restart()
     await ann.wait_for(chat, lambda m: m.body == "echo: four")
     assert (await echoes(ann, chat, daemon))[-2:] == ["echo: two", "echo: four"]

@@ -7,6 +7,8 @@
 The fixtures of these names are the methods of one Scene, which closes what it opened; and all three at once:
 
     ann, daemon, chat = await scene.direct(encrypted=True)
+
+`scene.model` is the model server of the test; `scene.proxy` a way to the homeserver that can be watched and spoilt.
 """
 
 from collections.abc import Callable
@@ -20,7 +22,9 @@ import pytest
 from tests.world.bot import Bot, Json, meet, write_settings
 from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Homeserver
+from tests.world.model import ModelServer
 from tests.world.person import Person
+from tests.world.proxy import Proxy
 from tests.world.schema import lay_schema
 from tests.world.user import MatrixUser
 from tests.world.warm import Interpreter
@@ -95,18 +99,28 @@ class Scene:
         fresh: NewName,
         folder: Path,
         model_url: str,
+        model: ModelServer | None = None,
     ) -> None:
         self._homeserver = homeserver
         self._python = python
         self._fresh = fresh
         self._folder = folder
         self._model_url = model_url
+        self._model = model
+        self.proxy = Proxy(homeserver.url)
         self._stack = AsyncExitStack()
         self._strict: list[CurrentClient] = []
         self._bots: list[Bot] = []
 
     async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self.proxy)
         return self
+
+    @property
+    def model(self) -> ModelServer:
+        """The model server of the test whose scene this is."""
+        assert self._model is not None
+        return self._model
 
     async def __aexit__(
         self,
@@ -214,5 +228,11 @@ class Scene:
     ) -> tuple[MatrixUser, Bot, str]:
         """Open a new user, a bot of hers, and the direct chat they are in."""
         ann = await self.person("ann")
-        daemon = await self.bot(ann, via=via, **changes)
+        daemon = await self.bot(ann, via=via, start=True, **changes)
         return ann, daemon, await self.room(ann, daemon, encrypted=encrypted, name=name)
+
+    async def shared(self, *, via: str = "") -> tuple[MatrixUser, MatrixUser, Bot]:
+        """Open two new users, and a bot of the first that the second may use too."""
+        ann, ben = await self.person("ann"), await self.person("ben")
+        allowed = {"allowed_users": [ben.user_id]}
+        return ann, ben, await self.bot(ann, via=via, matrix=allowed)
