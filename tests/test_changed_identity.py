@@ -103,9 +103,7 @@ async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
     scene: Scene, lie: Lie, proxy: Proxy
 ) -> None:
     """X-034, X-035: nothing goes on until it is there again."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann, via=proxy.url)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True, via=proxy.url)
     await echoed_each(ann, chat, "one")
 
     def lying(request: Request, status: int, body: bytes) -> Action:
@@ -163,9 +161,7 @@ async def test_where_somebody_has_changed_the_others_wait_with_them(scene: Scene
 )
 async def test_a_kill_at_any_step_tells_of_it_once(scene: Scene, steps: list[list[str]]) -> None:
     """X-035."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     await echoed_each(ann, chat, "one")
     assert await daemon.stop() == 0
     await ann.make_identity(anew=True)
@@ -185,9 +181,7 @@ async def test_a_kill_at_any_step_tells_of_it_once(scene: Scene, steps: list[lis
 
 async def test_what_changes_again_is_told_again_and_trusted_anew(scene: Scene) -> None:
     """X-035: trusted while nobody was at work, and changed meanwhile."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     await echoed_each(ann, chat, "one")
     await ann.make_identity(anew=True)
     await identity_notice(ann, chat)
@@ -351,9 +345,7 @@ async def test_a_client_that_lost_its_keys_is_answered_when_its_owner_vouches_fo
     scene: Scene, homeserver: Homeserver, tmp_path: Path
 ) -> None:
     """F-012: until then it is refused, the room is told once what to do, over a restart too."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     login = homeserver.login(ann.user_id[1:].partition(":")[0])
     # Unsigned: Synapse takes no second signature for a name.
     async with CurrentClient(homeserver.url, login, tmp_path / "before"):

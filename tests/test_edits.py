@@ -319,9 +319,7 @@ async def test_only_an_edit_of_the_newest_message_is_to_be_answered(
     scene: Scene, encrypted: bool, anybody: NewAnybody
 ) -> None:
     """L-054, L-073: the others are noted; over a restart, and when all of it is delivered again."""
-    ann = await anybody("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=encrypted)
+    ann, daemon, chat = await scene.met(await anybody("ann"), encrypted=encrypted)
     one = await settled(ann, chat, "one")
     two = await settled(ann, chat, "two")
     [token] = daemon.rows("SELECT value FROM single_values WHERE name = 'sync token'")
@@ -367,9 +365,7 @@ async def test_an_edit_of_what_is_locked_waits_for_the_same_key(
     scene: Scene, proxy: Proxy, anybody: NewAnybody
 ) -> None:
     """L-054, X-021: neither is one message more when the key comes."""
-    ann = await anybody("ann", via=proxy.url)
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await anybody("ann", via=proxy.url), encrypted=True)
     withheld = withhold(proxy)
     one = await ann.send(chat, "one")
     two = await ann.send(chat, "two")
@@ -396,9 +392,9 @@ async def test_an_edit_in_clear_is_refused_where_encryption_is_required(
     scene: Scene, anybody: NewAnybody
 ) -> None:
     """X-015, L-054: whoever runs the homeserver could have written it; it is told in the room."""
-    ann = await anybody("ann")
-    daemon = await scene.bot(ann, matrix={"encryption": "required"})
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(
+        await anybody("ann"), encrypted=True, matrix={"encryption": "required"}
+    )
     old = await settled(ann, chat, "old")
     one = await settled(ann, chat, "one")
     for event_id in (old, one):

@@ -63,9 +63,7 @@ async def test_nothing_is_said_in_clear_in_an_encrypted_room(
     scene: Scene, anybody: NewAnybody, proxy: Proxy
 ) -> None:
     """X-015: answers and commands, also where encryption is of no kind we know."""
-    ann = await anybody("ann")
-    daemon = await scene.bot(ann, via=proxy.url)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await anybody("ann"), encrypted=True, via=proxy.url)
     await ann.send(chat, "secret")
     await ann.send(chat, "/status")
     await send_in_clear(ann, chat, "in clear")
@@ -199,9 +197,7 @@ async def test_what_cannot_be_decrypted_waits_for_its_key(
     scene: Scene, proxy: Proxy, anybody: NewAnybody
 ) -> None:
     """X-021: over a restart, with one notice, counted; then answered."""
-    ann = await anybody("ann", via=proxy.url)
-    daemon = await scene.bot(ann)
-    plain = await scene.room(ann, daemon)
+    ann, daemon, plain = await scene.met(await anybody("ann", via=proxy.url))
     sealed = await scene.room(ann, daemon, encrypted=True)
     withheld = withhold(proxy)
     for n in range(3):

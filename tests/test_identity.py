@@ -30,9 +30,9 @@ def uploads(proxy: Proxy) -> list[Request]:
 
 async def test_a_strict_client_and_the_bot_read_each_other_without_a_shield(scene: Scene) -> None:
     """X-018: from the first message."""
-    ann = await scene.current("ann", strict=True)
-    daemon = await scene.bot(ann, matrix={"encryption": "required"})
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, _, chat = await scene.met(
+        await scene.current("ann", strict=True), encrypted=True, matrix={"encryption": "required"}
+    )
     await ann.send(chat, "hello")
     answer = await ann.wait_for(chat, lambda m: m.body == "echo: hello")
     assert (answer.shield, answer.failure) == (None, None)
@@ -96,9 +96,9 @@ async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(scene: Sc
 @pytest.mark.slow
 async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(scene: Scene) -> None:
     """X-016, X-017: then the seeds are lost too: told, and nothing is replaced."""
-    ann = await scene.current("ann", strict=True)
-    daemon = await scene.bot(ann, via=scene.proxy.url)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(
+        await scene.current("ann", strict=True), encrypted=True, via=scene.proxy.url
+    )
     await daemon.stop()
     made = seeds(daemon)
     folder = daemon.data / "matrix"

@@ -391,9 +391,7 @@ async def test_a_key_says_nothing_of_shared_history(sharing: Sharing) -> None:
 @pytest.mark.slow
 async def test_an_unsigned_device_says_why_it_cannot_read_us(scene: Scene, proxy: Proxy) -> None:
     """Issue 13.4: it is told before the event; a session of the bot's account gets nothing either."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann, via=proxy.url)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True, via=proxy.url)
     phone = await scene.current(ann, identity=False)
     spy = await scene.current(daemon, identity=False)
     await echoed_each(ann, chat, "one", "two")
@@ -417,9 +415,7 @@ async def test_an_unsigned_device_says_why_it_cannot_read_us(scene: Scene, proxy
 @pytest.mark.slow
 async def test_whose_only_device_is_unsigned_is_told_by_their_client(scene: Scene) -> None:
     """X-034: what we say is not for it, and why is shown in its place."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     await echoed_each(ann, chat, "one")
     phone = await scene.current(ann, identity=False)
     assert (await ann.api("POST", f"{CLIENT}/logout", {}))[0] == 200

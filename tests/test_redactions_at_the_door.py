@@ -150,9 +150,7 @@ async def test_what_is_taken_back_while_the_bot_is_off_is_never_asked(
     scene: Scene, encrypted: bool, anybody: NewAnybody, model: ModelServer
 ) -> None:
     """F-027: what it had waiting, and what comes without its text; one kill later as well."""
-    ann = await anybody("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=encrypted)
+    ann, daemon, chat = await scene.met(await anybody("ann"), encrypted=encrypted)
     await echoed_each(ann, chat, "before")
     model.script(Hang())
     asked = await ann.send(chat, SECRET)

@@ -106,9 +106,9 @@ async def test_a_refused_place_in_the_stream_costs_and_repeats_nothing(
 @pytest.mark.slow
 async def test_who_changed_identity_while_nobody_listened_is_not_believed(scene: Scene) -> None:
     """F-058, X-035: at work; a fresh answer tells of no change, so everybody is asked for first."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann, via=scene.proxy.url)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(
+        await scene.current("ann"), encrypted=True, via=scene.proxy.url
+    )
     await echoed_each(ann, chat, "one")
     scene.proxy.before = lambda r: Answer(502) if r.path.endswith("/sync") else None
     await daemon.until(

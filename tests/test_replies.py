@@ -161,9 +161,7 @@ async def test_in_a_direct_chat_the_model_sees_what_is_replied_to(
     scene: Scene, anybody: NewAnybody, model: ModelServer
 ) -> None:
     """F-026, X-025: one's own words and ours, of an encrypted room; one level of it."""
-    ann = await anybody("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await anybody("ann"), encrypted=True)
     mine = await ann.send(chat, "the blue one?")
     ours = await ann.wait_for(chat, lambda m: m.body == "echo: the blue one?")
     await ann.send(chat, "or that", **to(ours.event_id))

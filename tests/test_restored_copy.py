@@ -145,9 +145,9 @@ def device_of(daemon: Bot) -> str:
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_device_whose_new_keys_are_refused_gives_way_to_another(scene: Scene) -> None:
     """F-009: of the same identity, with the room keys of the old one."""
-    ann = await scene.current("ann", strict=True)
-    daemon = await scene.bot(ann, via=scene.proxy.url)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(
+        await scene.current("ann", strict=True), encrypted=True, via=scene.proxy.url
+    )
     await talk(ann, chat, "before")
     assert await daemon.stop() == 0
     copy = copied(daemon)

@@ -51,9 +51,7 @@ def words(ann: CurrentClient, chat: str, daemon: Bot) -> list[str]:
 
 async def test_a_person_verifies_the_bot_in_an_encrypted_room(scene: Scene) -> None:
     """X-019: the room says where to compare, and not what; nothing travels in clear."""
-    ann = await scene.current("ann", strict=True)
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann", strict=True), encrypted=True)
     assert not await ann.trusts(daemon.user_id)
     check = await ann.verify(daemon.user_id, room=chat)
     await check.until("ready")
@@ -81,9 +79,7 @@ async def test_a_person_verifies_the_bot_in_an_encrypted_room(scene: Scene) -> N
 @pytest.mark.slow
 async def test_the_bot_asks_when_it_is_told_to_verify(scene: Scene) -> None:
     """X-019: `/verify`; the answer says what to do."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     await ann.send(chat, "/verify")
     check = await ann.incoming(daemon.user_id)
     [answer] = [m for m in await ann.wait_for_count(chat, daemon.user_id, 2) if "accept" in m.body]
@@ -99,9 +95,7 @@ async def test_the_bot_asks_when_it_is_told_to_verify(scene: Scene) -> None:
 @pytest.mark.slow
 async def test_a_device_verifies_the_bots_device(scene: Scene) -> None:
     """X-019: between devices, the direct chat says where to compare and nothing else; a mismatch trusts nobody."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     check = await device_check(ann, daemon)
     await check.until("ready")
     await check.start()
@@ -157,9 +151,7 @@ async def test_a_person_who_thinks_better_of_it_trusts_nobody(
     scene: Scene, where: str, state: str
 ) -> None:
     """X-020: a cancellation in each state."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     check = await begun(ann, daemon, chat, where)
     if state != "ready":
         if where != "command":
@@ -209,9 +201,7 @@ async def test_a_third_person_in_the_room_changes_nothing(scene: Scene) -> None:
 @pytest.mark.slow
 async def test_both_start_at_once_and_go_on_with_one(scene: Scene) -> None:
     """X-020: her user id is the smaller one, so it is hers."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     await ann.send(chat, "/verify")
     check = await ann.incoming(daemon.user_id)
     await check.accept()
@@ -223,9 +213,7 @@ async def test_both_start_at_once_and_go_on_with_one(scene: Scene) -> None:
 @pytest.mark.slow
 async def test_another_device_of_our_account_that_answers_first_goes_on(scene: Scene) -> None:
     """X-020: the bot steps back without a word."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     assert await daemon.stop() == 0
     other = await scene.current(daemon, identity=False)
     check = await ann.verify(daemon.user_id, room=chat)
@@ -242,9 +230,7 @@ async def test_another_device_of_our_account_that_answers_first_goes_on(scene: S
 @pytest.mark.slow
 async def test_an_unsigned_device_of_an_allowed_person_may_verify_too(scene: Scene) -> None:
     """X-019, X-034: which says nothing about its owner's identity."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     phone = await scene.current(ann, identity=False)
     check = await device_check(phone, daemon)
     await check.until("ready")

@@ -64,9 +64,7 @@ async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(scene
 
 async def test_an_accepted_unsigned_device_has_the_rights_of_another(scene: Scene) -> None:
     """X-034: commands, tools, what runs by itself, and what comes in clear as well."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann, matrix=ACCEPT)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True, matrix=ACCEPT)
     await echoed_each(ann, chat, "one")
     phone = await scene.current(ann, identity=False)
     await echoed_each(phone, chat, "two")
@@ -162,9 +160,7 @@ def without_device_lists(request: Request, status: int, body: bytes) -> Action:
 
 async def test_a_device_that_signed_out_is_answered_for_what_it_sent(scene: Scene) -> None:
     """X-034: a signature once seen stays, over a restart."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     phone = await scene.current(ann)
     await echoed_each(phone, chat, "one")
     assert await daemon.stop() == 0
@@ -180,9 +176,9 @@ async def test_a_device_that_signed_out_is_answered_for_what_it_sent(scene: Scen
 @pytest.mark.parametrize("how", ["missing", "failed"])
 async def test_who_is_not_in_an_answer_stays_as_they_were(scene: Scene, how: str) -> None:
     """X-034: over a restart too."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann, via=scene.proxy.url)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(
+        await scene.current("ann"), encrypted=True, via=scene.proxy.url
+    )
     phone = await scene.current(ann, identity=False)
     await echoed_each(ann, chat, "one")
     await phone.send(chat, "two")
@@ -216,9 +212,7 @@ async def test_who_is_not_in_an_answer_stays_as_they_were(scene: Scene, how: str
 @pytest.mark.slow
 async def test_of_very_many_messages_that_waited_each_is_answered_in_order(scene: Scene) -> None:
     """X-034: more than are read at once."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     phone = await scene.current(ann, identity=False)
     texts = [f"message {n}" for n in range(230)]
     for text in texts:
@@ -232,9 +226,7 @@ async def test_of_very_many_messages_that_waited_each_is_answered_in_order(scene
 @pytest.mark.slow
 async def test_what_nobody_vouched_for_is_given_up_after_a_week(scene: Scene) -> None:
     """Issue 13: bounded in days; what is younger waits on."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     phone = await scene.current(ann, identity=False)
     for text in ("old", "young"):
         await phone.send(chat, text)
@@ -330,9 +322,7 @@ async def test_the_owner_hears_of_somebody_elses_new_identity(scene: Scene) -> N
 @pytest.mark.slow
 async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(scene: Scene) -> None:
     """X-017: somebody with the bot's password makes another identity, twice."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon)
+    ann, daemon, chat = await scene.met(await scene.current("ann"))
     await echoed_each(ann, chat, "one")
     for count in (1, 2):
         await scene.current(daemon)
@@ -345,9 +335,7 @@ async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(scen
 
 async def test_a_new_identity_is_noticed_where_nothing_is_encrypted(scene: Scene) -> None:
     """X-035: in a plain room too, while the daemon runs."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon)
+    ann, daemon, chat = await scene.met(await scene.current("ann"))
     await echoed_each(ann, chat, "one")
     await ann.make_identity(anew=True)
     await identity_notice(ann, chat)

@@ -112,9 +112,7 @@ async def test_a_client_that_withholds_its_keys_is_told_at_once_how_to_be_heard(
     scene: Scene,
 ) -> None:
     """F-012: once for this cause, over a restart too; what it sends later is answered."""
-    ann = await scene.current("ann")
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     await ann.refuse_unverified(True)
     await ann.send(chat, "one")
     told = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
@@ -172,9 +170,9 @@ async def test_words_on_withheld_keys_count_from_who_wrote_and_where_only(scene:
 @pytest.mark.slow
 async def test_who_cannot_begin_a_session_with_us_is_met_half_way(scene: Scene) -> None:
     """F-012: `m.no_olm`; the notice says so, and the next message is read without a key of ours."""
-    ann = await scene.current("ann", via=scene.proxy.url)
-    daemon = await scene.bot(ann)
-    chat = await scene.room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(
+        await scene.current("ann", via=scene.proxy.url), encrypted=True
+    )
     claimed: Json = {"one_time_keys": {}, "failures": {}}
     scene.proxy.before = lambda r: Answer(200, claimed) if r.path.endswith("/keys/claim") else None
     await ann.send(chat, "one")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import pytest
 
@@ -29,6 +29,7 @@ from tests.world.schema import lay_schema
 from tests.world.user import MatrixUser
 from tests.world.warm import Interpreter
 
+P = TypeVar("P", bound=Person)
 NewName = Callable[[str], str]
 NewScene = Callable[[Path, str], "Scene"]
 
@@ -223,13 +224,19 @@ class Scene:
         """A new room, once all are in it; a direct chat without guests."""
         return await meet(host, daemon.user_id, *guests, encrypted=encrypted, name=name)
 
+    async def met(
+        self, host: P, *, encrypted: bool = False, name: str = "", via: str = "", **changes: Json
+    ) -> tuple[P, Bot, str]:
+        """Open a bot of somebody's, and the direct chat they are in."""
+        daemon = await self.bot(host, via=via, start=True, **changes)
+        return host, daemon, await self.room(host, daemon, encrypted=encrypted, name=name)
+
     async def direct(
         self, *, encrypted: bool = False, name: str = "", via: str = "", **changes: Json
     ) -> tuple[MatrixUser, Bot, str]:
         """Open a new user, a bot of hers, and the direct chat they are in."""
         ann = await self.person("ann")
-        daemon = await self.bot(ann, via=via, start=True, **changes)
-        return ann, daemon, await self.room(ann, daemon, encrypted=encrypted, name=name)
+        return await self.met(ann, encrypted=encrypted, name=name, via=via, **changes)
 
     async def shared(self, *, via: str = "") -> tuple[MatrixUser, MatrixUser, Bot]:
         """Open two new users, and a bot of the first that the second may use too."""
