@@ -47,6 +47,14 @@ async def asks(desk: Desk) -> str:
     return answer
 
 
+async def begun(desk: Desk, room: str = "") -> Phone:
+    """A person's client asks, and we are ready."""
+    phone = desk.phone(room=room)
+    await desk.hear(desk.message("request", phone.request(), room=room))
+    await desk.until(lambda: desk.kinds == ["ready"])
+    return phone
+
+
 @pytest.mark.parametrize("mac", [NEW, OLD])
 @pytest.mark.parametrize("room", ["", ROOM])
 async def test_a_verification_goes_to_its_end_and_leaves_a_row(
@@ -196,8 +204,7 @@ async def test_an_end_that_could_not_be_said_is_said_by_the_next_run(
 
 async def test_it_is_cancelled_ten_minutes_after_it_began(desk: Desk) -> None:
     """X-020."""
-    await desk.hear(desk.message("request", desk.phone().request()))
-    await desk.until(lambda: desk.kinds == ["ready"])
+    await begun(desk)
     await desk.until(lambda: 600.0 in desk.clock.slept)
     await desk.clock.move(599)
     assert desk.kinds == ["ready"]
@@ -268,9 +275,7 @@ async def test_a_new_request_takes_the_place_of_the_one_under_way(desk: Desk) ->
 
 async def test_a_third_person_cannot_interfere(desk: Desk) -> None:
     """X-019: neither with its id nor from another room."""
-    phone = desk.phone(room=ROOM)
-    await desk.hear(desk.message("request", phone.request(), room=ROOM))
-    await desk.until(lambda: desk.kinds == ["ready"])
+    phone = await begun(desk, ROOM)
     cancel = {"code": "m.user"}
     await desk.hear(
         desk.message("cancel", cancel, EVE, ROOM),
@@ -285,9 +290,7 @@ async def test_a_third_person_cannot_interfere(desk: Desk) -> None:
 
 async def test_another_device_of_ours_that_answers_first_goes_on(desk: Desk) -> None:
     """X-020."""
-    phone = desk.phone(room=ROOM)
-    await desk.hear(desk.message("request", phone.request(), room=ROOM))
-    await desk.until(lambda: desk.kinds == ["ready"])
+    await begun(desk, ROOM)
     await desk.hear(desk.message("ready", {"from_device": "BOTDEVICE"}, BOT, ROOM))
     await desk.hear(desk.message("done", {"from_device": "OTHER"}, BOT, ROOM))
     assert len(desk.work._open) == 1
@@ -298,8 +301,7 @@ async def test_another_device_of_ours_that_answers_first_goes_on(desk: Desk) -> 
 
 async def test_another_device_of_ours_that_answers_later_changes_nothing(desk: Desk) -> None:
     """X-020: unless it starts."""
-    await desk.hear(desk.message("request", desk.phone(room=ROOM).request(), room=ROOM))
-    await desk.until(lambda: desk.kinds == ["ready"])
+    await begun(desk, ROOM)
     desk.work.recognise_event(desk.requests[0].path.split("/")[-1], "$ready")
     await desk.hear(desk.message("ready", {"from_device": "OTHER"}, BOT, ROOM))
     assert not next(iter(desk.work._open)).end
@@ -308,13 +310,19 @@ async def test_another_device_of_ours_that_answers_later_changes_nothing(desk: D
     assert desk.kinds == ["ready"]
 
 
-async def test_their_client_says_that_another_device_of_ours_answered(desk: Desk) -> None:
-    """X-020."""
-    await desk.hear(desk.message("request", desk.phone().request()))
-    await desk.until(lambda: desk.kinds == ["ready"])
-    await desk.hear(desk.message("cancel", {"code": "m.accepted"}))
+@pytest.mark.parametrize("code", ["m.accepted", "m.user"])
+async def test_what_their_client_ends_is_over_and_what_comes_then_is_not_answered(
+    desk: Desk, code: str
+) -> None:
+    """X-020: another device of ours answered, or they no longer want; nor is the request once more."""
+    phone = await begun(desk)
+    await desk.hear(desk.message("cancel", {"code": code}))
     await desk.settled()
-    assert (desk.kinds, await desk.phase()) == (["ready"], "cancelled m.accepted")
+    assert (desk.kinds, await desk.phase()) == (["ready"], f"cancelled {code}")
+    again = desk.message("request", phone.request())
+    await desk.hear(again, desk.message("key", {"key": "x"}), desk.message("start", OFFER))
+    assert desk.work._begun.empty()
+    assert desk.kinds == ["ready"]
 
 
 async def test_what_belongs_to_no_verification_is_answered_within_bounds(desk: Desk) -> None:
@@ -334,18 +342,6 @@ async def test_what_belongs_to_no_verification_is_answered_within_bounds(desk: D
     await desk.hear(*(desk.message("key", {}, transaction=f"N{n}") for n in range(1000)))
     await desk.until(lambda: len(desk.said) == MOST_AN_HOUR)
     assert not await desk.rows()
-
-
-async def test_what_comes_after_the_end_is_not_answered(desk: Desk) -> None:
-    """X-020: nor is the request once more."""
-    request = desk.message("request", desk.phone().request())
-    await desk.hear(request)
-    await desk.until(lambda: desk.kinds == ["ready"])
-    await desk.hear(desk.message("cancel", {"code": "m.user"}))
-    await desk.settled()
-    await desk.hear(request, desk.message("key", {"key": "x"}), desk.message("start", OFFER))
-    assert desk.work._begun.empty()
-    assert desk.kinds == ["ready"]
 
 
 async def test_a_message_that_could_not_be_sent_is_sent_again_in_order(desk: Desk) -> None:
@@ -551,8 +547,7 @@ async def test_the_machine_shows_only_the_newest_of_each_person(desk: Desk) -> N
 @pytest.mark.parametrize("code", [*REASONS, ""])
 async def test_the_machine_says_in_words_why_one_ended(desk: Desk, code: str) -> None:
     """X-020: and what to do, which is not to begin again where emojis were different."""
-    await desk.hear(desk.message("request", desk.phone().request()))
-    await desk.until(partial(desk.has_said, 1))
+    await begun(desk)
     await desk.hear(desk.message("cancel", {"code": code}))
     await desk.settled()
     [(_, state, text)] = await verifications(desk.stores.database)
