@@ -33,8 +33,6 @@ from tests.world.scene import NewName, Scene
 from tests.world.user import MatrixUser
 from wintermute.matrix.keys import OTHER_KEYS as REASON
 
-pytestmark = pytest.mark.slow
-
 Json = dict[str, Any]
 Lie = Callable[[Json, str], None]
 
@@ -55,6 +53,7 @@ def waiting(daemon: Bot) -> list[str]:
     return [row["body"] for row in daemon.rows("SELECT body FROM outbox WHERE state = 'waiting'")]
 
 
+@pytest.mark.slow
 async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(scene: Scene) -> None:
     """X-035: one notice, readable, in a session of its own; a restart; then all goes on."""
     ann = await scene.current("ann")
@@ -98,6 +97,7 @@ def not_signed(answer: Json, user: str) -> None:
         answer["self_signing_keys"][user]["signatures"] = {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", [no_master_key, not_signed])
 async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
     scene: Scene, lie: Lie, proxy: Proxy
@@ -126,6 +126,7 @@ async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
     assert len(notices(daemon, "no longer has")) == 1
 
 
+@pytest.mark.slow
 async def test_where_somebody_has_changed_the_others_wait_with_them(scene: Scene) -> None:
     """X-035: in the group, and nowhere else."""
     ann, ben = await asyncio.gather(scene.current("ann"), scene.current("ben"))
@@ -150,6 +151,7 @@ async def test_where_somebody_has_changed_the_others_wait_with_them(scene: Scene
     assert of_notice != later
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
     [
@@ -179,6 +181,7 @@ async def test_a_kill_at_any_step_tells_of_it_once(scene: Scene, steps: list[lis
     await ann.wait_for(chat, lambda m: m.body == "echo: two")
 
 
+@pytest.mark.slow
 async def test_what_changes_again_is_told_again_and_trusted_anew(scene: Scene) -> None:
     """X-035: trusted while nobody was at work, and changed meanwhile."""
     ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)

@@ -17,8 +17,6 @@ from tests.world.user import Message
 from tests.world.warm import Interpreter
 from wintermute.matrix.outbox import BURST, RateLimiter
 
-pytestmark = pytest.mark.slow
-
 SLOWED = "asks us to slow down"
 PARAGRAPH = "The quick brown fox jumps over the lazy dog, number {}. " * 8
 LONG = "\n\n".join(PARAGRAPH.format(*[n] * 8) for n in range(240))
@@ -44,6 +42,7 @@ def answers(question: str, message: Message) -> bool:
     return message.body.startswith("echo: ") and question in message.body
 
 
+@pytest.mark.slow
 async def test_the_signs_of_reminders_never_make_an_answer_wait(scene: Scene) -> None:
     """T-063: in whatever room they are; only the homeserver itself can, until it has said that it limits."""
     ann = await scene.person("ann")
@@ -64,6 +63,7 @@ async def test_the_signs_of_reminders_never_make_an_answer_wait(scene: Scene) ->
     assert sum(SLOWED in line for line in daemon.log) <= len(chats)
 
 
+@pytest.mark.slow
 async def test_a_long_answer_comes_whole_and_in_order(scene: Scene, model: ModelServer) -> None:
     """X-012: while the homeserver lets one part of it through in five seconds."""
     model.script(Text(LONG))
@@ -78,6 +78,7 @@ async def test_a_long_answer_comes_whole_and_in_order(scene: Scene, model: Model
     assert any(SLOWED in line for line in daemon.log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 async def test_an_answer_that_grows_ends_in_time(
     scene: Scene, model: ModelServer, encrypted: bool

@@ -43,9 +43,8 @@ from wintermute.matrix.rollback import (
 from wintermute.schedule.firing import REMINDER
 from wintermute.tasks.schedules import PlanRequest
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
     scene: Scene, anybody: NewAnybody
@@ -87,6 +86,7 @@ async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
     assert list(filter(None, map(echoed, said))) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_everybody_can_read_the_bot_as_before_and_current_clients_can_be_read(
     scene: Scene,
@@ -142,6 +142,7 @@ def device_of(daemon: Bot) -> str:
     return str(json.loads((daemon.data / "matrix" / "session.json").read_text())["device_id"])
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_device_whose_new_keys_are_refused_gives_way_to_another(scene: Scene) -> None:
     """F-009: of the same identity, with the room keys of the old one."""

@@ -21,8 +21,6 @@ from wintermute.clock import stamp
 from wintermute.matrix.people import People, Person
 from wintermute.matrix.trust import harmless_id
 
-pytestmark = pytest.mark.slow
-
 Json = dict[str, Any]
 ACCEPT: Json = {"unsigned_devices": "accept"}
 
@@ -31,6 +29,7 @@ async def echoes(watcher: CurrentClient, room: str, daemon: Bot) -> list[str]:
     return [m for m in await said(watcher, room, daemon.user_id) if m.startswith("echo: ")]
 
 
+@pytest.mark.slow
 async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(scene: Scene) -> None:
     """X-034: told once; a restart in between; then in order, each once."""
     ann = await scene.current("ann")
@@ -62,6 +61,7 @@ async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(scene
     ]
 
 
+@pytest.mark.slow
 async def test_an_accepted_unsigned_device_has_the_rights_of_another(scene: Scene) -> None:
     """X-034: commands, tools, what runs by itself, and what comes in clear as well."""
     ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True, matrix=ACCEPT)
@@ -95,6 +95,7 @@ async def test_an_accepted_unsigned_device_has_the_rights_of_another(scene: Scen
         assert ["error" not in m["content"][:5] for m in results] == [allowed] * 2, results
 
 
+@pytest.mark.slow
 async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(scene: Scene) -> None:
     """X-034: whoever runs the homeserver could have written it; with `preferred` too."""
     ann, ben = await scene.current("ann"), await scene.current("ben", identity=False)
@@ -120,6 +121,7 @@ async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(scene: Scene)
     assert len(notices(daemon, "not encrypted")) == 1
 
 
+@pytest.mark.slow
 async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signed(
     scene: Scene,
 ) -> None:
@@ -137,6 +139,7 @@ async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signe
     await echoed_each(ben, chat, "four")
 
 
+@pytest.mark.slow
 async def test_a_new_device_without_any_identity_is_answered_at_once(scene: Scene) -> None:
     """X-049: its keys are asked for after its message has come; that is no reason for a notice."""
     ben = await scene.person("ben")
@@ -158,6 +161,7 @@ def without_device_lists(request: Request, status: int, body: bytes) -> Action:
     return Answer(status, answer)
 
 
+@pytest.mark.slow
 async def test_a_device_that_signed_out_is_answered_for_what_it_sent(scene: Scene) -> None:
     """X-034: a signature once seen stays, over a restart."""
     ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
@@ -173,6 +177,7 @@ async def test_a_device_that_signed_out_is_answered_for_what_it_sent(scene: Scen
     assert await echoes(ann, chat, daemon) == ["echo: one", "echo: two", "echo: three"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "failed"])
 async def test_who_is_not_in_an_answer_stays_as_they_were(scene: Scene, how: str) -> None:
     """X-034: over a restart too."""
