@@ -12,9 +12,8 @@ import pytest
 
 from tests.world.clock import HeldClock
 from tests.world.consolidated import Chats, Scribe
-from tests.world.current import what_is_missing
 from tests.world.homeserver import Homeserver
-from tests.world.house import House
+from tests.world.house import House, house_at_work
 from tests.world.keys import Wire, accepted
 from tests.world.memory import Memory, memory_in
 from tests.world.missing import NO_MOUNT
@@ -93,9 +92,11 @@ def new_scene(homeserver: Homeserver, python: Interpreter, fresh: NewName) -> Ne
 
 
 @pytest.fixture
-async def scene(new_scene: NewScene, model: ModelServer, tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(
+    homeserver: Homeserver, python: Interpreter, fresh: NewName, model: ModelServer, tmp_path: Path
+) -> AsyncIterator[Scene]:
     """What `person`, `current`, `bot` and `room` open in, and are closed with."""
-    async with new_scene(tmp_path, model.url) as opened:
+    async with Scene(homeserver, python, fresh, tmp_path, model.url, model) as opened:
         yield opened
 
 
@@ -108,8 +109,6 @@ def person(scene: Scene) -> NewPerson:
 @pytest.fixture
 def current(scene: Scene) -> NewCurrent:
     """`ann = await current("ann")`: a new user at a current client; `await current(ann)`: on one more device."""
-    if missing := what_is_missing():
-        pytest.skip(missing)
     return scene.current
 
 
@@ -139,6 +138,13 @@ async def model(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             server.allow(*mark.args, **mark.kwargs)
         yield server
         server.prefixes.count(tmp_path)
+
+
+@pytest.fixture
+async def working_house(tmp_path: Path, model: ModelServer) -> AsyncIterator[House]:
+    """A house in the folder of the test, at work with its model."""
+    async with house_at_work(tmp_path, model.url) as opened:
+        yield opened
 
 
 @pytest.fixture

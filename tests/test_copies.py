@@ -19,7 +19,7 @@ from tests.world.homeserver import Homeserver
 from tests.world.killing import kill_at_send
 from tests.world.model import ModelServer
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
-from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, Scene
+from tests.world.scene import NewName, Scene
 from tests.world.schema import open_migrated
 from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix
@@ -113,12 +113,10 @@ STRIKES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("strike", STRIKES.values(), ids=STRIKES)
 async def test_who_is_killed_while_the_value_changes_is_no_copy(
-    strike: Strike, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, strike: Strike, proxy: Proxy
 ) -> None:
     """F-009: nor is who is simply started again."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
     await talk(ann, chat, "one")
     assert await daemon.stop() == 0
     if strike.request:
@@ -137,12 +135,10 @@ async def test_who_is_killed_while_the_value_changes_is_no_copy(
 
 @pytest.mark.slow
 async def test_an_old_value_or_garbage_is_replaced_and_nobody_is_told(
-    person: NewPerson, bot: NewBot, room: NewRoom, homeserver: Homeserver
+    scene: Scene, homeserver: Homeserver
 ) -> None:
     """F-009: a late write landed, the homeserver went back, or somebody wrote there by hand."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True)
     first = served(homeserver, daemon)
     for content in (first, {"epoch": [1]}, {"epoch": "x" * 50_000}, {}):
         assert await daemon.stop() == 0
@@ -156,12 +152,10 @@ async def test_an_old_value_or_garbage_is_replaced_and_nobody_is_told(
 
 @pytest.mark.slow
 async def test_a_second_foreign_value_ends_the_daemon_and_the_next_start_goes_on(
-    person: NewPerson, bot: NewBot, room: NewRoom, homeserver: Homeserver
+    scene: Scene, homeserver: Homeserver
 ) -> None:
     """F-009: somebody else speaks with the same keys."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True)
     await talk(ann, chat, "one")
     before = value_in(served(homeserver, daemon))
     serve(homeserver, daemon, {"epoch": OURS})
@@ -180,12 +174,10 @@ async def test_a_second_foreign_value_ends_the_daemon_and_the_next_start_goes_on
 
 @pytest.mark.slow
 async def test_a_copy_that_starts_at_the_same_time_is_noticed_by_the_first_sync(
-    person: NewPerson, bot: NewBot, room: NewRoom, homeserver: Homeserver, proxy: Proxy
+    scene: Scene, homeserver: Homeserver, proxy: Proxy
 ) -> None:
     """F-009: it put its value there after ours, and before we heard anything."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
     await talk(ann, chat, "one")
     assert await daemon.stop() == 0
 
@@ -223,12 +215,10 @@ def serve(homeserver: Homeserver, daemon: Bot, content: Json) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", [False, True], ids=["one-after-the-other", "at-once"])
 async def test_of_two_daemons_on_copies_of_one_folder_the_one_that_stays_hears_everybody(
-    person: NewPerson, bot: NewBot, room: NewRoom, python: Interpreter, *, at_once: bool
+    scene: Scene, python: Interpreter, *, at_once: bool
 ) -> None:
     """F-009: the other ends with a line that helps, before anybody has a session with it."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True)
     await talk(ann, chat, "one")
     if at_once:
         assert await daemon.stop() == 0
@@ -250,13 +240,13 @@ async def test_of_two_daemons_on_copies_of_one_folder_the_one_that_stays_hears_e
 
 @pytest.mark.slow
 async def test_another_copy_shows_in_the_rooms_where_no_value_can_be_kept(
-    person: NewPerson, bot: NewBot, room: NewRoom, python: Interpreter, proxy: Proxy
+    scene: Scene, python: Interpreter, proxy: Proxy
 ) -> None:
     """F-009: by an event with our mark that we never promised."""
-    ann = await person("ann")
+    ann = await scene.person("ann")
     proxy.before = lambda r: Answer(403, {"errcode": "M_FORBIDDEN"}) if PART in r.path else None
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon)
     await talk(ann, chat, "one")
     twin = daemon.config.parent.with_name("twin")
     shutil.copytree(daemon.config.parent, twin)
@@ -281,9 +271,7 @@ async def test_a_homeserver_restored_to_an_older_state_makes_no_copy_of_us(
     """F-009: nobody is told anything, and everything goes on."""
     with Homeserver(tmp_path / "synapse", database=blank) as server:
         async with Scene(server, python, fresh, tmp_path, model.url) as scene:
-            ann = await scene.person("ann")
-            daemon = await scene.bot(ann)
-            chat = await scene.room(ann, daemon, encrypted=False)
+            ann, daemon, chat = await scene.direct(encrypted=False)
             await talk(ann, chat, "one")
             server.stop()
             shutil.copy(tmp_path / "synapse" / "homeserver.db", tmp_path / "older.db")

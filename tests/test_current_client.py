@@ -6,7 +6,7 @@ import pytest
 
 from tests.world.current import CurrentClient, Shield
 from tests.world.emojis import EmojiCheck
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import NewCurrent, Scene
 
 
 async def together(host: CurrentClient, *guests: CurrentClient) -> str:
@@ -51,19 +51,17 @@ async def test_two_strict_clients_read_each_other_without_a_shield(current: NewC
 
 
 @pytest.mark.slow
-async def test_the_bot_and_people_at_other_clients_are_talked_to(
-    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
-    ann, bob = await current("ann"), await person("bob")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, bob, encrypted=True)
+async def test_the_bot_and_people_at_other_clients_are_talked_to(scene: Scene) -> None:
+    ann, bob = await scene.current("ann"), await scene.person("bob")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, bob, encrypted=True)
     sent = await ann.send(chat, "hello", **{"m.mentions": {"user_ids": [daemon.user_id]}})
     for watcher in (ann, bob):
         answer = await watcher.wait_for(chat, lambda m: m.sender == daemon.user_id)
         assert (answer.body.endswith("hello"), answer.encrypted) == (True, True)
     [got] = bob.messages(chat, ann.user_id)
     assert (got.event_id, got.encrypted) == (sent, True)
-    laptop = await current(bob)
+    laptop = await scene.current(bob)
     assert await laptop.knows(bob.user_id, laptop.device_id, signed=True)
     assert not await laptop.knows(bob.user_id, bob.login.device_id, signed=True)
 

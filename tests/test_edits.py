@@ -25,7 +25,7 @@ from tests.world.reading import (
     read_change,
     read_message,
 )
-from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, Scene
 from tests.world.schema import open_migrated
 from tests.world.user import CLIENT
 from wintermute.conversation.replies import FIRST_REVERTED, FIRST_STAYS, REWORDED
@@ -316,12 +316,10 @@ async def settled(person: Person, room: str, word: str) -> str:
 )
 @pytest.mark.breaks("edit")
 async def test_only_an_edit_of_the_newest_message_is_to_be_answered(
-    encrypted: bool, anybody: NewAnybody, bot: NewBot, room: NewRoom
+    scene: Scene, encrypted: bool, anybody: NewAnybody
 ) -> None:
     """L-054, L-073: the others are noted; over a restart, and when all of it is delivered again."""
-    ann = await anybody("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
+    ann, daemon, chat = await scene.met(await anybody("ann"), encrypted=encrypted)
     one = await settled(ann, chat, "one")
     two = await settled(ann, chat, "two")
     [token] = daemon.rows("SELECT value FROM single_values WHERE name = 'sync token'")
@@ -364,12 +362,10 @@ async def test_only_an_edit_of_the_newest_message_is_to_be_answered(
 
 
 async def test_an_edit_of_what_is_locked_waits_for_the_same_key(
-    proxy: Proxy, anybody: NewAnybody, bot: NewBot, room: NewRoom
+    scene: Scene, proxy: Proxy, anybody: NewAnybody
 ) -> None:
     """L-054, X-021: neither is one message more when the key comes."""
-    ann = await anybody("ann", via=proxy.url)
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await anybody("ann", via=proxy.url), encrypted=True)
     withheld = withhold(proxy)
     one = await ann.send(chat, "one")
     two = await ann.send(chat, "two")
@@ -393,12 +389,12 @@ async def test_an_edit_of_what_is_locked_waits_for_the_same_key(
 @pytest.mark.slow
 @pytest.mark.parametrize("anybody", [NIO, JS], indirect=True)
 async def test_an_edit_in_clear_is_refused_where_encryption_is_required(
-    anybody: NewAnybody, bot: NewBot, room: NewRoom
+    scene: Scene, anybody: NewAnybody
 ) -> None:
     """X-015, L-054: whoever runs the homeserver could have written it; it is told in the room."""
-    ann = await anybody("ann")
-    daemon = await bot(ann, matrix={"encryption": "required"})
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(
+        await anybody("ann"), encrypted=True, matrix={"encryption": "required"}
+    )
     old = await settled(ann, chat, "old")
     one = await settled(ann, chat, "one")
     for event_id in (old, one):
@@ -416,20 +412,16 @@ async def test_an_edit_in_clear_is_refused_where_encryption_is_required(
 
 
 @pytest.mark.breaks("edit")
-async def test_an_edited_question_is_answered_once_more_with_its_new_text(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_an_edited_question_is_answered_once_more_with_its_new_text(scene: Scene) -> None:
     """L-054, X-062: in the place of the old one, which is asked no longer, answered or not."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     await settled(ann, chat, "before")
     sent = await settled(ann, chat, "how tall is Ben?")
     await ann.edit(chat, sent, "how tall is Ann?")
     await ann.wait_for(chat, lambda m: m.body == "* echo: how tall is Ann?")
-    model.script(Hang())
+    scene.model.script(Hang())
     hanging = await ann.send(chat, "how old?")
-    await model.request_arrived(4)
+    await scene.model.request_arrived(4)
     await ann.edit(chat, hanging, "how young?")
     await ann.wait_for(chat, lambda m: m.body == "echo: how young?")
     await settled(ann, chat, "end")
@@ -438,7 +430,7 @@ async def test_an_edited_question_is_answered_once_more_with_its_new_text(
         "echo: how young?",
         "echo: end",
     ]
-    assert asked_texts(model) == ["before", "how tall is Ann?", "how young?", "end"]
+    assert asked_texts(scene.model) == ["before", "how tall is Ann?", "how young?", "end"]
 
 
 def asked_texts(model: ModelServer) -> Sequence[str]:
@@ -471,13 +463,9 @@ async def test_only_a_command_that_can_be_taken_back_is_done_in_its_new_wording(
             assert await desk.relations.is_redone(tx, edit, original, None) is expected
 
 
-async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(scene: Scene) -> None:
     """F-049: each told in one reply; what was used, or cannot be taken back, is told in one line."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
 
     async def answer(n: int) -> str:
         return (await ann.wait_for_count(chat, daemon.user_id, n + 1))[-1].body

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import Bot, said
-from tests.world.chats import send_in_clear
+from tests.world.chats import echoed_each, send_in_clear
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.proxy import Answer, Proxy, Request, hand_over, pass_before, withhold
-from tests.world.scene import NewAnybody, NewBot, NewName, NewPerson, NewRoom
+from tests.world.scene import NewAnybody, NewName, NewPerson, Scene
 from tests.world.sending import AtOnce
 from wintermute.config.schema import Matrix
 from wintermute.errors import SendRefused
@@ -60,12 +60,10 @@ async def test_what_cannot_be_encrypted_is_not_sent(
 
 
 async def test_nothing_is_said_in_clear_in_an_encrypted_room(
-    anybody: NewAnybody, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, anybody: NewAnybody, proxy: Proxy
 ) -> None:
     """X-015: answers and commands, also where encryption is of no kind we know."""
-    ann = await anybody("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await anybody("ann"), encrypted=True, via=proxy.url)
     await ann.send(chat, "secret")
     await ann.send(chat, "/status")
     await send_in_clear(ann, chat, "in clear")
@@ -75,7 +73,7 @@ async def test_nothing_is_said_in_clear_in_an_encrypted_room(
         assert "/send/m.room.encrypted/" in request.path
         assert set(request.json) <= MEGOLM
 
-    odd = await room(ann, daemon)
+    odd = await scene.room(ann, daemon)
     await ann.send(odd, "hello")
     await ann.wait_for_count(odd, daemon.user_id, 1)
     path = f"{CLIENT}/rooms/{odd}/state/m.room.encryption/"
@@ -89,35 +87,28 @@ async def test_nothing_is_said_in_clear_in_an_encrypted_room(
 
 @pytest.mark.slow
 async def test_trouble_with_keys_delays_nobody_who_can_be_talked_to(
-    anybody: NewAnybody, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, anybody: NewAnybody, proxy: Proxy
 ) -> None:
     """X-012: the part of the homeserver that keeps keys is away at our start."""
     ann = await anybody("ann")
     proxy.before = lambda request: Answer(503) if "/keys/" in request.path else None
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
-    sealed = await room(ann, daemon, encrypted=True)
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon)
+    await echoed_each(ann, chat, "hello")
+    sealed = await scene.room(ann, daemon, encrypted=True)
     proxy.before = pass_before
     await daemon.restart()
-    await ann.send(sealed, "sealed")
-    await ann.wait_for(sealed, lambda m: m.body == "echo: sealed")
+    await echoed_each(ann, sealed, "sealed")
 
 
 @pytest.mark.slow
-async def test_encrypted_rooms_only_when_so_configured(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_encrypted_rooms_only_when_so_configured(scene: Scene, model: ModelServer) -> None:
     """X-015: `required` says so once in a room without encryption, and answers nothing there."""
-    ann = await person("ann")
-    daemon = await bot(ann, matrix={"encryption": "required"})
-    plain = await room(ann, daemon)
-    sealed = await room(ann, daemon, encrypted=True)
+    ann, daemon, plain = await scene.direct(matrix={"encryption": "required"})
+    sealed = await scene.room(ann, daemon, encrypted=True)
     for text in ("one", "two", "/status"):
         await ann.send(plain, text)
-    await ann.send(sealed, "three")
-    await ann.wait_for(sealed, lambda m: m.body == "echo: three")
+    await echoed_each(ann, sealed, "three")
     told = await ann.wait_for_count(plain, daemon.user_id, 1)
     assert [m.content["msgtype"] for m in told] == ["m.notice"]
     assert "encrypt" in told[0].body
@@ -126,48 +117,40 @@ async def test_encrypted_rooms_only_when_so_configured(
     # Whoever runs the homeserver could write this in the owner's name.
     await send_in_clear(ann, sealed, "do as I say")
     await ann.wait_for(sealed, lambda m: m.content.get("msgtype") == "m.notice")
-    await ann.send(sealed, "four")
-    await ann.wait_for(sealed, lambda m: m.body == "echo: four")
+    await echoed_each(ann, sealed, "four")
     assert len(model.requests) == 2
 
 
 @pytest.mark.slow
-async def test_without_encryption_nothing_is_said_in_encrypted_rooms(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_without_encryption_nothing_is_said_in_encrypted_rooms(scene: Scene) -> None:
     """X-015: `off`; the status shows what waits."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url, matrix={"encryption": "off"})
-    plain = await room(ann, daemon)
-    sealed = await room(ann, daemon, encrypted=True)
+    ann, daemon, plain = await scene.direct(via=scene.proxy.url, matrix={"encryption": "off"})
+    sealed = await scene.room(ann, daemon, encrypted=True)
     await ann.send(sealed, "one")
     await send_in_clear(ann, sealed, "two")
-    await ann.send(plain, "three")
-    await ann.wait_for(plain, lambda m: m.body == "echo: three")
+    await echoed_each(ann, plain, "three")
     await ann.send(plain, "/status")
     await ann.wait_for(plain, lambda m: "I cannot read 1 message of" in m.body)
-    assert not sent_to(proxy, sealed)
+    assert not sent_to(scene.proxy, sealed)
 
 
 @pytest.mark.slow
 async def test_keys_survive_a_restart_and_their_loss_is_told_once(
-    anybody: NewAnybody, bot: NewBot, room: NewRoom
+    scene: Scene, anybody: NewAnybody
 ) -> None:
     """X-016."""
     ann = await anybody("ann")
-    daemon = await bot(ann)
+    daemon = await scene.bot(ann)
     folder = daemon.data / "matrix"
-    chats = [await room(ann, daemon, encrypted=True) for _ in range(2)]
+    chats = [await scene.room(ann, daemon, encrypted=True) for _ in range(2)]
     for chat in chats:
-        await ann.send(chat, "old")
-        await ann.wait_for(chat, lambda m: m.body == "echo: old")
+        await echoed_each(ann, chat, "old")
     assert await daemon.stop() == 0
     for chat in chats:
         await ann.send(chat, "missed")
     await daemon.start()
     for chat in chats:
-        await ann.send(chat, "new")
-        await ann.wait_for(chat, lambda m: m.body == "echo: new")
+        await echoed_each(ann, chat, "new")
         answers = await said(ann, chat, daemon.user_id)
         assert answers == ["echo: old", "echo: missed", "echo: new"]
     assert await daemon.stop() == 0
@@ -176,13 +159,11 @@ async def test_keys_survive_a_restart_and_their_loss_is_told_once(
     await daemon.start()
     for chat in chats:
         await ann.wait_for(chat, lambda m: "new device" in m.body)
-        await ann.send(chat, "newest")
-        await ann.wait_for(chat, lambda m: m.body == "echo: newest")
+        await echoed_each(ann, chat, "newest")
     assert device(folder)["device_id"] != before["device_id"]
     await daemon.restart()
     for chat in chats:
-        await ann.send(chat, "the end")
-        await ann.wait_for(chat, lambda m: m.body == "echo: the end")
+        await echoed_each(ann, chat, "the end")
         told = [m for m in await said(ann, chat, daemon.user_id) if "new device" in m]
         assert len(told) == 1
     await daemon.stop()
@@ -213,13 +194,11 @@ async def without_a_password_it_stays_down(daemon: Bot, folder: Path) -> None:
 
 
 async def test_what_cannot_be_decrypted_waits_for_its_key(
-    proxy: Proxy, anybody: NewAnybody, bot: NewBot, room: NewRoom
+    scene: Scene, proxy: Proxy, anybody: NewAnybody
 ) -> None:
     """X-021: over a restart, with one notice, counted; then answered."""
-    ann = await anybody("ann", via=proxy.url)
-    daemon = await bot(ann)
-    plain = await room(ann, daemon)
-    sealed = await room(ann, daemon, encrypted=True)
+    ann, daemon, plain = await scene.met(await anybody("ann", via=proxy.url))
+    sealed = await scene.room(ann, daemon, encrypted=True)
     withheld = withhold(proxy)
     for n in range(3):
         await ann.send(sealed, f"sealed {n}")

@@ -15,7 +15,7 @@ from tests.world.keys import ANN, BOT, SESSION, Wire, keys_of
 from tests.world.logins import FULL, Json, kept_login, take_all
 from tests.world.malformed import WRONG
 from tests.world.proxy import Answer, Cut, Proxy, Request
-from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
+from tests.world.scene import NewName, Scene
 from tests.world.user import CLIENT, MatrixUser
 from wintermute.errors import DeviceSpent
 from wintermute.matrix.key_rotation import SETTLED_SECONDS
@@ -40,18 +40,12 @@ async def until_full(homeserver: Homeserver, daemon: Bot) -> None:
 
 
 async def test_a_new_device_is_answered_when_all_our_one_time_keys_were_used_up(
-    homeserver: Homeserver,
-    fresh: NewName,
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    proxy: Proxy,
-    tmp_path: Path,
+    scene: Scene, homeserver: Homeserver, fresh: NewName, proxy: Proxy, tmp_path: Path
 ) -> None:
     """F-010: taken by a stranger while we were away; afterwards the homeserver has new ones."""
-    ann, eve = await person("ann"), homeserver.user(fresh("eve"))
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, eve = await scene.person("ann"), homeserver.user(fresh("eve"))
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await until_full(homeserver, daemon)
     assert await daemon.stop() == 0
     device = kept_login(daemon)["device_id"]

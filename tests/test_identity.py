@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tests.world.bot import Bot
+from tests.world.chats import echoed_each
 from tests.world.homeserver import Homeserver
 from tests.world.identities import identity_detail
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import Scene
 from wintermute.matrix.signing import FILE
 
 Json = dict[str, Any]
@@ -27,62 +28,58 @@ def uploads(proxy: Proxy) -> list[Request]:
     return [*proxy.seen("POST", "keys/device_signing"), *proxy.seen("POST", "keys/signatures")]
 
 
-async def test_a_strict_client_and_the_bot_read_each_other_without_a_shield(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_strict_client_and_the_bot_read_each_other_without_a_shield(scene: Scene) -> None:
     """X-018: from the first message."""
-    ann = await current("ann", strict=True)
-    daemon = await bot(ann, matrix={"encryption": "required"})
-    chat = await room(ann, daemon, encrypted=True)
+    ann, _, chat = await scene.met(
+        await scene.current("ann", strict=True), encrypted=True, matrix={"encryption": "required"}
+    )
     await ann.send(chat, "hello")
     answer = await ann.wait_for(chat, lambda m: m.body == "echo: hello")
     assert (answer.shield, answer.failure) == (None, None)
 
 
-async def test_an_identity_is_made_once_and_nothing_is_uploaded_again(
-    person: NewPerson, bot: NewBot, proxy: Proxy
-) -> None:
+async def test_an_identity_is_made_once_and_nothing_is_uploaded_again(scene: Scene) -> None:
     """X-017, X-050: the token alone is enough; file and folder are ours alone."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     file = daemon.data / "matrix" / FILE
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
     made = seeds(daemon)
     assert made["user_id"] == daemon.user_id
-    assert len(uploads(proxy)) == 2
-    assert "auth" not in uploads(proxy)[0].json
+    assert len(uploads(scene.proxy)) == 2
+    assert "auth" not in uploads(scene.proxy)[0].json
     assert not [
         line for line in daemon.log if any(made[u]["seed"] in line for u in made if u != "user_id")
     ]
     await identity_detail(daemon, "ok")
-    before = len(proxy.requests)
+    before = len(scene.proxy.requests)
     await daemon.restart()
-    later = [r.path.partition("/keys/")[2] for r in proxy.requests[before:] if "/keys/" in r.path]
+    later = [
+        r.path.partition("/keys/")[2] for r in scene.proxy.requests[before:] if "/keys/" in r.path
+    ]
     assert later == ["query"]  # which is made for people, and has us in it
     assert seeds(daemon) == made
     assert made["master"]["public"][:4] in await identity_detail(daemon, "ok")
 
 
 @pytest.mark.slow
-async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(scene: Scene) -> None:
     """X-050: a strict client reads it from then on; nobody has to do anything."""
-    ann = await current("ann")
-    proxy.before = lambda request: (
+    ann = await scene.current("ann")
+    scene.proxy.before = lambda request: (
         Answer(404, {"errcode": "M_UNRECOGNIZED"}) if "device_signing" in request.path else None
     )
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    daemon = await scene.bot(ann, via=scene.proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await ann.send(chat, "before")
     old = await ann.wait_for(chat, lambda m: m.body == "echo: before")
     assert old.shield is not None  # and yet it is talked to
     assert "404" in await identity_detail(daemon, "warn")
     assert await daemon.stop() == 0
     (daemon.data / "matrix" / FILE).unlink()  # now the folder is as it was before
-    proxy.before = pass_before
-    proxy.requests.clear()
+    scene.proxy.before = pass_before
+    scene.proxy.requests.clear()
     await daemon.start()
     device = json.loads((daemon.data / "matrix" / "session.json").read_text())["device_id"]
     await ann.until_so(lambda: ann.knows(daemon.user_id, device, signed=True))
@@ -90,21 +87,18 @@ async def test_a_bot_from_before_gets_its_identity_and_its_rooms_go_on(
     await ann.send(chat, "after")
     answer = await ann.wait_for(chat, lambda m: m.body == "echo: after")
     assert (answer.shield, answer.failure) == (None, None)
-    assert len(uploads(proxy)) == 2
+    assert len(uploads(scene.proxy)) == 2
     await daemon.restart()
-    await ann.send(chat, "later")
-    await ann.wait_for(chat, lambda m: m.body == "echo: later")
-    assert len(uploads(proxy)) == 2
+    await echoed_each(ann, chat, "later")
+    assert len(uploads(scene.proxy)) == 2
 
 
 @pytest.mark.slow
-async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(scene: Scene) -> None:
     """X-016, X-017: then the seeds are lost too: told, and nothing is replaced."""
-    ann = await current("ann", strict=True)
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(
+        await scene.current("ann", strict=True), encrypted=True, via=scene.proxy.url
+    )
     await daemon.stop()
     made = seeds(daemon)
     folder = daemon.data / "matrix"
@@ -118,7 +112,7 @@ async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
     assert (notice.shield, answer.shield, answer.failure) == (None, None, None)
     assert seeds(daemon) == made
     assert await ann.master_key(daemon.user_id) == made["master"]["public"]
-    assert [r.path.rpartition("keys/")[2] for r in uploads(proxy)] == [
+    assert [r.path.rpartition("keys/")[2] for r in uploads(scene.proxy)] == [
         "device_signing/upload",
         "signatures/upload",
         "signatures/upload",
@@ -129,36 +123,30 @@ async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
     said = await identity_detail(daemon, "fail")
     assert "restore" in said
     assert "reset-crypto --identity" in said
-    await ann.send(chat, "again")
-    await ann.wait_for(chat, lambda m: m.body == "echo: again")
-    assert len(uploads(proxy)) == 3
+    await echoed_each(ann, chat, "again")
+    assert len(uploads(scene.proxy)) == 3
     assert not (folder / FILE).exists()
 
 
 @pytest.mark.slow
-async def test_an_identity_that_is_not_ours_is_reported_and_kept(
-    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_an_identity_that_is_not_ours_is_reported_and_kept(scene: Scene) -> None:
     """X-017: somebody logged in as the bot with another client, which made one."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url, start=False)
-    other = await current(daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=scene.proxy.url, start=False)
+    other = await scene.current(daemon)
     master = await other.master_key(daemon.user_id)
     for _ in range(2):
         await daemon.start()
         assert "reset-crypto --identity" in await identity_detail(daemon, "fail")
-        chat = await room(ann, daemon, encrypted=True)
-        await ann.send(chat, "hello")
-        await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+        chat = await scene.room(ann, daemon, encrypted=True)
+        await echoed_each(ann, chat, "hello")
         await daemon.stop()
-    assert not uploads(proxy)
+    assert not uploads(scene.proxy)
     assert not (daemon.data / "matrix" / FILE).exists()
     assert await other.master_key(daemon.user_id) == master
 
 
-async def test_a_password_that_is_asked_for_is_given_and_in_no_log(
-    person: NewPerson, bot: NewBot, proxy: Proxy
-) -> None:
+async def test_a_password_that_is_asked_for_is_given_and_in_no_log(scene: Scene) -> None:
     """X-051."""
 
     def ask(request: Request) -> Action:
@@ -166,19 +154,19 @@ async def test_a_password_that_is_asked_for_is_given_and_in_no_log(
             return None
         return Answer(401, {"flows": [{"stages": ["m.login.password"]}], "session": "s1"})
 
-    ann = await person("ann")
-    proxy.before = ask
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.person("ann")
+    scene.proxy.before = ask
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     await identity_detail(daemon, "ok")
     password = (daemon.config.parent / "password").read_text()
-    given = uploads(proxy)[1].json["auth"]
+    given = uploads(scene.proxy)[1].json["auth"]
     assert (given["session"], given["password"]) == ("s1", password)
     assert not [line for line in daemon.log if password in line]
 
 
 @pytest.mark.slow
 async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, homeserver: Homeserver
+    scene: Scene, proxy: Proxy, homeserver: Homeserver
 ) -> None:
     """X-051: a bot with a token and no password; it is tried again at the next start."""
     answer = {
@@ -186,17 +174,16 @@ async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
         "params": {"m.oauth": {"url": PAGE}},
         "session": "s1",
     }
-    ann = await person("ann")
+    ann = await scene.person("ann")
     token = {"password": None, "access_token": {"file": "token"}}
-    daemon = await bot(ann, via=proxy.url, start=False, matrix=token)
+    daemon = await scene.bot(ann, via=proxy.url, start=False, matrix=token)
     login = homeserver.login(daemon.user_id[1:].partition(":")[0])
     (daemon.config.parent / "token").write_text(login.access_token)
     proxy.before = lambda request: Answer(401, answer) if "device_signing" in request.path else None
     await daemon.start()
     assert PAGE in await identity_detail(daemon, "fail")
-    chat = await room(ann, daemon, encrypted=True)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    chat = await scene.room(ann, daemon, encrypted=True)
+    await echoed_each(ann, chat, "hello")
     assert len(uploads(proxy)) == 1
     proxy.before = pass_before
     await daemon.restart()
@@ -206,12 +193,10 @@ async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
 
 
 @pytest.mark.slow
-async def test_seeds_that_cannot_be_used_are_told_and_left_alone(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_seeds_that_cannot_be_used_are_told_and_left_alone(scene: Scene) -> None:
     """X-017: the daemon goes on; those that others could read are closed."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=scene.proxy.url)
     file = daemon.data / "matrix" / FILE
     await daemon.stop()
     file.chmod(0o644)
@@ -225,8 +210,7 @@ async def test_seeds_that_cannot_be_used_are_told_and_left_alone(
     said = await identity_detail(daemon, "fail")
     assert str(file) in said
     assert "backup" in said
-    chat = await room(ann, daemon, encrypted=True)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    chat = await scene.room(ann, daemon, encrypted=True)
+    await echoed_each(ann, chat, "hello")
     assert file.is_dir()
-    assert len(uploads(proxy)) == 2
+    assert len(uploads(scene.proxy)) == 2

@@ -16,7 +16,7 @@ from tests.world.homeserver import Homeserver, Login
 from tests.world.identities import APPROVAL_PAGE, BY_PASSWORD, by_page
 from tests.world.keys import numbered
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
-from tests.world.scene import NewBot, NewName, NewPerson
+from tests.world.scene import NewName, Scene
 from wintermute.config.schema import Secret
 from wintermute.matrix.cross_signing import NOT_SERVED, CrossSigning
 from wintermute.matrix.keys import Keys, store_before_upload
@@ -297,11 +297,9 @@ async def test_what_is_not_kept_is_offered_once_an_hour_and_what_is_other_never_
 
 
 @pytest.mark.slow
-async def test_status_and_check_name_what_is_served_instead_of_our_keys(
-    person: NewPerson, bot: NewBot, proxy: Proxy
-) -> None:
+async def test_status_and_check_name_what_is_served_instead_of_our_keys(scene: Scene) -> None:
     """F-070: also `check`, which has no keys to compare with."""
-    daemon = await bot(await person("ann"), via=proxy.url)
+    daemon = await scene.bot(await scene.person("ann"), via=scene.proxy.url)
     device = str(json.loads((daemon.data / "matrix" / "session.json").read_text())["device_id"])
 
     def after(request: Request, status: int, body: bytes) -> Action:
@@ -311,7 +309,7 @@ async def test_status_and_check_name_what_is_served_instead_of_our_keys(
         with_key(served, daemon.user_id, device)
         return Answer(status, served)
 
-    proxy.after = after
+    scene.proxy.after = after
     await daemon.restart()
     for verb in ("status", "check"):
         _, told = await daemon.command(verb)

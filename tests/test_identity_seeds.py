@@ -1,4 +1,4 @@
-"""The seeds of our identity: whole or not there after any kill, refused when they are not ours or not sound."""
+"""The seeds of our identity survive any kill and any lie: whole or not there, never replaced, and they sign nothing else."""
 
 import base64
 import json
@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 from canonicaljson import encode_canonical_json
@@ -16,10 +15,16 @@ from signedjson.key import decode_verify_key_bytes
 from signedjson.sign import SignatureVerifyException, verify_signed_json
 from unpaddedbase64 import decode_base64, encode_base64
 
+from tests.world.chats import echoed_each
 from tests.world.clock import FakeClock
-from tests.world.malformed import WRONG
+from tests.world.identities import FIELDS, OUR_SEEDS, Json, answer_for, settling
+from tests.world.keys import BOT, SESSION
+from tests.world.malformed import WRONG, misshapen
+from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.scene import Scene
 from wintermute.errors import ConfigurationError
-from wintermute.matrix.cross_signing import IdentityStep, OwnKeys, next_step
+from wintermute.matrix.cross_signing import UNUSABLE, IdentityStep, OwnKeys, next_step, own_keys
+from wintermute.matrix.people import Device
 from wintermute.matrix.signing import (
     FILE,
     NEXT,
@@ -36,8 +41,7 @@ from wintermute.matrix.signing import (
     secret_seeds,
 )
 
-Json = dict[str, Any]
-BOT, EVE = "@bot:test", "@eve:test"
+EVE = "@eve:test"
 KILLED = -signal.SIGKILL
 OURS, OTHER = new_seeds(BOT), new_seeds(BOT)
 
@@ -52,7 +56,7 @@ def with_seed(seed: object) -> bytes:
     return spoilt(lambda kept: kept["self_signing"].update(seed=seed))
 
 
-UNUSABLE: dict[str, bytes] = {
+UNUSABLE_FILES: dict[str, bytes] = {
     "empty": b"",
     "cut": json.dumps(asdict(OURS)).encode()[:-9],
     "no-text": b"\xff\xfe\x00",
@@ -74,10 +78,10 @@ UNUSABLE: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("case", UNUSABLE)
+@pytest.mark.parametrize("case", UNUSABLE_FILES)
 def test_a_file_that_is_not_ours_is_refused_and_left_as_it_is(case: str, tmp_path: Path) -> None:
     """X-017: the text names the file and what to do, and no seed."""
-    (tmp_path / FILE).write_bytes(UNUSABLE[case])
+    (tmp_path / FILE).write_bytes(UNUSABLE_FILES[case])
     with pytest.raises(ConfigurationError) as refused:
         load_seeds(tmp_path, BOT)
     said = str(refused.value)
@@ -85,7 +89,7 @@ def test_a_file_that_is_not_ours_is_refused_and_left_as_it_is(case: str, tmp_pat
     assert "backup" in said
     assert "reset-crypto --identity" in said
     assert not any(pair.seed in said for pair in OURS.pairs)
-    assert (tmp_path / FILE).read_bytes() == UNUSABLE[case]
+    assert (tmp_path / FILE).read_bytes() == UNUSABLE_FILES[case]
     secret_seeds(tmp_path)
 
 
@@ -323,3 +327,95 @@ def test_a_signature_of_any_kind_is_checked_and_none_holds(value: object) -> Non
         assert not is_signed({**BARE, "signatures": signatures}, BOT, M)
     assert not is_signed({**signed, "keys": value}, BOT, M) or value == BARE["keys"]
     assert not is_signed(signed, BOT, str(value))
+
+
+OTHER_DEVICE = Device(BOT, SESSION.device_id, "A" * 43, "B" * 43)
+GARBAGE: tuple[object, ...] = (["x"], "x", 7, True, 1.5, [["x"]], *WRONG[2:])
+
+
+def misshapen_fields(answer: Json) -> Iterator[Json]:
+    """Each field of it, at any depth, wrong."""
+    for case in misshapen(answer):
+        assert isinstance(case, dict)
+        yield case
+    for field in ("device_keys", *FIELDS):
+        for garbage in GARBAGE:
+            yield answer | {field: garbage}
+            yield answer | {field: {BOT: garbage}}
+    for garbage in GARBAGE:
+        yield answer | {"device_keys": {BOT: dict.fromkeys(answer["device_keys"][BOT], garbage)}}
+        yield answer | {"failures": garbage}
+
+
+@pytest.mark.parametrize("value", [None, *GARBAGE], ids=lambda value: repr(value)[:20])
+def test_what_is_no_object_is_signed_by_nobody(value: object) -> None:
+    """X-022."""
+    assert not is_signed(value, BOT, OUR_SEEDS.master.public)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["seeds", "no-seeds"])
+async def test_nothing_that_is_served_of_us_stops_us(kept: bool, tmp_path: Path) -> None:
+    """X-017, X-022: and what is there and cannot be read is not replaced."""
+    if kept:
+        keep_seeds(tmp_path, OUR_SEEDS)
+    async with settling(tmp_path) as (identity, clock, proxy):
+        device = identity.device()
+        cases = list(misshapen_fields(answer_for(device)))
+        assert len(cases) > 400
+        for case in cases:
+
+            async def ask(served: Json = case) -> Json:
+                return served
+
+            clock.advance(7200)
+            await identity.settle(case, ask)
+            assert identity.state.text
+            assert (tmp_path / FILE).exists() is kept, case
+            devices = case.get("device_keys")
+            if isinstance(devices, dict) and isinstance(devices.get(BOT), dict):
+                identity.learn(devices[BOT])
+            assert not identity.vouches_for(OTHER_DEVICE)
+        assert bool(proxy.requests) is kept
+        for request in proxy.requests:
+            if "device_signing" in request.path:
+                assert kept
+                assert OUR_SEEDS.master.public in request.body.decode()
+            else:
+                signed = request.json[BOT][device["device_id"]]
+                assert {name: signed[name] for name in device} == device
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("field", FIELDS)
+async def test_garbage_in_the_place_of_a_key_is_no_key_and_not_nothing(
+    field: str, garbage: object, tmp_path: Path
+) -> None:
+    """X-017: else an identity would be made over the one that is there."""
+    async with settling(tmp_path) as (identity, _, _proxy):
+        device = identity.device()
+    usage = field.removesuffix("_keys")
+    for part in (garbage, {BOT: garbage}):
+        served = own_keys(answer_for(device) | {field: part}, BOT, device)
+        assert served is not None
+        if garbage not in ({}, []):
+            assert getattr(served, usage) == UNUSABLE
+
+
+async def test_a_homeserver_that_serves_garbage_of_us_does_not_stop_the_daemon(
+    scene: Scene, proxy: Proxy
+) -> None:
+    """X-022: nor keep anybody from talking to it."""
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url, start=False)
+
+    def after(request: Request, status: int, body: bytes) -> Action:
+        if "keys/query" not in request.path:
+            return None
+        served = json.loads(body)
+        return Answer(status, served | {"self_signing_keys": {daemon.user_id: ["x"]}})
+
+    proxy.after = after
+    await daemon.start()
+    chat = await scene.room(ann, daemon, encrypted=True)
+    await echoed_each(ann, chat, "hello")
+    assert not proxy.seen("POST", "device_signing")

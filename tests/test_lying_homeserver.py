@@ -11,7 +11,7 @@ from tests.world.chats import inbox_states, notices, undecryptable
 from tests.world.clock import until
 from tests.world.forger import Forger, Json, unchanged
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.user import CLIENT, MatrixUser, Message
 from wintermute.matrix.sync_response import decrypted_event
 
@@ -32,14 +32,12 @@ def is_answer(bot: str, text: str, message: Message) -> bool:
     return message.sender == bot and message.body.endswith(text)
 
 
-async def test_a_message_shown_again_under_another_name_is_not_said_again(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_a_message_shown_again_under_another_name_is_not_said_again(scene: Scene) -> None:
     """F-005: neither answered nor followed nor context, after a restart too; the room is told once."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url)
-    forger = Forger.at(proxy)
-    chat = await room(ann, daemon, eve, encrypted=True)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, via=scene.proxy.url)
+    forger = Forger.at(scene.proxy)
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     background = await ann.send(chat, "the code is 4711")
     asked = await ann.send(chat, "one", **us)
@@ -71,13 +69,13 @@ async def test_a_message_shown_again_under_another_name_is_not_said_again(
 @pytest.mark.slow
 @pytest.mark.breaks("edit", perhaps=True)
 async def test_a_false_relation_or_time_beside_the_ciphertext_changes_nothing_that_was_said(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-005: no message becomes an edit, and an edit stays one of what its author named."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
     forger = Forger.at(proxy)
-    chat = await room(ann, daemon, encrypted=True)
+    chat = await scene.room(ann, daemon, encrypted=True)
     first = await echo_id(ann, chat, "one")
 
     def lie(_room: str, event: Json) -> Json:
@@ -111,15 +109,13 @@ async def test_a_false_relation_or_time_beside_the_ciphertext_changes_nothing_th
 
 
 @pytest.mark.slow
-async def test_what_was_said_in_another_room_is_not_said_here(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_what_was_said_in_another_room_is_not_said_here(scene: Scene, proxy: Proxy) -> None:
     """F-005: shown under a new name or its own, encrypted in both rooms."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, via=proxy.url)
     forger = Forger.at(proxy)
-    mine = await room(ann, daemon, encrypted=True)
-    other = await room(ann, daemon, eve, encrypted=True)
+    mine = await scene.room(ann, daemon, encrypted=True)
+    other = await scene.room(ann, daemon, eve, encrypted=True)
     asked = await echo_id(ann, mine, "one")
     for event_id in ("$relayed", asked):
         forger.add(other, event_of(forger, asked), event_id)
@@ -137,12 +133,12 @@ async def test_what_was_said_in_another_room_is_not_said_here(
 @pytest.mark.slow
 @pytest.mark.parametrize("conspires", [False, True])
 async def test_a_key_that_somebody_else_sent_in_a_persons_name_is_not_theirs(
-    conspires: bool, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, conspires: bool, proxy: Proxy
 ) -> None:
     """F-005: the homeserver names her as the sender of key and message; the client may even help."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, eve, encrypted=True)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
 
     def rename(_room: str, event: Json) -> Json:
@@ -182,15 +178,13 @@ def say_it_is(eve: MatrixUser, ann: str) -> None:
 
 
 @pytest.mark.slow
-async def test_whose_a_session_is_is_kept_when_its_key_comes(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_whose_a_session_is_is_kept_when_its_key_comes(scene: Scene, proxy: Proxy) -> None:
     """F-005: a device nobody told of is asked for first; signed out before it is heard, it is heard."""
-    ann = await current("ann")
+    ann = await scene.current("ann")
     forger = Forger.at(proxy)
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
-    phone = await current(ann)
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
+    phone = await scene.current(ann)
     held: list[Json] = []
 
     def hold(room_id: str, event: Json) -> Json:

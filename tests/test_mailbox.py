@@ -1,9 +1,10 @@
 """What comes in is stored once, what goes out is said once."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pytest
 
@@ -14,10 +15,12 @@ from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.notices import Notices
-from wintermute.mailbox.outbox import NEXT, LateNote, Outbox, SentMessage
+from wintermute.mailbox.outbox import NEXT, LateNote, Outbox, Outgoing, SentMessage
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.messages import InboxKind, Incoming
 
+P = ParamSpec("P")
+T = TypeVar("T")
 ROOM = "!room:test"
 HOUR = timedelta(hours=1)
 SOON = 3600.0
@@ -58,9 +61,21 @@ class Mailbox:
         async with self.database.transaction() as tx:
             return await self.outbox.enqueue(tx, await self.of(tx, room), body, meant_for="")
 
-    async def streak(self) -> int:
+    async def write(
+        self,
+        step: Callable[Concatenate[Transaction, P], Awaitable[T]],
+        *args: P.args,
+        **more: P.kwargs,
+    ) -> T:
+        """Take one step in a transaction of its own."""
         async with self.database.transaction() as tx:
-            return await self.inbox.bot_streak(tx, self.conversation)
+            return await step(tx, *args, **more)
+
+    async def next(self, room: str = ROOM) -> Outgoing:
+        """Find what is to be said next in a room."""
+        out = await self.outbox.next(self.conversation, room)
+        assert out is not None
+        return out
 
 
 @pytest.fixture
@@ -69,14 +84,9 @@ async def mailbox(tmp_path: Path) -> AsyncIterator[Mailbox]:
     async with open_migrated(tmp_path / "test.db") as database:
         async with database.transaction() as tx:
             conversation = await Conversations(database, clock, new_id).in_room(tx, ROOM, "room")
-        yield Mailbox(
-            database,
-            clock,
-            Inbox(database, clock),
-            Outbox(database, clock, new_id),
-            KnownRooms(database, clock),
-            conversation,
-        )
+        inbox, outbox = Inbox(database, clock), Outbox(database, clock, new_id)
+        rooms = KnownRooms(database, clock)
+        yield Mailbox(database, clock, inbox, outbox, rooms, conversation)
 
 
 async def test_an_event_delivered_twice_is_stored_once(mailbox: Mailbox) -> None:
@@ -108,8 +118,7 @@ async def test_open_rows_come_in_order_and_whole(mailbox: Mailbox) -> None:
 async def test_a_row_moves_on_and_may_be_delayed(mailbox: Mailbox) -> None:
     """L-034."""
     await mailbox.store()
-    async with mailbox.database.transaction() as tx:
-        await mailbox.inbox.set_state(tx, "$e1", "waiting", SOON)
+    await mailbox.write(mailbox.inbox.set_state, "$e1", "waiting", SOON)
     (row,) = await mailbox.inbox.open_rows(mailbox.conversation)
     assert row.not_before == SOON
     async with mailbox.database.transaction() as tx:
@@ -171,21 +180,15 @@ async def test_a_message_and_its_edits_are_versions_of_one_thing(mailbox: Mailbo
     """L-054: what came before the last of them and still wants an answer is dropped."""
     await mailbox.store()
     await mailbox.store()
-    for event_id, edits, state in (
-        ("$a", "$e1", "answered"),
-        ("$b", "$e1", "waiting"),
-        ("$c", "$e2", "waiting"),
-    ):
-        await store_edit(mailbox, event_id, edits, state)  # type: ignore[arg-type]  # the literals
+    await store_edit(mailbox, "$a", "$e1", "answered")
+    await store_edit(mailbox, "$b", "$e1")
+    await store_edit(mailbox, "$c", "$e2")
     last = await store_edit(mailbox, "$d", "$e1")
     assert await mailbox.inbox.versions("$e1") == ["$e1", "$a", "$b", "$d"]
     assert await mailbox.inbox.versions("$unknown") == []
     waiting = await mailbox.inbox.edits_waiting(mailbox.conversation)
-    assert [(row.event_id, row.edits) for row in waiting] == [
-        ("$b", "$e1"),
-        ("$c", "$e2"),
-        ("$d", "$e1"),
-    ]
+    edits = [(row.event_id, row.edits) for row in waiting]
+    assert edits == [("$b", "$e1"), ("$c", "$e2"), ("$d", "$e1")]
     assert await mailbox.inbox.edits_waiting("another") == []
     async with mailbox.database.transaction() as tx:
         await mailbox.inbox.set_state(tx, "$e1", "casting")
@@ -203,8 +206,7 @@ async def test_the_newest_message_is_what_was_last_said_to_us(mailbox: Mailbox) 
     """L-054: a command, background, or what was refused is not."""
 
     async def newest() -> str | None:
-        async with mailbox.database.transaction() as tx:
-            row = await mailbox.inbox.newest_message(tx, mailbox.conversation)
+        row = await mailbox.write(mailbox.inbox.newest_message, mailbox.conversation)
         return row.event_id if row else None
 
     assert await newest() is None
@@ -253,16 +255,16 @@ async def test_context_is_what_was_said_since_we_were_addressed(mailbox: Mailbox
 
 async def test_bots_are_counted_until_a_person_speaks(mailbox: Mailbox) -> None:
     """X-004: whatever they say, command or message; what was ignored does not count."""
-    assert await mailbox.streak() == 0
+    assert await mailbox.write(mailbox.inbox.bot_streak, mailbox.conversation) == 0
     await mailbox.store(by_bot=True)
     await mailbox.store("command", by_bot=True)
     await mailbox.store("context", state="ignored", by_bot=True)
     await mailbox.store(state="ignored", by_bot=True)
-    assert await mailbox.streak() == 2
+    assert await mailbox.write(mailbox.inbox.bot_streak, mailbox.conversation) == 2
     await mailbox.store("context", state="ignored")
-    assert await mailbox.streak() == 0
+    assert await mailbox.write(mailbox.inbox.bot_streak, mailbox.conversation) == 0
     await mailbox.store(by_bot=True)
-    assert await mailbox.streak() == 1
+    assert await mailbox.write(mailbox.inbox.bot_streak, mailbox.conversation) == 1
 
 
 async def test_a_locked_event_is_kept_and_unlocked_once(mailbox: Mailbox) -> None:
@@ -289,8 +291,7 @@ async def test_the_sync_token_belongs_to_an_account(mailbox: Mailbox) -> None:
     """X-005: another account begins afresh."""
     assert await mailbox.inbox.token("@bot:test") is None
     for token in ("s1", "s2"):
-        async with mailbox.database.transaction() as tx:
-            await mailbox.inbox.store_token(tx, "@bot:test", token)
+        await mailbox.write(mailbox.inbox.store_token, "@bot:test", token)
         assert await mailbox.inbox.token("@bot:test") == token
     assert await mailbox.inbox.token("@new:test") is None
 
@@ -317,21 +318,18 @@ async def test_things_are_said_in_order_for_each_room(mailbox: Mailbox) -> None:
     await mailbox.say("three", "!other:test")
     waiting = await mailbox.outbox.conversations_waiting()
     assert sorted(room for _, room in waiting) == ["!other:test", ROOM]
-    out = await mailbox.outbox.next(mailbox.conversation, ROOM)
-    assert out is not None
+    out = await mailbox.next()
     assert (out.id, out.body, out.kind) == (first, "one", "reply")
     assert await mailbox.outbox.next(mailbox.conversation, "!nowhere:test") is None
 
 
 async def test_signs_come_after_everything_that_waits(mailbox: Mailbox) -> None:
     """T-063: found by an index, however much waits elsewhere."""
-    async with mailbox.database.transaction() as tx:
-        signs = await mailbox.outbox.react(tx, mailbox.conversation, ROOM, "$1", ["+", "-"])
+    signs = await mailbox.write(mailbox.outbox.react, mailbox.conversation, ROOM, "$1", ["+", "-"])
     later = await mailbox.say("later")
     await mailbox.say("elsewhere", "!other:test")
     for expected in ((later, "later", None), (signs, "+ -", "$1")):
-        out = await mailbox.outbox.next(mailbox.conversation, ROOM)
-        assert out is not None
+        out = await mailbox.next()
         assert (out.id, out.body, out.reacts_to) == expected
         [part] = await mailbox.outbox.store_parts(out.id, [(out.id, {})], "DEVICE")
         await mailbox.outbox.mark_sent(part, None if out.reacts_to else "$e")
@@ -347,8 +345,7 @@ async def test_what_is_late_says_so(mailbox: Mailbox) -> None:
     async with mailbox.database.transaction() as tx:
         late = LateNote(NOON + HOUR, " (late)")
         await mailbox.outbox.enqueue(tx, mailbox.conversation, "tea", late=late, meant_for="")
-    out = await mailbox.outbox.next(mailbox.conversation, ROOM)
-    assert out is not None
+    out = await mailbox.next()
     assert out.late == late
     assert out.text(NOON + HOUR) == "tea"
     assert out.text(NOON + HOUR + timedelta(microseconds=1)) == "tea (late)"
@@ -362,10 +359,7 @@ async def test_parts_are_fixed_once_and_sent_one_by_one(mailbox: Mailbox) -> Non
     contents = [(f"txn{n}", {"body": f"part {n}"}) for n in range(2)]
     parts = await mailbox.outbox.store_parts(outbox_id, contents, "FIRST")
     assert parts == await mailbox.outbox.parts(outbox_id)
-    assert [(part.n, part.txn_id, part.content) for part in parts] == [
-        (0, "txn0", {"body": "part 0"}),
-        (1, "txn1", {"body": "part 1"}),
-    ]
+    assert [(part.n, (part.txn_id, part.content)) for part in parts] == [*enumerate(contents)]
     with pytest.raises(IntegrityError):
         await mailbox.outbox.store_parts(outbox_id, [("txn9", {})], "FIRST")
     assert (parts[0].attempts, parts[0].device_id, parts[0].first_attempt_at) == (1, "FIRST", NOON)
@@ -409,10 +403,8 @@ async def test_what_is_kept_back_for_a_scope_is_found_by_its_new_name(mailbox: M
         await outbox.rename(tx, "room:!new", "room:!old")
         await outbox.release_for(tx, "room:!old")
     rows = await mailbox.database.rows("SELECT meant_for, state FROM outbox ORDER BY seq")
-    assert [(row["meant_for"], row["state"]) for row in rows] == [
-        ("room:!new", "sent"),
-        ("room:!old", "waiting"),
-    ]
+    kept = [(row["meant_for"], row["state"]) for row in rows]
+    assert kept == [("room:!new", "sent"), ("room:!old", "waiting")]
 
 
 async def test_what_finds_another_room_twice_says_once_where_it_belongs(mailbox: Mailbox) -> None:
@@ -432,9 +424,9 @@ async def test_a_notice_is_said_once_in_its_time(mailbox: Mailbox) -> None:
     """X-021, L-034."""
 
     async def notice(key: str = "k") -> bool:
-        async with mailbox.database.transaction() as tx:
-            notices = Notices(mailbox.outbox, mailbox.database, mailbox.clock)
-            return await notices.notice_once(tx, key, HOUR, mailbox.conversation, f"notice {key}")
+        notices = Notices(mailbox.outbox, mailbox.database, mailbox.clock)
+        said = (mailbox.conversation, f"notice {key}")
+        return await mailbox.write(notices.notice_once, key, HOUR, *said)
 
     assert await notice()
     mailbox.clock.advance(3599)
@@ -444,33 +436,23 @@ async def test_a_notice_is_said_once_in_its_time(mailbox: Mailbox) -> None:
     assert await notice()
     assert not await notice()
     rows = await mailbox.database.rows("SELECT body, kind FROM outbox ORDER BY seq")
-    assert [(row["body"], row["kind"]) for row in rows] == [
-        ("notice k", "notice"),
-        ("notice other", "notice"),
-        ("notice k", "notice"),
-    ]
+    assert [row["body"] for row in rows] == ["notice k", "notice other", "notice k"]
+    assert {row["kind"] for row in rows} == {"notice"}
 
 
 async def test_an_invitation_is_kept_until_its_room_was_seen(mailbox: Mailbox) -> None:
     """X-001: a kill between storing and joining does not lose it."""
-    async with mailbox.database.transaction() as tx:
-        await mailbox.rooms.store_invitation(tx, ROOM, "@eve:test", welcome=False)
+    await mailbox.write(mailbox.rooms.store_invitation, ROOM, "@eve:test", welcome=False)
     (old,) = await mailbox.rooms.invitations()
     mailbox.clock.advance(1)
-    async with mailbox.database.transaction() as tx:
-        await mailbox.rooms.store_invitation(tx, ROOM, "@ann:test", welcome=True)
+    await mailbox.write(mailbox.rooms.store_invitation, ROOM, "@ann:test", welcome=True)
     await mailbox.rooms.delete_declined(old)  # it took a while, and Ann has asked us meanwhile
     (new,) = await mailbox.rooms.invitations()
-    assert (new.room_id, new.inviter, new.welcome, new.state) == (
-        ROOM,
-        "@ann:test",
-        True,
-        "pending",
-    )
+    found = (new.room_id, new.inviter, new.welcome, new.state)
+    assert found == (ROOM, "@ann:test", True, "pending")
     await mailbox.rooms.mark_accepted(new)
     assert [found.state for found in await mailbox.rooms.invitations()] == ["joined"]
-    async with mailbox.database.transaction() as tx:
-        await mailbox.rooms.delete_invitation(tx, ROOM)
+    await mailbox.write(mailbox.rooms.delete_invitation, ROOM)
     assert await mailbox.rooms.invitations() == []
 
 

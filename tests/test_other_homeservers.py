@@ -11,7 +11,7 @@ from tests.world.homeserver import Homeserver
 from tests.world.logins import with_token
 from tests.world.model import ModelServer, Text
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import NewBot, Scene
 from tests.world.user import CLIENT, MatrixUser
 
 
@@ -27,12 +27,12 @@ async def at_home(
 
 
 async def test_a_bot_comes_in_talks_and_is_started_again(
-    homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, homeserver: Homeserver, proxy: Proxy
 ) -> None:
     """F-059: with an encrypted and a plain room; nothing that it asks is refused."""
-    ann = await person("ann")
-    daemon, other = await at_home(homeserver, bot, ann, proxy)
-    sealed, plain = await room(ann, daemon, encrypted=True), await room(ann, daemon)
+    ann = await scene.person("ann")
+    daemon, other = await at_home(homeserver, scene.bot, ann, proxy)
+    sealed, plain = await scene.room(ann, daemon, encrypted=True), await scene.room(ann, daemon)
     for chat in (sealed, plain):
         await talk(ann, chat, "one")
     await daemon.restart()
@@ -44,29 +44,22 @@ async def test_a_bot_comes_in_talks_and_is_started_again(
     assert other.met == {each.name for each in DIFFERENCES if each.told is not DIFFERENCES[0].told}
 
 
-async def test_a_password_at_a_homeserver_that_has_no_login_is_told(
-    person: NewPerson, bot: NewBot, proxy: Proxy
-) -> None:
+async def test_a_password_at_a_homeserver_that_has_no_login_is_told(scene: Scene) -> None:
     """F-059: it does not wait for what will never be there."""
-    daemon = await bot(await person("ann"), via=proxy.url, start=False)
-    Other(proxy)
+    daemon = await scene.bot(await scene.person("ann"), via=scene.proxy.url, start=False)
+    Other(scene.proxy)
     code, told = await daemon.command("run")
     assert (code, "it takes no passwords; set" in told) == (2, True), told
 
 
 @pytest.mark.slow
 async def test_edits_redactions_mentions_and_members_are_what_they_are_at_synapse(
-    homeserver: Homeserver,
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    proxy: Proxy,
-    model: ModelServer,
+    scene: Scene, homeserver: Homeserver, proxy: Proxy, model: ModelServer
 ) -> None:
     """F-059: what stands in the state as well is no news."""
-    ann, bob = await person("ann"), await person("bob")
-    daemon, other = await at_home(homeserver, bot, ann, proxy)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, bob = await scene.person("ann"), await scene.person("bob")
+    daemon, other = await at_home(homeserver, scene.bot, ann, proxy)
+    chat = await scene.room(ann, daemon, encrypted=True)
     first = await ann.send(chat, "one")
     await ann.wait_for(chat, lambda m: m.body == "echo: one")
     await ann.edit(chat, first, "one and a half")
@@ -76,7 +69,7 @@ async def test_edits_redactions_mentions_and_members_are_what_they_are_at_synaps
     await ann.redact(chat, gone)
     await daemon.until(lambda: not daemon.rows("SELECT 1 FROM inbox WHERE body LIKE '%secret w%'"))
     model.script(Text("to all of you"))
-    group = await room(ann, daemon, bob, name="three")
+    group = await scene.room(ann, daemon, bob, name="three")
     await ann.send(group, "nobody asked")
     await ann.send(group, f"{daemon.user_id} you?")
     await ann.wait_for(group, lambda m: m.body == "to all of you")
@@ -90,11 +83,11 @@ async def test_edits_redactions_mentions_and_members_are_what_they_are_at_synaps
 
 @pytest.mark.slow
 async def test_a_room_is_upgraded_to_one_whose_creators_stand_outside_the_power_levels(
-    homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, homeserver: Homeserver, proxy: Proxy
 ) -> None:
     """F-059, F-013: to version 12 (MSC4289), in which a creator is in no `users`."""
-    ann = await person("ann")
-    daemon, other = await at_home(homeserver, bot, ann, proxy)
+    ann = await scene.person("ann")
+    daemon, other = await at_home(homeserver, scene.bot, ann, proxy)
     status, made = await ann.api(
         "POST",
         f"{CLIENT}/createRoom",

@@ -10,7 +10,7 @@ from tests.world.chats import SECRET, hears, knows, scope_of, slip_in
 from tests.world.clock import until
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer, Slow, Text
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from wintermute.config.schema import Secret
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.ids import new_id
@@ -83,19 +83,19 @@ async def web_proxy(*behind: str) -> AsyncIterator[tuple[WebProxy, str]]:
 
 
 async def test_everything_goes_through_the_proxy_that_the_configuration_names(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, homeserver: Homeserver
+    scene: Scene, model: ModelServer, homeserver: Homeserver
 ) -> None:
     """F-053, L-089: of names that only the proxy can look up; its login is shown nowhere."""
-    ann = await person("ann")
+    ann = await scene.person("ann")
     async with web_proxy(homeserver.url, model.url) as (proxy, address):
         through = {"proxy": address, "proxy_login": {"file": "proxy"}}
         scripted = {"base_url": "http://model.invalid/v1", "model": "scripted"}
         llm = {"backends": {"scripted": scripted | through}, "record": True}
         via = "http://homeserver.invalid"
-        daemon = await bot(ann, via=via, start=False, llm=llm, matrix=through)
+        daemon = await scene.bot(ann, via=via, start=False, llm=llm, matrix=through)
         (daemon.config.parent / "proxy").write_text(LOGIN)
         await daemon.start()
-        chat = await room(ann, daemon, encrypted=True)
+        chat = await scene.room(ann, daemon, encrypted=True)
         await ann.send(chat, "my login is walter and 0canary0:/ @9")
         [answer] = await ann.wait_for_count(chat, daemon.user_id, 1)
         assert answer.body == "echo: my login is [secret] and [secret]"
@@ -114,16 +114,16 @@ async def test_everything_goes_through_the_proxy_that_the_configuration_names(
 
 
 async def test_what_waits_for_a_connection_is_judged_when_it_is_there(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, homeserver: Homeserver
+    scene: Scene, model: ModelServer, homeserver: Homeserver
 ) -> None:
     """F-003: Eve came in after the answer was on its way, and was heard of before it could leave."""
-    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
+    ann, eve, release = await scene.person("ann"), await scene.person("eve"), asyncio.Event()
     async with web_proxy(homeserver.url) as (proxy, address):
         through = {"proxy": address, "proxy_login": {"file": "proxy"}}
-        daemon = await bot(ann, via="http://homeserver.invalid", start=False, matrix=through)
+        daemon = await scene.bot(ann, via="http://homeserver.invalid", start=False, matrix=through)
         (daemon.config.parent / "proxy").write_text(LOGIN)
         await daemon.start()
-        chat = await room(ann, daemon)
+        chat = await scene.room(ann, daemon)
         model.script(Slow(release, Text(SECRET)))
         await ann.send(chat, "what do I earn?")
         await model.request_arrived(1)

@@ -1,4 +1,4 @@
-"""A homeserver with the limits it is shipped with: what people wait for goes first, and all of it comes."""
+"""A homeserver with the limits it is shipped with: what people wait for goes first, all of it comes, and signs follow slower."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -15,8 +15,7 @@ from tests.world.model import Drip, ModelServer, Text
 from tests.world.scene import NewName, Scene
 from tests.world.user import Message
 from tests.world.warm import Interpreter
-
-pytestmark = pytest.mark.slow
+from wintermute.matrix.outbox import BURST, RateLimiter
 
 SLOWED = "asks us to slow down"
 PARAGRAPH = "The quick brown fox jumps over the lazy dog, number {}. " * 8
@@ -43,6 +42,7 @@ def answers(question: str, message: Message) -> bool:
     return message.body.startswith("echo: ") and question in message.body
 
 
+@pytest.mark.slow
 async def test_the_signs_of_reminders_never_make_an_answer_wait(scene: Scene) -> None:
     """T-063: in whatever room they are; only the homeserver itself can, until it has said that it limits."""
     ann = await scene.person("ann")
@@ -63,6 +63,7 @@ async def test_the_signs_of_reminders_never_make_an_answer_wait(scene: Scene) ->
     assert sum(SLOWED in line for line in daemon.log) <= len(chats)
 
 
+@pytest.mark.slow
 async def test_a_long_answer_comes_whole_and_in_order(scene: Scene, model: ModelServer) -> None:
     """X-012: while the homeserver lets one part of it through in five seconds."""
     model.script(Text(LONG))
@@ -77,6 +78,7 @@ async def test_a_long_answer_comes_whole_and_in_order(scene: Scene, model: Model
     assert any(SLOWED in line for line in daemon.log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 async def test_an_answer_that_grows_ends_in_time(
     scene: Scene, model: ModelServer, encrypted: bool
@@ -93,3 +95,44 @@ async def test_an_answer_that_grows_ends_in_time(
         await ann.wait_for(chat, lambda m: m.body.endswith("end"))
     assert sum(SLOWED in line for line in daemon.log) <= 1
     assert 5 < len(ann.messages(chat, daemon.user_id)) < 30
+
+
+def signs_at(pace: RateLimiter, now: float) -> int:
+    """How many signs may go at this time."""
+    count = 0
+    while count < 100 and not pace.reaction_delay(now):
+        count += 1
+    return count
+
+
+def test_signs_go_freely_where_nobody_limits_them() -> None:
+    pace = RateLimiter()
+    assert [signs_at(pace, now) for now in (1000.0, 1000.0)] == [100, 100]
+
+
+def test_after_a_refusal_signs_leave_something_for_answers() -> None:
+    """T-063: the homeserver's own count never reaches its limit by signs alone."""
+    pace = RateLimiter()
+    pace.reaction_delay(1000.0)
+    pace.note_limit(1000.0)
+    assert pace.reaction_delay(1000.0) == 20
+    assert pace.reaction_delay(1019.0) == pytest.approx(1)
+    assert signs_at(pace, 1020.1) == 1
+    assert signs_at(pace, 1025.2) == 1
+    for _ in range(3):
+        pace.count(1025.2)
+    assert pace.reaction_delay(1025.2) == pytest.approx(20, abs=1)
+    assert signs_at(pace, 1e6) == BURST - 3
+    assert signs_at(pace, 1e6 + 5.1) == 1
+
+
+def test_messages_that_went_through_count_however_many_they_are() -> None:
+    pace = RateLimiter()
+    for _ in range(200):  # nobody has limited these
+        pace.count(0.0)
+    pace.note_limit(0.0)
+    for _ in range(30):
+        pace.count(0.0)
+    assert pace.reaction_delay(0.0) == pytest.approx(5 * (40 - 6))
+    pace.note_limit(0.0)
+    assert pace.reaction_delay(0.0) == pytest.approx(5 * (40 - 6))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.world.chats import echoed_each
 from tests.world.clock import NOON, FakeClock
 from tests.world.model import Hang, ModelServer, Text
 from tests.world.parts import Idle
@@ -27,7 +28,7 @@ from tests.world.reading import (
     room_of,
     sign_event,
 )
-from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, Scene
 from tests.world.schema import open_migrated
 from wintermute.db import Transaction
 from wintermute.ids import new_id
@@ -138,10 +139,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = FakeClock()
     async with open_migrated(tmp_path / "test.db") as database:
         stores = Stores.of(database, tmp_path, Owner(ANN), clock, new_id, timezone="Europe/Berlin")
-        yield Desk(
-            stores,
-            Relations(stores, Idle()),
-        )
+        yield Desk(stores, Relations(stores, Idle()))
 
 
 async def answered(stores: Stores, turns: int) -> list[str]:
@@ -247,17 +245,12 @@ async def test_a_sign_on_a_reminder_counts_once(desk: Desk) -> None:
     indirect=["anybody"],
 )
 async def test_thumbs_in_an_encrypted_room_are_kept(
-    encryption: str,
-    anybody: NewAnybody,
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    model: ModelServer,
+    scene: Scene, encryption: str, anybody: NewAnybody, model: ModelServer
 ) -> None:
     """X-026: reactions are never encrypted; taking one back undoes nothing; strangers have none."""
-    ann, eve = await anybody("ann"), await person("eve")
-    daemon = await bot(ann, matrix={"encryption": encryption})
-    chat = await room(ann, daemon, eve, encrypted=True)
+    ann, eve = await anybody("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, matrix={"encryption": encryption})
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
     model.script(Text(LONG))
     asked = await ann.send(chat, f"{daemon.user_id}: tell")
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM outbox")))
@@ -286,28 +279,23 @@ async def test_thumbs_in_an_encrypted_room_are_kept(
 @pytest.mark.quick("required")
 @pytest.mark.alone
 @pytest.mark.parametrize("encryption", ["preferred", "required"])
-async def test_a_stop_sign_ends_the_answer_at_once(
-    encryption: str, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_a_stop_sign_ends_the_answer_at_once(scene: Scene, encryption: str) -> None:
     """X-026, L-023: on the question or on anything we said, within a second, told once."""
-    ann = await person("ann")
-    daemon = await bot(ann, matrix={"encryption": encryption})
-    chat = await room(ann, daemon, encrypted=True)
-    model.script(Hang(), Hang())
+    ann, daemon, chat = await scene.direct(encrypted=True, matrix={"encryption": encryption})
+    scene.model.script(Hang(), Hang())
     first = await ann.send(chat, "one")
-    await model.request_arrived(1)
+    await scene.model.request_arrived(1)
     signs = [await ann.react(chat, first, STOP)]
     [told] = await ann.wait_for_count(chat, daemon.user_id, 1)
     assert told.body == "Stopped."
     await daemon.said_all()
 
     await ann.send(chat, "two")
-    await model.request_arrived(2)
+    await scene.model.request_arrived(2)
     await ann.react(chat, first, STOP + "\ufe0f")  # answered: no longer at work
     signs.append(await ann.react(chat, told.event_id, STOP))
     await ann.wait_for_count(chat, daemon.user_id, 2)
-    await ann.send(chat, "three")
-    await ann.wait_for(chat, lambda m: m.body == "echo: three")
+    await echoed_each(ann, chat, "three")
 
     bodies = [m.body for m in ann.messages(chat, daemon.user_id)]
     assert bodies == ["Stopped.", "Stopped.", "echo: three"]

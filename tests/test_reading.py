@@ -10,7 +10,7 @@ import pytest
 from tests.world.clock import HeldClock
 from tests.world.house import House, house_at_work
 from tests.world.model import ModelServer, Reads, Text
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.user import CLIENT
 from wintermute.mailbox.outbox import TERMINAL, WEB
 
@@ -155,14 +155,14 @@ async def test_at_a_terminal_and_on_a_page_there_is_no_notice(
 
 @pytest.mark.slow
 async def test_in_a_room_the_notice_is_gone_once_the_answer_is_there_also_after_a_kill(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-001, X-013: in an encrypted room, with the daemon killed while the model reads."""
-    ann = await person("ann")
-    daemon = await bot(ann, start=False)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, start=False)
     daemon.set_clocks()
     await daemon.start()
-    chat = await room(ann, daemon, encrypted=True)
+    chat = await scene.room(ann, daemon, encrypted=True)
     gate = asyncio.Semaphore(0)
     model.script(Reads(READ[:2], gate, None), Reads(READ, gate, Text("never")), Text("at last"))
     await ann.send(chat, "a long text")

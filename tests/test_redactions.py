@@ -38,6 +38,11 @@ def redaction(**more: Any) -> Json:
     return {"event_id": "$r", "type": "m.room.redaction", "content": {}} | more
 
 
+@pytest.fixture
+def house(working_house: House) -> House:
+    return working_house
+
+
 @pytest.mark.parametrize(
     ("event", "found"),
     [
@@ -66,31 +71,30 @@ def test_what_an_event_takes_back(event: Json, found: set[str]) -> None:
 
 
 async def test_what_is_taken_back_just_before_it_is_asked_is_not_spoken_of(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """F-027: also where others have come since, who are told that the answer was not for them."""
     gate = asyncio.Event()
     model.keyed(lambda _: Slow(gate, Text("ok")))
-    async with house_at_work(tmp_path, model.url) as house:
 
-        async def is_in_line() -> bool:
-            return ("attend", ROOM) in house.speaker.noted
+    async def is_in_line() -> bool:
+        return ("attend", ROOM) in house.speaker.noted
 
-        async def is_done() -> bool:
-            return ("rest", ROOM) in house.speaker.noted
+    async def is_done() -> bool:
+        return ("rest", ROOM) in house.speaker.noted
 
-        for n in range(AT_ONCE):
-            await house.incoming("go", room=f"!other{n}")
-        await model.request_arrived(AT_ONCE)
-        gone = await house.incoming(SECRET)
-        await house.until(is_in_line)
-        async with house.database.transaction() as tx:
-            await house.conversations.in_room(tx, ROOM, GROUP_SCOPE)
-        await take_back(house, gone)
-        gate.set()
-        await house.until(is_done)
-        row = await house.one("SELECT state FROM inbox WHERE event_id = ?", gone)
-        assert (await house.spoken(), row["state"]) == ([], "ignored")
+    for n in range(AT_ONCE):
+        await house.incoming("go", room=f"!other{n}")
+    await model.request_arrived(AT_ONCE)
+    gone = await house.incoming(SECRET)
+    await house.until(is_in_line)
+    async with house.database.transaction() as tx:
+        await house.conversations.in_room(tx, ROOM, GROUP_SCOPE)
+    await take_back(house, gone)
+    gate.set()
+    await house.until(is_done)
+    row = await house.one("SELECT state FROM inbox WHERE event_id = ?", gone)
+    assert (await house.spoken(), row["state"]) == ([], "ignored")
 
 
 async def test_what_waits_for_its_turn_is_never_asked(tmp_path: Path, model: ModelServer) -> None:
@@ -117,16 +121,15 @@ async def test_what_waits_for_its_turn_is_never_asked(tmp_path: Path, model: Mod
 
 
 async def test_what_waits_for_a_model_that_is_away_is_not_asked_again(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """F-027, L-034: its failed attempts are in no later request."""
     model.script(Fail(503))
-    async with house_at_work(tmp_path, model.url) as house:
-        gone = await house.incoming(SECRET)
-        await house.until(lambda: _waits(house))
-        await take_back(house, gone)
-        await house.incoming("hello")
-        assert await house.said(1) == ["echo: hello"]
+    gone = await house.incoming(SECRET)
+    await house.until(lambda: _waits(house))
+    await take_back(house, gone)
+    await house.incoming("hello")
+    assert await house.said(1) == ["echo: hello"]
     assert [is_told(seen) for seen in model.requests] == [True, False]
 
 
@@ -305,7 +308,7 @@ async def test_a_summary_of_what_only_stood_beside_a_message_gives_way_too(
 
 @pytest.mark.breaks("redaction")
 async def test_a_line_of_a_group_is_in_no_context_any_more(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """F-027: before the next message, while that is asked, and afterwards; the other lines stay."""
     gate = asyncio.Event()
@@ -315,119 +318,113 @@ async def test_a_line_of_a_group_is_in_no_context_any_more(
             text, sender=EVE, name="Eve", origin="other", kind="context", scope=GROUP_SCOPE
         )
 
-    async with house_at_work(tmp_path, model.url) as house:
-        early = await line(f"{PASSWORD_WORD} early")
-        kept = [await line(f"fine\n{PASSWORD_WORD.upper()}"), await line("fine")]
-        late = [
-            await line(f"{PASSWORD_WORD} late\nand more"),
-            await line("fine"),
-            await line("so fine"),
-        ]
-        await take_back(house, early)
-        model.script(Slow(gate, Text("never")), Text("now"))
-        await house.incoming("ben: tell", scope=GROUP_SCOPE)
-        first = await model.request_arrived(1)
-        assert first.last_user.count("fine") == 4
-        assert "late" in first.last_user
-        assert "early" not in first.last_user
-        await take_back(house, *late[:2])
-        second = await model.request_arrived(2)
-        lines = [
-            "<room_context>",
-            f"Eve ({EVE}): fine",
-            f"  {PASSWORD_WORD.upper()}",
-            f"Eve ({EVE}): fine",
-        ]
-        lines += [f"Eve ({EVE}): so fine", "</room_context>", f"Ann ({ANN}): ben: tell"]
-        assert second.last_user.splitlines() == lines
-        assert await house.said(1) == ["now"]
-        await take_back(house, *kept, late[2])
-        await house.incoming("again", scope=GROUP_SCOPE)
-        await house.said(2)
-        shown = model.requests[-1].messages[1]["content"]
-        assert shown == f"<room_context>\n</room_context>\nAnn ({ANN}): ben: tell"
-        gate.set()
+    early = await line(f"{PASSWORD_WORD} early")
+    kept = [await line(f"fine\n{PASSWORD_WORD.upper()}"), await line("fine")]
+    late = [
+        await line(f"{PASSWORD_WORD} late\nand more"),
+        await line("fine"),
+        await line("so fine"),
+    ]
+    await take_back(house, early)
+    model.script(Slow(gate, Text("never")), Text("now"))
+    await house.incoming("ben: tell", scope=GROUP_SCOPE)
+    first = await model.request_arrived(1)
+    assert first.last_user.count("fine") == 4
+    assert "late" in first.last_user
+    assert "early" not in first.last_user
+    await take_back(house, *late[:2])
+    second = await model.request_arrived(2)
+    lines = [
+        "<room_context>",
+        f"Eve ({EVE}): fine",
+        f"  {PASSWORD_WORD.upper()}",
+        f"Eve ({EVE}): fine",
+    ]
+    lines += [f"Eve ({EVE}): so fine", "</room_context>", f"Ann ({ANN}): ben: tell"]
+    assert second.last_user.splitlines() == lines
+    assert await house.said(1) == ["now"]
+    await take_back(house, *kept, late[2])
+    await house.incoming("again", scope=GROUP_SCOPE)
+    await house.said(2)
+    shown = model.requests[-1].messages[1]["content"]
+    assert shown == f"<room_context>\n</room_context>\nAnn ({ANN}): ben: tell"
+    gate.set()
 
 
 @pytest.mark.breaks("redaction")
-async def test_a_reply_does_not_quote_what_was_taken_back(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_reply_does_not_quote_what_was_taken_back(house: House, model: ModelServer) -> None:
     """F-027, F-026: before it is asked, while it is, and afterwards."""
     gate = asyncio.Event()
-    async with house_at_work(tmp_path, model.url) as house:
-        model.script(Text("noted"), Text("so"), Slow(gate, Text("never")), Text("now"))
-        gone = await house.incoming(SECRET)
-        await house.said(1)
-        await house.incoming("what of that?", replies_to=gone)
-        await house.said(2)
-        await house.incoming("and of that?", replies_to=gone)
-        assert str((await model.request_arrived(3)).messages).count(PASSWORD_WORD) == 3
-        await take_back(house, gone)
-        seen = await model.request_arrived(4)
-        assert not is_told(seen)
-        quote = "<replied_to>\n[deleted]\n</replied_to>\n"
-        asked = [m["content"] for m in seen.messages[1:] if m["role"] == "user"]
-        assert asked[1:] == [f"{quote}what of that?", f"{quote}and of that?"]
-        await house.said(3)
-        await house.incoming("once more?", replies_to=gone)
-        await house.said(4)
-        assert f"Ann ({ANN}): [deleted]" in model.requests[-1].last_user
-        assert not is_told(model.requests[-1])
-        gate.set()
+    model.script(Text("noted"), Text("so"), Slow(gate, Text("never")), Text("now"))
+    gone = await house.incoming(SECRET)
+    await house.said(1)
+    await house.incoming("what of that?", replies_to=gone)
+    await house.said(2)
+    await house.incoming("and of that?", replies_to=gone)
+    assert str((await model.request_arrived(3)).messages).count(PASSWORD_WORD) == 3
+    await take_back(house, gone)
+    seen = await model.request_arrived(4)
+    assert not is_told(seen)
+    quote = "<replied_to>\n[deleted]\n</replied_to>\n"
+    asked = [m["content"] for m in seen.messages[1:] if m["role"] == "user"]
+    assert asked[1:] == [f"{quote}what of that?", f"{quote}and of that?"]
+    await house.said(3)
+    await house.incoming("once more?", replies_to=gone)
+    await house.said(4)
+    assert f"Ann ({ANN}): [deleted]" in model.requests[-1].last_user
+    assert not is_told(model.requests[-1])
+    gate.set()
 
 
 @pytest.mark.parametrize("which", ["message", "edit"])
 async def test_edits_are_versions_of_what_is_taken_back(
-    tmp_path: Path, model: ModelServer, which: str
+    house: House, model: ModelServer, which: str
 ) -> None:
     """F-027, L-054: with a message all its edits go, noted ones too; an edit is taken back alone."""
-    async with house_at_work(tmp_path, model.url) as house:
-        first = await house.incoming("what is the weather?")
-        await house.said(1)
-        model.script(Hang())
-        edit = await house.incoming(f"what is {PASSWORD_WORD}?", edits=first)
-        await model.request_arrived(2)
-        async with house.database.transaction() as tx:
-            conversation = await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
-            await house.stores.edits.note(
-                tx, "$noted", first, conversation, ANN, f"{PASSWORD_WORD} noted"
-            )
-        await take_back(house, *([first] if which == "message" else [edit, "$noted"]))
-        await house.incoming("hello")
-        assert (await house.said(2))[1] == "echo: hello"
-        assert not is_told(model.requests[-1])
-        rows = await house.rows("SELECT body FROM inbox UNION ALL SELECT text FROM edits")
-        texts = {row["body"] for row in rows}
-        assert texts == {"", "hello"} | ({"what is the weather?"} if which == "edit" else set())
+    first = await house.incoming("what is the weather?")
+    await house.said(1)
+    model.script(Hang())
+    edit = await house.incoming(f"what is {PASSWORD_WORD}?", edits=first)
+    await model.request_arrived(2)
+    async with house.database.transaction() as tx:
+        conversation = await house.conversations.in_room(tx, ROOM, f"person:{ANN}")
+        await house.stores.edits.note(
+            tx, "$noted", first, conversation, ANN, f"{PASSWORD_WORD} noted"
+        )
+    await take_back(house, *([first] if which == "message" else [edit, "$noted"]))
+    await house.incoming("hello")
+    assert (await house.said(2))[1] == "echo: hello"
+    assert not is_told(model.requests[-1])
+    rows = await house.rows("SELECT body FROM inbox UNION ALL SELECT text FROM edits")
+    texts = {row["body"] for row in rows}
+    assert texts == {"", "hello"} | ({"what is the weather?"} if which == "edit" else set())
 
 
 @pytest.mark.breaks("redaction")
 async def test_an_answer_that_is_not_sent_yet_is_not_sent_unless_it_has_begun(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """F-027: its homeserver was away; with the question it is in no later request."""
-    async with house_at_work(tmp_path, model.url) as house:
-        gone = [await house.incoming(f"{SECRET} {n}") for n in range(3)]
-        await house.said(3)
-        one = await house.next_outgoing()
-        assert one is not None
-        parts = [(f"wm-{one.id}-{n}", {"body": PASSWORD_WORD}) for n in range(2)]
-        [begun, _] = await house.outbox.store_parts(one.id, parts, "DEVICE")
-        await house.outbox.mark_sent(begun, "$there")
-        await take_back(house, *gone)
-        assert await house.next_outgoing() == one
-        states = await house.rows("SELECT state, body <> '' AS said FROM outbox ORDER BY seq")
-        assert [(row["state"], row["said"]) for row in states] == [
-            ("waiting", 1),
-            ("sent", 0),
-            ("sent", 0),
-        ]
-        await house.incoming("hello")
-        await house.said(4)
-        shown = [m["content"] for m in model.requests[-1].messages[1:] if m["role"] == "user"]
-        assert shown == ["[this message was erased]"] * 3 + ["hello"]
-        assert str(model.requests[-1].messages).count(PASSWORD_WORD) == 1
+    gone = [await house.incoming(f"{SECRET} {n}") for n in range(3)]
+    await house.said(3)
+    one = await house.next_outgoing()
+    assert one is not None
+    parts = [(f"wm-{one.id}-{n}", {"body": PASSWORD_WORD}) for n in range(2)]
+    [begun, _] = await house.outbox.store_parts(one.id, parts, "DEVICE")
+    await house.outbox.mark_sent(begun, "$there")
+    await take_back(house, *gone)
+    assert await house.next_outgoing() == one
+    states = await house.rows("SELECT state, body <> '' AS said FROM outbox ORDER BY seq")
+    assert [(row["state"], row["said"]) for row in states] == [
+        ("waiting", 1),
+        ("sent", 0),
+        ("sent", 0),
+    ]
+    await house.incoming("hello")
+    await house.said(4)
+    shown = [m["content"] for m in model.requests[-1].messages[1:] if m["role"] == "user"]
+    assert shown == ["[this message was erased]"] * 3 + ["hello"]
+    assert str(model.requests[-1].messages).count(PASSWORD_WORD) == 1
 
 
 async def test_a_stop_or_a_sign_that_is_taken_back_counts_all_the_same(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import pytest
 
 from tests.world.bot import Bot, said
+from tests.world.chats import echoed_each
 from tests.world.copied import copied, put_back
 from tests.world.delegating import call, objective, spawn
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text
 from tests.world.person import Person
 from tests.world.redacted import PASSWORD_WORD, SECRET, is_told
-from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, Scene
 from tests.world.user import CLIENT
 
 ENCRYPTION = {"type": "m.room.encryption", "state_key": ""}
@@ -146,14 +147,11 @@ async def test_a_message_can_be_taken_back_at_any_time(
     indirect=["anybody"],
 )
 async def test_what_is_taken_back_while_the_bot_is_off_is_never_asked(
-    encrypted: bool, anybody: NewAnybody, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, encrypted: bool, anybody: NewAnybody, model: ModelServer
 ) -> None:
     """F-027: what it had waiting, and what comes without its text; one kill later as well."""
-    ann = await anybody("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
-    await ann.send(chat, "before")
-    await ann.wait_for(chat, lambda m: m.body == "echo: before")
+    ann, daemon, chat = await scene.met(await anybody("ann"), encrypted=encrypted)
+    await echoed_each(ann, chat, "before")
     model.script(Hang())
     asked = await ann.send(chat, SECRET)
     await model.request_arrived(2)
@@ -167,8 +165,7 @@ async def test_what_is_taken_back_while_the_bot_is_off_is_never_asked(
     await taken_back(daemon, waits)
     await daemon.kill()
     await daemon.start()
-    await ann.send(chat, "after")
-    await ann.wait_for(chat, lambda m: m.body == "echo: after")
+    await echoed_each(ann, chat, "after")
     assert [is_told(seen) for seen in model.requests] == [False, True, False]
     assert not is_kept(daemon)
     assert not daemon.rows("SELECT 1 FROM inbox WHERE event_id = ?", new)
@@ -176,67 +173,57 @@ async def test_what_is_taken_back_while_the_bot_is_off_is_never_asked(
 
 
 @pytest.mark.slow
-async def test_what_waits_for_a_model_that_is_away_is_taken_back(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_what_waits_for_a_model_that_is_away_is_taken_back(scene: Scene) -> None:
     """F-027, L-034: nobody hears of it when the model is there again."""
-    ann = await person("ann")
-    daemon = await bot(ann, llm={"max_retries": 0})
-    chat = await room(ann, daemon)
-    model.script(Fail(503))
+    ann, daemon, chat = await scene.direct(llm={"max_retries": 0})
+    scene.model.script(Fail(503))
     gone = await ann.send(chat, SECRET)
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before > 0")))
     await ann.redact(chat, gone)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
-    assert [is_told(seen) for seen in model.requests] == [True, False]
+    await echoed_each(ann, chat, "hello")
+    assert [is_told(seen) for seen in scene.model.requests] == [True, False]
     assert await said(ann, chat, daemon.user_id) == ["echo: hello"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.breaks("redaction", perhaps=True)  # or it is taken back before the answer is asked for
-async def test_lines_of_a_group_and_edits_are_taken_back(
-    encrypted: bool, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_lines_of_a_group_and_edits_are_taken_back(scene: Scene, encrypted: bool) -> None:
     """F-027: a stranger's line, by whoever runs the group; an edit alone, and what was edited."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, eve, encrypted=encrypted)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, eve, encrypted=encrypted)
     line = await eve.send(chat, f"{PASSWORD_WORD} says eve")
     await eve.send(chat, "fine says eve")
     first = await ann.send(chat, f"{daemon.user_id}: what is it?")
-    seen = await model.request_arrived(1)
+    seen = await scene.model.request_arrived(1)
     assert is_told(seen)
     await ann.wait_for_count(chat, daemon.user_id, 1)
     await ann.redact(chat, line)
     await taken_back(daemon, line)
-    model.script(Text("edited"), Text("again"))
+    scene.model.script(Text("edited"), Text("again"))
     edit = await ann.edit(chat, first, f"{daemon.user_id}: what is {PASSWORD_WORD}?")
-    assert is_told(await model.request_arrived(2))
+    assert is_told(await scene.model.request_arrived(2))
     await ann.wait_for(chat, lambda m: m.body == "* edited")
     await daemon.said_all()
     await ann.redact(chat, edit)
     await taken_back(daemon, edit)
     await ann.send(chat, f"{daemon.user_id}: hello")
     await ann.wait_for(chat, lambda m: m.body == "again")
-    assert not is_told(model.requests[-1])
-    assert "fine says eve" not in str(model.requests[-1].messages)  # it stood before the first text
+    assert not is_told(scene.model.requests[-1])
+    assert "fine says eve" not in str(
+        scene.model.requests[-1].messages
+    )  # it stood before the first text
     assert not is_kept(daemon)
 
 
 @pytest.mark.slow
 @pytest.mark.breaks("redaction")
-async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(scene: Scene) -> None:
     """F-027, F-009: it waited in the copy; nobody is told what it was, either."""
-    ann = await person("ann")
-    daemon = await bot(ann, llm={"max_retries": 0})
-    chat = await room(ann, daemon)
-    await ann.send(chat, "before")
-    await ann.wait_for(chat, lambda m: m.body == "echo: before")
-    model.script(Fail(503))
+    ann, daemon, chat = await scene.direct(llm={"max_retries": 0})
+    await echoed_each(ann, chat, "before")
+    scene.model.script(Fail(503))
     gone = await ann.send(chat, SECRET)
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before > 0")))
     assert await daemon.stop() == 0
@@ -247,25 +234,22 @@ async def test_what_was_taken_back_since_a_copy_was_made_is_not_answered(
     await ann.redact(chat, gone)
     await taken_back(daemon, gone)
     assert await daemon.stop() == 0
-    sent = len(model.requests)
+    sent = len(scene.model.requests)
     put_back(daemon, copy)
     await daemon.start()
-    await ann.send(chat, "after")
-    await ann.wait_for(chat, lambda m: m.body == "echo: after")
-    assert not any(map(is_told, model.requests[sent:]))
+    await echoed_each(ann, chat, "after")
+    assert not any(map(is_told, scene.model.requests[sent:]))
     assert not is_kept(daemon)
     bodies = await said(ann, chat, daemon.user_id)
     assert sum(PASSWORD_WORD in body for body in bodies) == 1  # the answer that was given before
 
 
 @pytest.mark.slow
-async def test_a_redaction_behind_a_gap_counts(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_a_redaction_behind_a_gap_counts(scene: Scene, model: ModelServer) -> None:
     """F-027, X-006: so much was said while the bot was off that the homeserver left some out."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, eve)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, eve)
     model.script(Hang())
     gone = await ann.send(chat, f"{daemon.user_id}: {SECRET}")
     await model.request_arrived(1)

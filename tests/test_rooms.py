@@ -18,47 +18,48 @@ def room(n: int) -> str:
     return f"!room{n}:test"
 
 
-async def test_a_room_is_answered_in_order_and_one_by_one(
-    tmp_path: Path, model: ModelServer
-) -> None:
+@pytest.fixture
+def house(working_house: House) -> House:
+    return working_house
+
+
+async def test_a_room_is_answered_in_order_and_one_by_one(house: House, model: ModelServer) -> None:
     """X-002, L-072."""
-    async with house_at_work(tmp_path, model.url) as house:
-        for n in range(10):
-            await house.incoming(f"{n}")
-        assert await house.said(10) == [f"echo: {n}" for n in range(10)]
+    for n in range(10):
+        await house.incoming(f"{n}")
+    assert await house.said(10) == [f"echo: {n}" for n in range(10)]
     for n, request in enumerate(model.requests):
         shown = [m["content"] for m in request.messages[1:]]
         assert shown == [text for k in range(n) for text in (f"{k}", f"echo: {k}")] + [f"{n}"]
 
 
 async def test_conversations_of_one_room_have_each_their_order_drafts_and_stop(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """L-072, L-073, L-023, X-041: in a thread and beside it."""
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Text("slow")) if s.last_user == "think" else None)
-    async with house_at_work(tmp_path, model.url) as house:
-        await house.incoming("think")
-        await model.request_arrived(1)
-        thread = await open_thread(house.stores)
-        await house.incoming("hello", conversation=thread)
-        assert await house.said(1) == ["echo: hello"]
-        await house.incoming("/stop", conversation=thread)
-        assert (await house.said(2))[1:] == [replies.NOTHING_RUNNING]
-        gate.set()
-        assert (await house.said(3))[2:] == ["slow"]
-        gate.clear()
-        await house.incoming("think", conversation=thread)
-        await model.request_arrived(3)
-        await house.incoming("/stop")
-        assert (await house.said(4))[3:] == [replies.NOTHING_RUNNING]
-        await house.incoming("/stop", conversation=thread)
-        assert (await house.said(5))[4:] == [replies.STOPPED]
-        gate.set()
-        await house.settled()
-        [room] = {row["id"] for row in await house.rows(OF_ROOM)} - {thread}
-        assert house.speaker.drafted == {room: "slow", thread: "echo: hello"}
-        texts = [await unsent(house, conversation) for conversation in (room, thread)]
+    await house.incoming("think")
+    await model.request_arrived(1)
+    thread = await open_thread(house.stores)
+    await house.incoming("hello", conversation=thread)
+    assert await house.said(1) == ["echo: hello"]
+    await house.incoming("/stop", conversation=thread)
+    assert (await house.said(2))[1:] == [replies.NOTHING_RUNNING]
+    gate.set()
+    assert (await house.said(3))[2:] == ["slow"]
+    gate.clear()
+    await house.incoming("think", conversation=thread)
+    await model.request_arrived(3)
+    await house.incoming("/stop")
+    assert (await house.said(4))[3:] == [replies.NOTHING_RUNNING]
+    await house.incoming("/stop", conversation=thread)
+    assert (await house.said(5))[4:] == [replies.STOPPED]
+    gate.set()
+    await house.settled()
+    [room] = {row["id"] for row in await house.rows(OF_ROOM)} - {thread}
+    assert house.speaker.drafted == {room: "slow", thread: "echo: hello"}
+    texts = [await unsent(house, conversation) for conversation in (room, thread)]
     assert texts == [
         ["slow", replies.NOTHING_RUNNING],
         ["echo: hello", replies.NOTHING_RUNNING, replies.STOPPED],
@@ -90,24 +91,23 @@ async def test_what_was_stored_before_the_start_is_answered_in_order(
         assert await house.said(2, room(1)) == ["echo: 1", "echo: 3"]
 
 
-async def test_rooms_do_not_wait_for_each_other(tmp_path: Path, model: ModelServer) -> None:
+async def test_rooms_do_not_wait_for_each_other(house: House, model: ModelServer) -> None:
     """L-072: and a command waits only for what is before it in its own room."""
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Text("slow")) if s.last_user == "think" else None)
-    async with house_at_work(tmp_path, model.url) as house:
-        await house.incoming("think", room=room(1))
-        await model.request_arrived(1)
-        await house.incoming("/help", room=room(1))
-        await house.incoming("hello", room=room(2))
-        await house.incoming("/help", room=room(3))
-        assert await house.said(1, room(2)) == ["echo: hello"]
-        assert len(await house.said(1, room(3))) == 1
-        assert await house.spoken(room(1)) == []
-        gate.set()
-        assert (await house.said(2, room(1)))[0] == "slow"
+    await house.incoming("think", room=room(1))
+    await model.request_arrived(1)
+    await house.incoming("/help", room=room(1))
+    await house.incoming("hello", room=room(2))
+    await house.incoming("/help", room=room(3))
+    assert await house.said(1, room(2)) == ["echo: hello"]
+    assert len(await house.said(1, room(3))) == 1
+    assert await house.spoken(room(1)) == []
+    gate.set()
+    assert (await house.said(2, room(1)))[0] == "slow"
 
 
-async def test_one_person_cannot_take_everything(tmp_path: Path, model: ModelServer) -> None:
+async def test_one_person_cannot_take_everything(house: House, model: ModelServer) -> None:
     """X-032: four casts of one person at the same time; others are not delayed."""
     gate = asyncio.Event()
 
@@ -115,35 +115,33 @@ async def test_one_person_cannot_take_everything(tmp_path: Path, model: ModelSer
         return Slow(gate, Text("done")) if seen.last_user == "ann's" else None
 
     model.keyed(choose)
-    async with house_at_work(tmp_path, model.url) as house:
-        for n in range(7):
-            await house.incoming("ann's", room=room(n))
-        await model.request_arrived(4)
-        await house.incoming("bob's", room="!bob:test", sender=BOB)
-        assert await house.said(1, "!bob:test") == ["echo: bob's"]
-        assert len(model.requests) == 5
-        gate.set()
-        for n in range(7):
-            assert await house.said(1, room(n)) == ["done"]
+    for n in range(7):
+        await house.incoming("ann's", room=room(n))
+    await model.request_arrived(4)
+    await house.incoming("bob's", room="!bob:test", sender=BOB)
+    assert await house.said(1, "!bob:test") == ["echo: bob's"]
+    assert len(model.requests) == 5
+    gate.set()
+    for n in range(7):
+        assert await house.said(1, room(n)) == ["done"]
 
 
 async def test_a_stop_reaches_a_cast_that_waits_for_its_turn(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """X-032, L-023: it never asks the model."""
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Text("done")) if s.last_user == "wait" else None)
-    async with house_at_work(tmp_path, model.url) as house:
-        for n in range(4):
-            await house.incoming("wait", room=room(n))
-        await model.request_arrived(4)
-        await house.incoming("never", room=room(9))
-        await house.until(lambda: attended(house, room(9)))
-        await house.incoming("/stop", room=room(9))
-        assert await house.said(1, room(9)) == ["Stopped."]
-        gate.set()
-        await house.settled()
-        assert await house.spoken(room(9)) == ["Stopped."]
+    for n in range(4):
+        await house.incoming("wait", room=room(n))
+    await model.request_arrived(4)
+    await house.incoming("never", room=room(9))
+    await house.until(lambda: attended(house, room(9)))
+    await house.incoming("/stop", room=room(9))
+    assert await house.said(1, room(9)) == ["Stopped."]
+    gate.set()
+    await house.settled()
+    assert await house.spoken(room(9)) == ["Stopped."]
     assert all(request.last_user == "wait" for request in model.requests)
 
 
@@ -169,17 +167,14 @@ async def test_the_room_sees_that_somebody_is_at_work(tmp_path: Path, model: Mod
     assert shown == [*went_wrong, "attend", "rest", "speak", "speak"]
 
 
-async def test_a_burst_in_many_rooms_loses_and_doubles_nothing(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_burst_in_many_rooms_loses_and_doubles_nothing(house: House) -> None:
     """X-006: woken more often than there is work, and while at work."""
-    async with house_at_work(tmp_path, model.url) as house:
-        async with asyncio.TaskGroup() as senders:
-            for n in range(12):
-                senders.create_task(_sends(house, n))
-        await house.settled()
+    async with asyncio.TaskGroup() as senders:
         for n in range(12):
-            assert await house.spoken(room(n)) == [f"echo: {n}.{k}" for k in range(5)]
+            senders.create_task(_sends(house, n))
+    await house.settled()
+    for n in range(12):
+        assert await house.spoken(room(n)) == [f"echo: {n}.{k}" for k in range(5)]
 
 
 async def _sends(house: House, n: int) -> None:
@@ -220,15 +215,14 @@ async def test_a_message_between_reading_and_going_home_is_not_forgotten(
 
 
 async def test_a_new_scope_in_the_room_shows_nothing_of_before(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """X-031, DESIGN 6: a third person came in."""
-    async with house_at_work(tmp_path, model.url) as house:
-        await house.incoming("my secret")
-        await house.said(1)
-        await house.incoming("hello all", scope="room:!room:test", direct=False)
-        await house.said(2)
-        reasons = await house.rows("SELECT reason FROM branches ORDER BY seq")
+    await house.incoming("my secret")
+    await house.said(1)
+    await house.incoming("hello all", scope="room:!room:test", direct=False)
+    await house.said(2)
+    reasons = await house.rows("SELECT reason FROM branches ORDER BY seq")
     assert [row["reason"] for row in reasons] == ["start", "scope"]
     assert "secret" not in str(model.requests[1].messages)
 

@@ -5,21 +5,20 @@ import json
 import pytest
 
 from tests.world.bot import said
+from tests.world.chats import echoed_each
 from tests.world.model import ModelServer, Seen, Step, Text
-from tests.world.proxy import Answer, Proxy, pass_before
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.proxy import Answer, pass_before
+from tests.world.scene import Scene
 from tests.world.user import MatrixUser
 from wintermute.conversation import replies
 
 
-async def test_only_invitations_of_allowed_people_are_accepted(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_only_invitations_of_allowed_people_are_accepted(scene: Scene) -> None:
     """X-001: while the daemon runs and while it does not."""
-    ann, bob, eve = await person("ann"), await person("bob"), await person("eve")
-    daemon = await bot(ann, matrix={"allowed_users": [bob.user_id]})
+    ann, bob, eve = await scene.person("ann"), await scene.person("bob"), await scene.person("eve")
+    daemon = await scene.bot(ann, matrix={"allowed_users": [bob.user_id]})
     for host in (ann, bob):
-        await room(host, daemon)
+        await scene.room(host, daemon)
     unwelcome = [await eve.create_room([daemon.user_id])]
     await left(eve, unwelcome[0], daemon.user_id)
     assert await daemon.stop() == 0
@@ -43,10 +42,10 @@ async def test_only_invitations_of_allowed_people_are_accepted(
 
 
 @pytest.mark.slow
-async def test_where_rooms_are_named_it_stays_in_no_other(person: NewPerson, bot: NewBot) -> None:
+async def test_where_rooms_are_named_it_stays_in_no_other(scene: Scene) -> None:
     """X-001: `matrix.allowed_rooms`, for the owner too."""
-    ann = await person("ann")
-    daemon = await bot(ann, start=False)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, start=False)
     named, other = [await ann.create_room([daemon.user_id]) for _ in range(2)]
     config = json.loads(daemon.config.read_text())
     config["matrix"]["allowed_rooms"] = [named]
@@ -54,41 +53,33 @@ async def test_where_rooms_are_named_it_stays_in_no_other(person: NewPerson, bot
     await daemon.start()
     await ann.wait_joined(named, daemon.user_id)
     await left(ann, other, daemon.user_id)
-    await ann.send(named, "here?")
-    await ann.wait_for(named, lambda m: m.body == "echo: here?")
+    await echoed_each(ann, named, "here?")
 
 
 @pytest.mark.slow
-async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
-    proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(scene: Scene) -> None:
     """X-001, X-012: such as one into a room of a server that is gone; it is kept."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
-    proxy.before = lambda request: (
+    ann, daemon, chat = await scene.direct(via=scene.proxy.url)
+    scene.proxy.before = lambda request: (
         Answer(502, b"<html>gone") if request.path.endswith("/join") else None
     )
     dead = await ann.create_room([daemon.user_id])
     await daemon.logged("invitation waits")
-    await ann.send(chat, "one")
-    await ann.wait_for(chat, lambda m: m.body == "echo: one")
+    await echoed_each(ann, chat, "one")
     await daemon.restart()
-    await ann.send(chat, "two")
-    await ann.wait_for(chat, lambda m: m.body == "echo: two")
-    proxy.before = pass_before
+    await echoed_each(ann, chat, "two")
+    scene.proxy.before = pass_before
     await daemon.restart()
     await ann.wait_joined(dead, daemon.user_id)
 
 
 @pytest.mark.slow
 async def test_a_question_asked_before_a_third_person_came_is_answered_to_nobody_else(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-003, X-031: it was a direct chat when it was said, although we read it later."""
-    ann, bob = await person("ann"), await person("bob")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
+    bob = await scene.person("bob")
     await daemon.stop()
     await ann.send(chat, "between us?")
     await ann.invite(chat, bob.user_id)
@@ -116,14 +107,12 @@ def is_left(host: MatrixUser, room: str, user: str) -> bool:
     return (user, "leave") in memberships
 
 
-async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(scene: Scene) -> None:
     """X-002, X-003, X-004: others are labelled context, at most 20 lines of it."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
     bot_id, name = daemon.user_id, daemon.user_id[1:].partition(":")[0]
-    chat = await room(ann, daemon, eve)
+    chat = await scene.room(ann, daemon, eve)
     for n in range(25):
         await ann.send(chat, f"line {n}")
     await pester(eve, chat, bot_id, name)
@@ -139,12 +128,12 @@ async def test_in_a_group_the_bot_answers_allowed_people_who_mention_it(
     await ann.send(chat, f"{bot_id}: /help")
     await ann.wait_for(chat, lambda m: m.sender == bot_id and "/stop" in m.body)
 
-    first, second, _ = [request.last_user for request in model.requests]
+    first, second, _ = [request.last_user for request in scene.model.requests]
     context = first.split("</room_context>")[0].splitlines()
     assert (context[0], len(context)) == ("<room_context>", 21)
     assert ("line 4" in first, "line 24" in first) == (False, True)
     assert eve.user_id in context[-1]
-    ends = [request.last_user.rsplit(": ")[-1] for request in model.requests]
+    ends = [request.last_user.rsplit(": ")[-1] for request in scene.model.requests]
     assert ends == ["by name", "by mention", "by id"]
     assert "<room_context>" not in second
     assert len(await said(ann, chat, bot_id)) == 4
@@ -157,20 +146,19 @@ async def pester(stranger: MatrixUser, room: str, bot: str, name: str) -> None:
 
 
 async def test_the_bot_does_not_answer_itself_notices_or_edits_of_older_messages(
-    person: NewPerson, bot: NewBot, room: NewRoom
+    scene: Scene,
 ) -> None:
     """X-002, X-004: in a direct chat; a message said before a stranger joined stays direct."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
     bot_id = daemon.user_id
-    chat = await room(ann, daemon)
+    chat = await scene.room(ann, daemon)
     sent = await ann.send(chat, "first")
     await ann.send(chat, "second")
     await ann.edit(chat, sent, "first, edited")
     await ann.send_event(chat, "m.room.message", {"msgtype": "m.notice", "body": "notice"})
     await ann.react(chat, sent, "\N{THUMBS UP SIGN}")
-    await ann.send(chat, "last")
-    await ann.wait_for(chat, lambda m: m.body == "echo: last")
+    await echoed_each(ann, chat, "last")
     answers = ["echo: first", "echo: second", "echo: last"]
     assert await said(ann, chat, bot_id) == answers
 
@@ -186,12 +174,10 @@ async def test_the_bot_does_not_answer_itself_notices_or_edits_of_older_messages
 
 
 @pytest.mark.slow
-async def test_two_bots_in_a_room_come_to_an_end(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_two_bots_in_a_room_come_to_an_end(scene: Scene, model: ModelServer) -> None:
     """X-004: at most three exchanges without a person."""
-    ann = await person("ann")
-    one, two = [await bot(ann, start=False) for _ in range(2)]
+    ann = await scene.person("ann")
+    one, two = [await scene.bot(ann, start=False) for _ in range(2)]
     ids = [one.user_id, two.user_id]
     for daemon, other in ((one, two), (two, one)):
         settings = json.loads(daemon.config.read_text())
@@ -211,7 +197,7 @@ async def test_two_bots_in_a_room_come_to_an_end(
     for bot_id in ids:
         await ann.wait_for_count(chat, bot_id, 4)
     for daemon in (one, two):  # all that would still come has come when they answer this
-        aside = await room(ann, daemon)
+        aside = await scene.room(ann, daemon)
         await ann.send(aside, "/help")
         await ann.wait_for(aside, lambda m: "/stop" in m.body)
     spoken = [len(await said(ann, chat, bot_id)) for bot_id in ids]
@@ -220,16 +206,12 @@ async def test_two_bots_in_a_room_come_to_an_end(
 
 
 @pytest.mark.slow
-async def test_without_encryption_people_come_in_all_the_same(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_without_encryption_people_come_in_all_the_same(scene: Scene) -> None:
     """F-001: there is no session that would have to end."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, matrix={"encryption": "off"})
-    chat, other = await room(ann, daemon), await room(ann, daemon)
-    await ann.send(chat, "one")
-    await ann.wait_for(chat, lambda m: m.body == "echo: one")
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, matrix={"encryption": "off"})
+    chat, other = await scene.room(ann, daemon), await scene.room(ann, daemon)
+    await echoed_each(ann, chat, "one")
     await ann.invite(chat, eve.user_id)
     await daemon.logged("readers changed")
-    await ann.send(other, "two")
-    await ann.wait_for(other, lambda m: m.body == "echo: two")
+    await echoed_each(ann, other, "two")

@@ -17,6 +17,7 @@ from tests.world.chats import (
     acting,
     all_from,
     ask_bot,
+    echoed_each,
     heard_from,
     hears,
     last_request,
@@ -29,9 +30,10 @@ from tests.world.chats import (
 from tests.world.clock import until
 from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.proxy import Answer, Held, Proxy, hand_over, pass_before, withhold
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import NewBot, NewPerson, NewRoom, Scene
 from tests.world.upgrades import ENCRYPTION, bury, follower, put_state, upgrade
 from wintermute.conversation import replies
+from wintermute.mailbox.rooms import Link, Move, compute_moves, pending_moves
 from wintermute.matrix.membership import IN_CLEAR
 from wintermute.schedule.firing import REMINDER
 from wintermute.text import EMPTY_LISTS
@@ -39,14 +41,11 @@ from wintermute.text import EMPTY_LISTS
 WATER = f"{REMINDER}water"
 
 
-async def test_what_a_group_knows_goes_on_in_the_room_that_follows(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_what_a_group_knows_goes_on_in_the_room_that_follows(scene: Scene) -> None:
     """F-013, X-030: memories, tasks and the talk; the shell knows them by either room."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
-    model.keyed(acting(remember=REMEMBER))
+    ann, ben, daemon = await scene.shared()
+    club = await scene.room(ann, daemon, ben)
+    scene.model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, club, daemon, "remember it")
     await ask_bot(ann, club, daemon, "/remind daily 09:00 tea")
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
@@ -55,7 +54,10 @@ async def test_what_a_group_knows_goes_on_in_the_room_that_follows(
     assert FACT in await ask_bot(ben, new, daemon, "/memory")
     assert "tea" in await ask_bot(ann, new, daemon, "/tasks")
     await ask_bot(ann, new, daemon, "hello")
-    assert (FACT in last_request(model), "remember it" in last_request(model)) == (True, True)
+    assert (FACT in last_request(scene.model), "remember it" in last_request(scene.model)) == (
+        True,
+        True,
+    )
     for name in (club, new):
         listed = await daemon.command("memory", "list", "--scope", f"room:{name}")
         tasks = await daemon.command("task", "list", "--scope", f"room:{name}")
@@ -67,12 +69,11 @@ async def test_what_a_group_knows_goes_on_in_the_room_that_follows(
 @pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_what_a_group_was_promised_is_said_in_the_room_that_follows(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """F-013, X-030: once, and encrypted where it was; it is known after a restart, too."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben, encrypted=encrypted)
+    ann, ben, daemon = await scene.shared()
+    club = await scene.room(ann, daemon, ben, encrypted=encrypted)
     model.keyed(planning(5))
     await ask_bot(ann, club, daemon, "plan water")
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
@@ -113,12 +114,10 @@ async def test_memories_go_out_and_in_by_the_name_of_either_room(
 @pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [True, False])
 async def test_a_direct_chat_that_was_upgraded_while_the_bot_was_off_goes_on(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """F-013: its reminder is said once, in the new room, and what was asked in the old one too."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
+    ann, daemon, chat = await scene.direct(encrypted=encrypted)
     model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
     await heard_from(ann, chat, daemon, "it gave: ")
@@ -139,12 +138,12 @@ async def test_a_direct_chat_that_was_upgraded_while_the_bot_was_off_goes_on(
 
 @pytest.mark.slow
 async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_one_once(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+    scene: Scene, model: ModelServer, proxy: Proxy
 ) -> None:
     """F-013, X-030, X-013: refused for good, under way, and said although nobody told us so."""
-    ann, ben, release = await person("ann"), await person("ben"), asyncio.Event()
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
+    ann, ben, release = await scene.person("ann"), await scene.person("ben"), asyncio.Event()
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    club = await scene.room(ann, daemon, ben)
     model.script(Text("in the old room"), Text("refused"), Slow(release, Text("under way")))
     proxy.after = lambda request, status, body: (
         Answer(500, {}) if request.method == "PUT" and "/send/" in request.path else None
@@ -178,20 +177,18 @@ async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_
 
 
 @pytest.mark.slow
-async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
-) -> None:
+async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(scene: Scene) -> None:
     """F-013: the word that nobody may write there comes after the move was made."""
-    ann, ben, bell = await person("ann"), await person("ben"), asyncio.Event()
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
+    ann, ben, bell = await scene.person("ann"), await scene.person("ben"), asyncio.Event()
+    daemon = await scene.bot(ann, via=scene.proxy.url, matrix={"allowed_users": [ben.user_id]})
+    club = await scene.room(ann, daemon, ben)
     refused = Held(bell, Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"}))
-    proxy.before = lambda request: (
+    scene.proxy.before = lambda request: (
         refused if request.method == "PUT" and f"{club}/send/" in request.path else None
     )
-    model.script(Text("answer one"))
+    scene.model.script(Text("answer one"))
     await say_to(ann, club, daemon, "one")
-    await until(lambda: bool(proxy.seen("PUT", f"{club}/send/")))
+    await until(lambda: bool(scene.proxy.seen("PUT", f"{club}/send/")))
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     await daemon.logged("room moved")
     bell.set()
@@ -201,39 +198,32 @@ async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(
 
 
 @pytest.mark.slow
-async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_what_waits_of_a_talk_that_gave_way_is_not_told_to_who_came_in(scene: Scene) -> None:
     """F-013, F-004: it was asked in the new room before its time, in a talk of its own."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
+    eve = await scene.person("eve")
     await ask_bot(ann, chat, daemon, "first")
     new = await follower(ann, chat, [daemon.user_id])
     await ann.wait_joined(new, daemon.user_id)
-    model.keyed(lambda seen: Fail(503))
+    scene.model.keyed(lambda seen: Fail(503))
     await ann.send(new, "is 4711 much?")
     await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before IS NOT NULL")))
     await bury(ann, chat, new)
     await daemon.logged("room moved")
-    model.keyed(lambda seen: Text(SECRET))
-    asked_before = len(model.requests)
+    scene.model.keyed(lambda seen: Text(SECRET))
+    asked_before = len(scene.model.requests)
     await slip_in(eve, ann, new)
     await until(lambda: scope_of(daemon, new) == f"room:{chat}")
     await daemon.restart()  # what waits is tried again at once
     await hears(ann, new, replies.JOINED)
-    assert len(model.requests) == asked_before
+    assert len(scene.model.requests) == asked_before
 
 
 @pytest.mark.slow
-async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_nothing_of_an_encrypted_room_goes_on_in_clear(scene: Scene) -> None:
     """F-013: it is held, and told there and in the status, until that room is encrypted too."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
-    model.keyed(planning(LATER))
+    ann, daemon, chat = await scene.direct(encrypted=True)
+    scene.model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
     await heard_from(ann, chat, daemon, "it gave: ")
     new = await follower(ann, chat, [daemon.user_id])
@@ -256,14 +246,12 @@ async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
 
 
 @pytest.mark.slow
-async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(scene: Scene) -> None:
     """F-013, X-001: one side says so and the other does not; or a stranger is who asks us in."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    club = await room(ann, daemon, eve)
-    model.keyed(acting(remember=REMEMBER))
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    club = await scene.room(ann, daemon, eve)
+    scene.model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, club, daemon, "remember it")
     claimed = await follower(eve, club, [daemon.user_id, ann.user_id])
     await ann.join(claimed)
@@ -282,12 +270,10 @@ async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
 
 @pytest.mark.slow
 async def test_a_direct_chat_that_gave_way_is_not_spoken_in_until_we_are_asked_into_the_next(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-013, X-030: clients hide the old room; what is due waits, named in the status."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     model.keyed(planning(3))
     await ann.send(chat, "plan water")
     await heard_from(ann, chat, daemon, "it gave: ")
@@ -313,13 +299,9 @@ KILLS = (
 
 
 @pytest.mark.slow
-async def test_a_kill_around_the_move_loses_and_doubles_nothing(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_a_kill_around_the_move_loses_and_doubles_nothing(scene: Scene) -> None:
     """F-013, DESIGN 3: it dies before, in the middle, and right after the one transaction."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     await ask_bot(ann, chat, daemon, "first")
     await ask_bot(ann, chat, daemon, "/remind daily 09:00 tea")
     await daemon.stop()
@@ -331,9 +313,8 @@ async def test_a_kill_around_the_move_loses_and_doubles_nothing(
         await daemon.start({"logger": "aiosqlite", "steps": steps}, ready=False)
         assert await daemon.ended() < 0
     await daemon.start()
-    await ann.send(new, "second")
-    await ann.wait_for(new, lambda m: m.body == "echo: second")
-    assert "first" in last_request(model)
+    await echoed_each(ann, new, "second")
+    assert "first" in last_request(scene.model)
     assert "tea" in await ask_bot(ann, new, daemon, "/tasks")
     assert daemon.rows("SELECT count(*) AS n FROM conversations WHERE room_id = ?", new) == [
         {"n": 1}
@@ -341,14 +322,11 @@ async def test_a_kill_around_the_move_loses_and_doubles_nothing(
 
 
 @pytest.mark.slow
-async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(scene: Scene) -> None:
     """F-013: who made the room and the tombstone by hand spoke there in between."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
-    model.keyed(acting(remember=REMEMBER))
+    ann, ben, daemon = await scene.shared()
+    club = await scene.room(ann, daemon, ben)
+    scene.model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, club, daemon, "in the old one")
     await ask_bot(ann, club, daemon, "/remind daily 09:00 tea")
     new = await follower(ann, club, [daemon.user_id, ben.user_id])
@@ -362,18 +340,18 @@ async def test_what_was_said_in_the_new_room_before_its_time_is_not_lost(
     tasks = await ask_bot(ann, new, daemon, "/tasks")
     assert ("tea" in tasks, "biscuits" in tasks) == (True, True)
     await ask_bot(ann, new, daemon, "hello")
-    assert (FACT in last_request(model), "in the old one" in last_request(model)) == (True, True)
+    assert (FACT in last_request(scene.model), "in the old one" in last_request(scene.model)) == (
+        True,
+        True,
+    )
     assert {row["scope"] for row in daemon.rows("SELECT scope FROM tasks")} == {f"room:{club}"}
 
 
 @pytest.mark.slow
-async def test_a_tombstone_that_makes_no_sense_changes_nothing(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_a_tombstone_that_makes_no_sense_changes_nothing(scene: Scene) -> None:
     """F-013: of no text, of no room, one after the other; a circle; and a room without people."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben)
+    ann, ben, daemon = await scene.shared()
+    club = await scene.room(ann, daemon, ben)
     await ask_bot(ann, club, daemon, "first")
     other = await follower(ann, club, [daemon.user_id])
     await ann.wait_joined(other, daemon.user_id)
@@ -387,21 +365,21 @@ async def test_a_tombstone_that_makes_no_sense_changes_nothing(
     await ask_bot(ann, club, daemon, "/help")
     await bury(ann, club, "!nowhere")
     await ask_bot(ann, club, daemon, "second")
-    assert "first" in last_request(model)
+    assert "first" in last_request(scene.model)
     await daemon.restart()
     await ask_bot(ann, club, daemon, "third")
-    assert "second" in last_request(model)
+    assert "second" in last_request(scene.model)
     assert not [line for line in daemon.log if "room moved" in line or "Traceback" in line]
 
 
 @pytest.mark.slow
 async def test_what_could_not_be_decrypted_in_the_old_room_is_answered_in_the_new_one(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-013, X-021: its key comes after the move, and its sender has left the old room by then."""
-    ann = await person("ann", via=proxy.url)
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann = await scene.person("ann", via=proxy.url)
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=True)
     withheld = withhold(proxy)
     await ann.send(chat, "sealed")
     proxy.before = pass_before
@@ -414,13 +392,9 @@ async def test_what_could_not_be_decrypted_in_the_old_room_is_answered_in_the_ne
 
 
 @pytest.mark.slow
-async def test_what_is_done_to_old_messages_in_the_old_room_still_counts(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_what_is_done_to_old_messages_in_the_old_room_still_counts(scene: Scene) -> None:
     """F-013, L-054, X-026: an edit is answered and a thumb kept; who still writes there is heard."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     asked_in_old = await ann.send(chat, "first")
     answer = await ann.wait_for(chat, lambda m: m.body == "echo: first")
     new = await upgrade(ann, chat, invite=[daemon.user_id])
@@ -434,3 +408,102 @@ async def test_what_is_done_to_old_messages_in_the_old_room_still_counts(
     assert daemon.rows("SELECT value FROM rewards") == [{"value": 1}]
     assert len(daemon.rows("SELECT id FROM conversations")) == 1
     assert all_from(ann, chat, daemon) == ["echo: first"]
+
+
+A, B, C = "!a", "!b", "!c"
+
+
+def link(room_id: str, successor: str = "", predecessor: str = "", **more: object) -> Link:
+    known = {"encrypted": False, "joined": True, "moved_to": "", "scope": ""} | more
+    return Link(
+        room_id,
+        bool(known["encrypted"]),
+        bool(known["joined"]),
+        successor,
+        predecessor,
+        str(known["moved_to"]),
+        str(known["scope"]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("links", "moves"),
+    [
+        ([link(A, B), link(B, "", A)], [Move(A, B)]),
+        ([link(A, B), link(B)], []),
+        ([link(A), link(B, "", A)], []),
+        ([link(A, B)], []),
+        ([link(A, B), link(B, "", A, joined=False)], []),
+        ([link(A, B, joined=False), link(B, "", A)], [Move(A, B)]),
+        ([link(A, C), link(B, "", A), link(C, "", A)], [Move(A, C)]),
+        ([link(A, B, moved_to=B), link(B, "", A, scope="room:!a")], []),
+        ([link(A, C, moved_to=B), link(B, "", A), link(C, "", A)], []),
+        ([link(C, "", B), link(B, C, A), link(A, B)], [Move(A, B), Move(B, C)]),
+        ([link(A, B), link(B, C, A, moved_to=C), link(C, "", B)], [Move(A, C)]),
+        ([link(A, B, B), link(B, A, A)], []),
+        ([link(A, B, B, moved_to=B), link(B, A, A)], []),
+        ([link(A, B, C), link(B, C, A), link(C, A, B)], []),
+        ([link(A, A, A)], []),
+    ],
+    ids=[
+        "both say so",
+        "only the tombstone",
+        "only the creation",
+        "the next is unknown",
+        "we are not there",
+        "we left the old one",
+        "the second tombstone counts",
+        "it was done",
+        "after the move it stays",
+        "two upgrades while we were away",
+        "the next has moved on itself",
+        "a circle",
+        "back again",
+        "a circle of three",
+        "itself",
+    ],
+)
+def test_a_room_moves_when_both_rooms_say_so(links: list[Link], moves: list[Move]) -> None:
+    """F-013: membership is checked in both directions; nothing ever goes round."""
+    assert pending_moves(links) == moves
+
+
+def test_a_scope_is_known_by_each_room_it_has_lived_in() -> None:
+    """F-013: as it is called at the command line and in files that are read in."""
+    moves = compute_moves(
+        [
+            link(A, B, moved_to=B),
+            link(B, C, A, moved_to=C, scope="room:!a"),
+            link(C, "", B, scope="room:!a"),
+        ]
+    )
+    assert {moves.canonical_scope(f"room:{room}") for room in (A, B, C)} == {"room:!a"}
+    assert [moves.current_room(room) for room in (A, B, C, "!d")] == [C, C, C, "!d"]
+    assert [moves.canonical_scope(name) for name in ("room:!d", "person:@a:b", "global")] == [
+        "room:!d",
+        "person:@a:b",
+        "global",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("links", "closed"),
+    [
+        ([link(A, B)], {A}),
+        ([link(A, B), link(B, C, A)], {A, B}),
+        ([link(A, B), link(B, A)], set()),
+        ([link(A, A)], set()),
+        ([link(A, B, moved_to=B), link(B, A, A)], {A}),
+    ],
+    ids=["named by its tombstone", "a chain", "a circle", "itself", "a circle after the move"],
+)
+def test_a_room_that_gave_way_is_over(links: list[Link], closed: set[str]) -> None:
+    """F-013: nothing is begun there, even if we were not asked into the next one yet."""
+    assert compute_moves(links).closed == closed
+
+
+@pytest.mark.parametrize(("old", "new"), [(True, True), (True, False), (False, False)])
+def test_a_room_in_clear_that_follows_an_encrypted_one_is_barred(old: bool, new: bool) -> None:
+    """F-013: nothing of elsewhere is said there."""
+    links = [link(A, B, encrypted=old), link(B, "", A, encrypted=new)]
+    assert compute_moves(links).unencrypted == ({B} if (old, new) == (True, False) else set())

@@ -20,17 +20,7 @@ from hypothesis import strategies as st
 
 from tests.tiers import examples
 from tests.world.house import ANN, House, house_at_work, open_house
-from tests.world.model import (
-    Calls,
-    ModelServer,
-    Seen,
-    Slow,
-    Step,
-    Text,
-    Use,
-    broken_rules,
-    canary,
-)
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, broken_rules, canary
 from tests.world.request_rules import CANARY
 from wintermute.config.schema import ComponentSizeLimits
 from wintermute.conversation import replies
@@ -124,6 +114,11 @@ steps = st.lists(
 
 @given(steps)
 @settings(max_examples=examples(25))
+@pytest.fixture
+def house(working_house: House) -> House:
+    return working_house
+
+
 def test_no_request_and_no_answer_shows_what_another_scope_knows(
     life: list[tuple[Place, tuple[str, Any], int]],
 ) -> None:
@@ -217,21 +212,20 @@ async def test_a_room_that_changes_its_people_starts_without_what_was_known(
 
 
 async def test_an_answer_made_before_somebody_came_in_is_not_given_to_them(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """M-010: what the person told in private was in view when the room became a group."""
     direct, room = PLACES[0], PLACES[0].room
     release = asyncio.Event()
     model.script(Slow(release, Text("You love the secret.")))
-    async with house_at_work(tmp_path, model.url) as house:
-        await talk(house, direct, "what do I love?")
-        await model.request_arrived(1)
-        async with house.database.transaction() as tx:
-            await house.conversations.in_room(tx, room, f"room:{room}")
-        release.set()
-        assert await house.said(1, room) == [replies.JOINED]
-        await talk(house, Place(room, ANN, f"room:{room}", False), "hello")
-        assert "hello" in (await house.said(2, room))[1]
+    await talk(house, direct, "what do I love?")
+    await model.request_arrived(1)
+    async with house.database.transaction() as tx:
+        await house.conversations.in_room(tx, room, f"room:{room}")
+    release.set()
+    assert await house.said(1, room) == [replies.JOINED]
+    await talk(house, Place(room, ANN, f"room:{room}", False), "hello")
+    assert "hello" in (await house.said(2, room))[1]
 
 
 async def test_a_private_cast_that_a_crash_interrupted_is_not_answered_to_a_group(
@@ -295,12 +289,7 @@ async def test_what_the_system_starts_for_others_does_not_reach_the_owners_files
     model.keyed(behave)
     limits = ComponentSizeLimits(memories=10)
     house_of = open_house(
-        data,
-        model.url,
-        prompts=data / "prompts",
-        roots=[notes],
-        limits=limits,
-        language="en",
+        data, model.url, prompts=data / "prompts", roots=[notes], limits=limits, language="en"
     )
     async with house_of as house, house.working():
         bob = PLACES[1]

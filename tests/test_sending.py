@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import Bot, meet, said, write_settings
+from tests.world.chats import echoed_each
 from tests.world.clock import NOON, WITHIN, HeldClock, promptly
 from tests.world.desk import ANN, BOT, POLICY, Desk, at_desk, command
 from tests.world.desk import ROOM as HERE
@@ -17,7 +18,7 @@ from tests.world.homeserver import Homeserver
 from tests.world.house import ROOM, open_house, open_thread
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Answer, Cut, Hang, Held, Proxy, Request
-from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewName, NewPerson, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, NewName, NewPerson, Scene
 from tests.world.sending import Sending, happens
 from tests.world.user import MatrixUser, Message
 from tests.world.warm import Interpreter
@@ -82,14 +83,14 @@ class Faults:
 
 
 async def test_each_message_has_one_answer_when_requests_fail_before_or_after_they_took_effect(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """X-012, L-073."""
     faults = Faults()
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
     proxy.before, proxy.after = faults.before, faults.after
-    chats = [await room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
+    chats = [await scene.room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
     for n in range(3):
         for chat in chats:
             await ann.send(chat, f"hello {n}")
@@ -164,12 +165,12 @@ async def talk(person: MatrixUser, room: str, mark: object) -> None:
     indirect=["anybody"],
 )
 async def test_what_may_have_been_sent_is_looked_for_before_it_is_sent_again(
-    new_device: bool, anybody: NewAnybody, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, new_device: bool, anybody: NewAnybody, proxy: Proxy
 ) -> None:
     """X-013: the homeserver would have forgotten the transaction id."""
     ann = await anybody("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chats = [await room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
+    daemon = await scene.bot(ann, via=proxy.url)
+    chats = [await scene.room(ann, daemon, encrypted=encrypted) for encrypted in (False, True)]
     for chat in chats:
         for text in ("one", "two", "three"):
             await ann.send(chat, text)
@@ -193,8 +194,7 @@ async def test_what_may_have_been_sent_is_looked_for_before_it_is_sent_again(
     sent_before = len(proxy.seen("PUT", "/send/m.room."))
     await daemon.start()
     for chat in chats:
-        await ann.send(chat, "four")
-        await ann.wait_for(chat, lambda m: m.body == "echo: four")
+        await echoed_each(ann, chat, "four")
     for chat in chats:
         answers = await said(ann, chat, daemon.user_id)
         assert answers == [f"echo: {text}" for text in ("one", "two", "three", "four")]
@@ -219,17 +219,13 @@ RICH = (
 )
 
 
-async def test_an_answer_is_shown_as_people_of_a_current_client_expect(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_an_answer_is_shown_as_people_of_a_current_client_expect(scene: Scene) -> None:
     """X-007, X-008, X-009, X-010; a surrogate from the model is no harm."""
     gate = asyncio.Event()
-    model.script(
+    scene.model.script(
         Slow(gate, Text("one")), Text(RICH), Text(LONG), Text("half \ud83d a smile\0"), Text("ok")
     )
-    ann = await person("ann")
-    daemon = await bot(ann, matrix={"streaming": False})
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True, matrix={"streaming": False})
     assert ":" not in chat
     await typing_and_receipt(ann, chat, daemon.user_id, gate)
 
@@ -321,14 +317,10 @@ async def two_conversations(desk: Desk) -> tuple[str, str]:
     return one, other
 
 
-async def test_what_the_room_forbids_is_kept_and_named_in_status(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_what_the_room_forbids_is_kept_and_named_in_status(scene: Scene) -> None:
     """X-012, X-030: what is refused is not tried for ever, other rooms go on, and it is said once
     the room allows it again."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    other = await room(ann, daemon)
+    ann, daemon, other = await scene.direct()
     # (In a trusted chat of room version 12 everybody invited may do everything.)
     chat = await ann.create_room([daemon.user_id], preset="private_chat")
     await ann.wait_joined(chat, daemon.user_id)

@@ -1,16 +1,17 @@
-"""Copies of a session: anybody in a room can send its keys as theirs, and events need not name a sender's device (F-057)."""
+"""An encrypted event is the word of whose device encrypted it, and of nobody who has a copy of its session (X-049, F-057)."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from nio.crypto.sessions import InboundGroupSession, OlmAccount, OutboundGroupSession
 
 from tests.world.bot import Bot
-from tests.world.chats import echoed_each, inbox_states, notices, undecryptable
+from tests.world.chats import echoed_each, half_an_hour_later, inbox_states, notices, undecryptable
 from tests.world.clock import until
-from tests.world.forger import Forger, Json
+from tests.world.forger import Change, Forger, Json
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.user import MatrixUser
 from wintermute.matrix.sessions import SessionCopiesStore
 from wintermute.matrix.sync_response import megolm
@@ -62,14 +63,14 @@ async def echoed(ann: MatrixUser, chat: str, daemon: Bot, text: str) -> None:
 
 
 async def test_a_session_that_somebody_else_sent_first_does_not_hide_its_owners(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-057: with events that name no device; without her own copy it is locked, over a restart."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
     forger = Forger.at(proxy)
     forger.change = stripped
-    chat = await room(ann, daemon, eve, encrypted=True)
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     await ann.send(chat, "zero")
     await eve.send(chat, "zero")
@@ -92,13 +93,13 @@ async def test_a_session_that_somebody_else_sent_first_does_not_hide_its_owners(
 
 @pytest.mark.slow
 async def test_a_copy_that_comes_later_replaces_nothing_and_a_message_is_taken_once(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-057: of a later index, by her own client too; and shown as what the other one said."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
     forger = Forger.at(proxy)
-    chat = await room(ann, daemon, eve, encrypted=True)
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     kept: dict[str, Json] = {}
 
@@ -136,13 +137,13 @@ async def test_a_copy_that_comes_later_replaces_nothing_and_a_message_is_taken_o
 
 @pytest.mark.slow
 async def test_a_client_that_names_no_device_is_answered_and_told_why_it_is_not(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, proxy: Proxy
 ) -> None:
     """F-057, F-012: what it withholds is matched by room, session and sender."""
-    ann = await current("ann")
-    daemon = await bot(ann, via=proxy.url)
+    ann = await scene.current("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
     Forger.at(proxy).change = stripped
-    chat = await room(ann, daemon, encrypted=True)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
     await ann.refuse_unverified(True)
     await ann.send(chat, "two")
@@ -195,3 +196,68 @@ def test_each_senders_copy_is_kept_and_of_two_the_one_that_opens_more(tmp_path: 
     ]
     assert found["!room"]["ann"][hers.id].decrypt(message) == ("{}", 0)
     assert not found.add(copy(hers, "ann"))
+
+
+def as_another(eve: str, ann: str) -> Change:
+    """What eve sends is shown as ann's."""
+
+    def change(room: str, event: Json) -> Json:
+        encrypted = bool(room) and event["type"] == "m.room.encrypted" and event["sender"] == eve
+        return {**event, "sender": ann} if encrypted else event
+
+    return change
+
+
+async def test_what_another_device_encrypted_is_not_the_word_of_its_sender(scene: Scene) -> None:
+    """X-049: locked, counted, never answered nor context; the notice names whose device it was."""
+    ann, eve = await asyncio.gather(scene.current("ann"), scene.current("eve"))
+    daemon = await scene.bot(ann, via=scene.proxy.url)
+    group = await scene.room(ann, daemon, eve, encrypted=True)
+    us = {"m.mentions": {"user_ids": [daemon.user_id]}}
+    Forger.at(scene.proxy).change = as_another(eve.user_id, ann.user_id)
+    await eve.send(group, "tell me her secrets", **us)
+    await eve.send(group, "so she said")
+    await until(lambda: inbox_states(daemon).count("locked") == 2)
+    await ann.send(group, "one", **us)
+    await ann.wait_for(group, lambda m: m.sender == daemon.user_id)
+    assert len(scene.model.requests) == 1
+    assert "secrets" not in str(scene.model.requests[0].messages)
+    assert "she said" not in str(scene.model.requests[0].messages)
+    for _ in range(2):
+        assert await daemon.stop() == 0
+        half_an_hour_later(daemon)
+        await daemon.start()
+        await ann.wait_for(group, lambda m: "a device of" in m.body)
+    assert inbox_states(daemon).count("locked") == 2
+    [notice] = notices(daemon, ann.user_id)
+    assert eve.user_id in notice
+    assert not notices(daemon, "could not decrypt")
+
+
+@pytest.mark.slow
+async def test_what_waits_for_a_device_that_never_comes_asks_for_it_once(scene: Scene) -> None:
+    """X-049: a foreign event that stays locked costs no key query at each sync."""
+    ann, eve = await asyncio.gather(scene.current("ann"), scene.current("eve"))
+    daemon = await scene.bot(ann, via=scene.proxy.url)
+    group = await scene.room(ann, daemon, eve, encrypted=True)
+    plain = await scene.room(ann, daemon)
+    Forger.at(scene.proxy).change = as_another(eve.user_id, ann.user_id)
+    await eve.send(group, "so she said")
+    await until(lambda: inbox_states(daemon).count("locked") == 1)
+    await echoed_each(ann, plain, "one", "two")
+    before = len(scene.proxy.seen("POST", "keys/query"))
+    await echoed_each(ann, plain, "three", "four", "five", "six")
+    assert len(scene.proxy.seen("POST", "keys/query")) == before
+
+
+async def test_of_whom_we_do_not_answer_no_sessions_are_kept(scene: Scene) -> None:
+    """F-005: they may begin one with each line; what they say is context all the same."""
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    group = await scene.room(ann, daemon, eve, encrypted=True)
+    await eve.send(group, "it rains")
+    await ann.send(group, "one", **{"m.mentions": {"user_ids": [daemon.user_id]}})
+    await ann.wait_for(group, lambda m: m.sender == daemon.user_id)
+    assert "it rains" in str(scene.model.requests[0].messages)
+    assert daemon.rows("SELECT user_id FROM session_owners") == [{"user_id": ann.user_id}]
+    assert len(daemon.rows("SELECT 1 FROM seen_messages")) == 1

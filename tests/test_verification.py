@@ -9,10 +9,11 @@ from functools import partial
 import pytest
 
 from tests.world.bot import Bot
+from tests.world.chats import echoed_each
 from tests.world.clock import WITHIN, promptly
 from tests.world.current import CurrentClient
 from tests.world.emojis import EmojiCheck, device_of, in_phase, until_row, verifications
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import NewBot, NewCurrent, NewRoom, Scene
 from tests.world.user import Json
 
 ENCRYPTED = "m.room.encrypted"
@@ -48,13 +49,9 @@ def words(ann: CurrentClient, chat: str, daemon: Bot) -> list[str]:
     return [message.body for message in ann.messages(chat, daemon.user_id)]
 
 
-async def test_a_person_verifies_the_bot_in_an_encrypted_room(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_person_verifies_the_bot_in_an_encrypted_room(scene: Scene) -> None:
     """X-019: the room says where to compare, and not what; nothing travels in clear."""
-    ann = await current("ann", strict=True)
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann", strict=True), encrypted=True)
     assert not await ann.trusts(daemon.user_id)
     check = await ann.verify(daemon.user_id, room=chat)
     await check.until("ready")
@@ -62,8 +59,7 @@ async def test_a_person_verifies_the_bot_in_an_encrypted_room(
     await agree(daemon, check)
     await ann.until_so(lambda: ann.trusts(daemon.user_id))
     assert verified(daemon, ann)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     [notice, _] = words(ann, chat, daemon)
     assert "wintermute matrix verify" in notice
     assert not re.search(r"[^\x00-\x7f]", notice)
@@ -81,13 +77,9 @@ async def test_a_person_verifies_the_bot_in_an_encrypted_room(
 
 
 @pytest.mark.slow
-async def test_the_bot_asks_when_it_is_told_to_verify(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_the_bot_asks_when_it_is_told_to_verify(scene: Scene) -> None:
     """X-019: `/verify`; the answer says what to do."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     await ann.send(chat, "/verify")
     check = await ann.incoming(daemon.user_id)
     [answer] = [m for m in await ann.wait_for_count(chat, daemon.user_id, 2) if "accept" in m.body]
@@ -101,13 +93,9 @@ async def test_the_bot_asks_when_it_is_told_to_verify(
 
 
 @pytest.mark.slow
-async def test_a_device_verifies_the_bots_device(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_device_verifies_the_bots_device(scene: Scene) -> None:
     """X-019: between devices, the direct chat says where to compare and nothing else; a mismatch trusts nobody."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     check = await device_check(ann, daemon)
     await check.until("ready")
     await check.start()
@@ -127,13 +115,11 @@ async def test_a_device_verifies_the_bots_device(
 
 
 @pytest.mark.slow
-async def test_a_stranger_is_declined_and_people_are_answered_all_the_while(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_stranger_is_declined_and_people_are_answered_all_the_while(scene: Scene) -> None:
     """X-019: 200 requests of a stranger in the same room, and between devices."""
-    ann, eve = await asyncio.gather(current("ann"), current("eve"))
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, eve, encrypted=True)
+    ann, eve = await asyncio.gather(scene.current("ann"), scene.current("eve"))
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
     check = await eve.verify(daemon.user_id, room=chat)
     await check.until("cancelled")
     assert check.code == "m.user"
@@ -159,20 +145,13 @@ async def test_a_stranger_is_declined_and_people_are_answered_all_the_while(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("where", "state"),
-    [
-        ("room", "keyed"),
-        ("devices", "keyed"),
-        ("command", "started"),
-    ],
+    ("where", "state"), [("room", "keyed"), ("devices", "keyed"), ("command", "started")]
 )
 async def test_a_person_who_thinks_better_of_it_trusts_nobody(
-    current: NewCurrent, bot: NewBot, room: NewRoom, where: str, state: str
+    scene: Scene, where: str, state: str
 ) -> None:
     """X-020: a cancellation in each state."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     check = await begun(ann, daemon, chat, where)
     if state != "ready":
         if where != "command":
@@ -184,8 +163,7 @@ async def test_a_person_who_thinks_better_of_it_trusts_nobody(
     await check.cancel()
     assert (await in_phase(daemon, "cancelled"))["code"] == "m.user"
     assert not await ann.trusts(daemon.user_id)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
 
 
 async def begun(ann: CurrentClient, daemon: Bot, chat: str, where: str) -> EmojiCheck:
@@ -204,14 +182,12 @@ async def begun(ann: CurrentClient, daemon: Bot, chat: str, where: str) -> Emoji
 
 
 @pytest.mark.slow
-async def test_a_third_person_in_the_room_changes_nothing(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_third_person_in_the_room_changes_nothing(scene: Scene) -> None:
     """X-019: whose client says every message of a verification in its own name; in a plain room."""
-    ann, eve = await asyncio.gather(current("ann"), current("eve"))
-    daemon = await bot(ann, matrix={"allowed_users": [eve.user_id]})
-    await room(ann, daemon, encrypted=True)  # or her client would not know of its identity
-    chat = await room(ann, daemon, eve)
+    ann, eve = await asyncio.gather(scene.current("ann"), scene.current("eve"))
+    daemon = await scene.bot(ann, matrix={"allowed_users": [eve.user_id]})
+    await scene.room(ann, daemon, encrypted=True)  # or her client would not know of its identity
+    chat = await scene.room(ann, daemon, eve)
     check = await begun(ann, daemon, chat, "room")
     relation = {"rel_type": "m.reference", "event_id": check.seen["transaction"]}
     for kind in ("ready", "start", "accept", "key", "mac", "done", "cancel"):
@@ -223,13 +199,9 @@ async def test_a_third_person_in_the_room_changes_nothing(
 
 
 @pytest.mark.slow
-async def test_both_start_at_once_and_go_on_with_one(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_both_start_at_once_and_go_on_with_one(scene: Scene) -> None:
     """X-020: her user id is the smaller one, so it is hers."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     await ann.send(chat, "/verify")
     check = await ann.incoming(daemon.user_id)
     await check.accept()
@@ -239,36 +211,27 @@ async def test_both_start_at_once_and_go_on_with_one(
 
 
 @pytest.mark.slow
-async def test_another_device_of_our_account_that_answers_first_goes_on(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_another_device_of_our_account_that_answers_first_goes_on(scene: Scene) -> None:
     """X-020: the bot steps back without a word."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     assert await daemon.stop() == 0
-    other = await current(daemon, identity=False)
+    other = await scene.current(daemon, identity=False)
     check = await ann.verify(daemon.user_id, room=chat)
     await (await other.incoming(ann.user_id)).accept()
     await check.until("ready")
     await daemon.start()
     assert (await in_phase(daemon, "cancelled"))["code"] == "m.accepted"
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     sent = [e.type for e in ann.events(chat) if e.sender == daemon.user_id]
     assert "m.key.verification.cancel" not in sent
     assert check.phase == "ready"
 
 
 @pytest.mark.slow
-async def test_an_unsigned_device_of_an_allowed_person_may_verify_too(
-    current: NewCurrent, bot: NewBot, room: NewRoom
-) -> None:
+async def test_an_unsigned_device_of_an_allowed_person_may_verify_too(scene: Scene) -> None:
     """X-019, X-034: which says nothing about its owner's identity."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
-    phone = await current(ann, identity=False)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
+    phone = await scene.current(ann, identity=False)
     check = await device_check(phone, daemon)
     await check.until("ready")
     await check.start()
@@ -285,8 +248,7 @@ async def test_a_changed_identity_gains_nothing_by_verifying(
     ann = await current("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
-    await ann.send(chat, "hello")
-    await ann.wait_for(chat, lambda m: m.body == "echo: hello")
+    await echoed_each(ann, chat, "hello")
     await ann.make_identity(anew=True)
     await ann.wait_for(chat, lambda m: "matrix trust" in m.body)
     said = len(ann.events(chat))
@@ -306,12 +268,8 @@ async def test_a_changed_identity_gains_nothing_by_verifying(
 
 
 @pytest.mark.slow
-async def test_a_terminal_and_a_bot_without_keys_have_nothing_to_verify(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
-    ann = await person("ann")
-    daemon = await bot(ann, matrix={"encryption": "off"})
-    chat = await room(ann, daemon)
+async def test_a_terminal_and_a_bot_without_keys_have_nothing_to_verify(scene: Scene) -> None:
+    ann, daemon, chat = await scene.direct(matrix={"encryption": "off"})
     await ann.send(chat, "/verify")
     [answer] = await ann.wait_for_count(chat, daemon.user_id, 1)
     assert "no keys" in answer.body

@@ -1,8 +1,10 @@
-"""Verifications at the edge: a person's messages in, requests to the homeserver out, and the clock given."""
+"""Verifications at the edge: messages in, requests out, the clock given, and what a person reads of them."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +16,20 @@ from tests.world.keys import Device
 from tests.world.malformed import WRONG, misshapen
 from tests.world.phone import NEW, OFFER, OLD, Phone, some_key
 from tests.world.proxy import Answer, Proxy
-from wintermute.matrix.sas import Party, Verification
+from wintermute.clock import stamp
+from wintermute.health.health import untrusted, verifications
+from wintermute.matrix.sas import REASONS, Party, Verification
 from wintermute.matrix.sync_response import VERIFICATION, parse_sync, verification_in_room
-from wintermute.matrix.verifications import MOST_AN_HOUR, VerificationStore
+from wintermute.matrix.verifications import (
+    COMPARE,
+    DIFFERENT,
+    FAILURES,
+    LOOK_SECONDS,
+    MOST_AN_HOUR,
+    NO_METHOD,
+    UNFIT,
+    VerificationStore,
+)
 from wintermute.messages import Json
 
 
@@ -32,6 +45,14 @@ async def asks(desk: Desk) -> str:
         answer = await desk.work.ask(tx, command(desk))
     await desk.until(lambda: next(iter(desk.work._open)).now.transaction_id == "$asked")
     return answer
+
+
+async def begun(desk: Desk, room: str = "") -> Phone:
+    """A person's client asks, and we are ready."""
+    phone = desk.phone(room=room)
+    await desk.hear(desk.message("request", phone.request(), room=room))
+    await desk.until(lambda: desk.kinds == ["ready"])
+    return phone
 
 
 @pytest.mark.parametrize("mac", [NEW, OLD])
@@ -183,8 +204,7 @@ async def test_an_end_that_could_not_be_said_is_said_by_the_next_run(
 
 async def test_it_is_cancelled_ten_minutes_after_it_began(desk: Desk) -> None:
     """X-020."""
-    await desk.hear(desk.message("request", desk.phone().request()))
-    await desk.until(lambda: desk.kinds == ["ready"])
+    await begun(desk)
     await desk.until(lambda: 600.0 in desk.clock.slept)
     await desk.clock.move(599)
     assert desk.kinds == ["ready"]
@@ -255,9 +275,7 @@ async def test_a_new_request_takes_the_place_of_the_one_under_way(desk: Desk) ->
 
 async def test_a_third_person_cannot_interfere(desk: Desk) -> None:
     """X-019: neither with its id nor from another room."""
-    phone = desk.phone(room=ROOM)
-    await desk.hear(desk.message("request", phone.request(), room=ROOM))
-    await desk.until(lambda: desk.kinds == ["ready"])
+    phone = await begun(desk, ROOM)
     cancel = {"code": "m.user"}
     await desk.hear(
         desk.message("cancel", cancel, EVE, ROOM),
@@ -272,9 +290,7 @@ async def test_a_third_person_cannot_interfere(desk: Desk) -> None:
 
 async def test_another_device_of_ours_that_answers_first_goes_on(desk: Desk) -> None:
     """X-020."""
-    phone = desk.phone(room=ROOM)
-    await desk.hear(desk.message("request", phone.request(), room=ROOM))
-    await desk.until(lambda: desk.kinds == ["ready"])
+    await begun(desk, ROOM)
     await desk.hear(desk.message("ready", {"from_device": "BOTDEVICE"}, BOT, ROOM))
     await desk.hear(desk.message("done", {"from_device": "OTHER"}, BOT, ROOM))
     assert len(desk.work._open) == 1
@@ -285,8 +301,7 @@ async def test_another_device_of_ours_that_answers_first_goes_on(desk: Desk) -> 
 
 async def test_another_device_of_ours_that_answers_later_changes_nothing(desk: Desk) -> None:
     """X-020: unless it starts."""
-    await desk.hear(desk.message("request", desk.phone(room=ROOM).request(), room=ROOM))
-    await desk.until(lambda: desk.kinds == ["ready"])
+    await begun(desk, ROOM)
     desk.work.recognise_event(desk.requests[0].path.split("/")[-1], "$ready")
     await desk.hear(desk.message("ready", {"from_device": "OTHER"}, BOT, ROOM))
     assert not next(iter(desk.work._open)).end
@@ -295,13 +310,19 @@ async def test_another_device_of_ours_that_answers_later_changes_nothing(desk: D
     assert desk.kinds == ["ready"]
 
 
-async def test_their_client_says_that_another_device_of_ours_answered(desk: Desk) -> None:
-    """X-020."""
-    await desk.hear(desk.message("request", desk.phone().request()))
-    await desk.until(lambda: desk.kinds == ["ready"])
-    await desk.hear(desk.message("cancel", {"code": "m.accepted"}))
+@pytest.mark.parametrize("code", ["m.accepted", "m.user"])
+async def test_what_their_client_ends_is_over_and_what_comes_then_is_not_answered(
+    desk: Desk, code: str
+) -> None:
+    """X-020: another device of ours answered, or they no longer want; nor is the request once more."""
+    phone = await begun(desk)
+    await desk.hear(desk.message("cancel", {"code": code}))
     await desk.settled()
-    assert (desk.kinds, await desk.phase()) == (["ready"], "cancelled m.accepted")
+    assert (desk.kinds, await desk.phase()) == (["ready"], f"cancelled {code}")
+    again = desk.message("request", phone.request())
+    await desk.hear(again, desk.message("key", {"key": "x"}), desk.message("start", OFFER))
+    assert desk.work._begun.empty()
+    assert desk.kinds == ["ready"]
 
 
 async def test_what_belongs_to_no_verification_is_answered_within_bounds(desk: Desk) -> None:
@@ -321,18 +342,6 @@ async def test_what_belongs_to_no_verification_is_answered_within_bounds(desk: D
     await desk.hear(*(desk.message("key", {}, transaction=f"N{n}") for n in range(1000)))
     await desk.until(lambda: len(desk.said) == MOST_AN_HOUR)
     assert not await desk.rows()
-
-
-async def test_what_comes_after_the_end_is_not_answered(desk: Desk) -> None:
-    """X-020: nor is the request once more."""
-    request = desk.message("request", desk.phone().request())
-    await desk.hear(request)
-    await desk.until(lambda: desk.kinds == ["ready"])
-    await desk.hear(desk.message("cancel", {"code": "m.user"}))
-    await desk.settled()
-    await desk.hear(request, desk.message("key", {"key": "x"}), desk.message("start", OFFER))
-    assert desk.work._begun.empty()
-    assert desk.kinds == ["ready"]
 
 
 async def test_a_message_that_could_not_be_sent_is_sent_again_in_order(desk: Desk) -> None:
@@ -460,3 +469,126 @@ async def test_of_two_starts_that_of_the_smaller_user_id_wins(desk: Desk) -> Non
     await desk.hear(desk.message(*phone.hear("request", request)[0], room=ROOM))
     await desk.hear(desk.message(*phone.own_start(), room=ROOM))
     await desk.until(lambda: desk.kinds[1:] == ["start", "accept"])
+
+
+async def notices(desk: Desk) -> list[str]:
+    """What the room is told."""
+    rows = await desk.stores.database.rows("SELECT body FROM outbox ORDER BY rowid")
+    return [row["body"] for row in rows]
+
+
+async def test_a_room_hears_why_no_verification_begins(desk: Desk) -> None:
+    """X-019: where one of the two has no method of the other's."""
+    request = desk.phone(room=ROOM).request() | {"methods": ["m.qr_code.show.v1"]}
+    await desk.hear(desk.message("request", request, room=ROOM))
+    await desk.settled()
+    assert desk.kinds == ["cancel m.unknown_method"]
+    assert await notices(desk) == [NO_METHOD]
+
+
+async def test_a_room_hears_once_that_what_was_sent_does_not_fit(desk: Desk) -> None:
+    """X-020."""
+    phone = desk.phone(room=ROOM)
+    phone.keys = dict.fromkeys(phone.keys, some_key("another"))
+    await talk(desk, phone, "cancel")
+    await desk.hear(desk.message("cancel", {"code": "m.key_mismatch"}, room=ROOM))
+    await desk.settled()
+    assert await notices(desk) == [COMPARE, UNFIT]
+
+
+async def test_somebody_at_the_machine_says_no(desk: Desk) -> None:
+    """U-025: the daemon cancels it within a second, and says why; later a no counts for nothing."""
+    store = VerificationStore(desk.stores.database, desk.clock)
+    begun = desk.clock.now() - timedelta(seconds=1)
+    assert await store.comparison(begun) is None
+    await talk(desk, desk.phone(room=ROOM), "key")
+    while not (found := await store.comparison(begun)):
+        """Its row is about to be stored."""
+    assert found["user_id"] == ANN
+    assert await store.comparison(desk.clock.now()) is None  # another run has begun since
+    for answer in ("noted", "too late"):
+        assert await store.refuse(found) == answer
+        await desk.clock.move(LOOK_SECONDS)
+        await desk.settled()
+    assert desk.kinds[-1] == "cancel m.mismatched_sas"
+    assert await notices(desk) == [COMPARE, DIFFERENT]
+
+
+@pytest.mark.parametrize("code", [*REASONS, "m.other"])
+async def test_a_room_hears_of_an_end_that_its_person_did_not_choose(desk: Desk, code: str) -> None:
+    """X-020: of emojis that were different in words that warn; of a cancellation nothing."""
+    await talk(desk, desk.phone(room=ROOM), "key")
+    await desk.hear(desk.message("cancel", {"code": code}, room=ROOM))
+    await desk.settled()
+    told = {**dict.fromkeys(FAILURES, UNFIT), "m.mismatched_sas": DIFFERENT}
+    told["m.unknown_method"] = NO_METHOD
+    assert await notices(desk) == [COMPARE, *([told[code]] if code in told else [])]
+
+
+async def test_the_machine_shows_only_the_newest_of_each_person(desk: Desk) -> None:
+    """X-019: a cancelled one is no warning once another was done."""
+    rows = [
+        *(("T1", ANN, 1, "cancelled", "m.user"), ("T2", ANN, 2, "done", "")),
+        *(("T1", BOB, 4, "cancelled", "m.x"), ("T0", BOB, 3, "keyed", "")),
+    ]
+    async with desk.stores.database.transaction() as tx:
+        for name, user, minute, phase, code in rows:
+            began = stamp(desk.clock.now() + timedelta(minutes=minute))
+            await tx.execute(
+                "INSERT INTO verifications VALUES (?, ?, 'PHONE', '', ?, 'Dog', ?, ?, ?)",
+                (name, user, phase, code, began, began),
+            )
+    assert await verifications(desk.stores.database) == [
+        (f"verification with {BOB}", "warn", "cancelled (session PHONE): m.x"),
+        (f"verification with {ANN}", "ok", "done (session PHONE)"),
+    ]
+
+
+@pytest.mark.parametrize("code", [*REASONS, ""])
+async def test_the_machine_says_in_words_why_one_ended(desk: Desk, code: str) -> None:
+    """X-020: and what to do, which is not to begin again where emojis were different."""
+    await begun(desk)
+    await desk.hear(desk.message("cancel", {"code": code}))
+    await desk.settled()
+    [(_, state, text)] = await verifications(desk.stores.database)
+    assert state == "warn"
+    assert "m." not in text.replace("encryption.md", "")
+    assert " -> " in text
+    if code == "m.mismatched_sas":
+        assert "begin again" not in text
+        assert "docs/encryption.md" in text
+    if code == "m.user":
+        assert "if the emojis were different, do not" in text
+
+
+@pytest.mark.parametrize(("count", "verb"), [(1, "waits"), (2, "wait")])
+async def test_status_counts_what_waits_for_a_session(desk: Desk, count: int, verb: str) -> None:
+    """X-034: in good grammar."""
+    async with desk.stores.database.transaction() as tx:
+        await tx.execute(
+            "INSERT INTO conversations (id, kind, scope, created_at) VALUES ('c', 'room', '', '')"
+        )
+        for n in range(count):
+            await tx.execute(
+                "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
+                " kind, body, direct, raw, sent_at, received_at, state)"
+                " VALUES (?, 'c', '', ?, '', 'other', 'message', '', 1, '', '', '', 'untrusted')",
+                (f"${n}", ANN),
+            )
+    _, text = await untrusted(desk.stores.database)
+    assert text.startswith(f"{count} message{'s' * (count > 1)} of {ANN} {verb} ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending"), [("done", "phase=done"), ("cancel", "phase=cancelled code=m.user")]
+)
+async def test_the_log_says_how_it_ended_and_why(
+    desk: Desk, caplog: pytest.LogCaptureFixture, kind: str, ending: str
+) -> None:
+    """X-019."""
+    caplog.set_level(logging.INFO)
+    await talk(desk, desk.phone(), "mac")
+    await desk.hear(desk.message(kind, {"code": "m.user"}))
+    await desk.settled()
+    over = [line for line in caplog.messages if "verification over" in line]
+    assert over == [f"verification over user={ANN} device=ANNSPHONE {ending}"]

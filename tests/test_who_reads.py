@@ -20,6 +20,7 @@ from tests.world.chats import (
     ask_bot,
     bodies,
     down_for_sends,
+    echoed_each,
     encrypted_or_not,
     handing_out,
     hears,
@@ -36,7 +37,7 @@ from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.proxy import After, Answer, Proxy, Request, pass_after, pass_before
 from tests.world.reading import ACCOUNT, ANN, BOB, BOT, EVE, POLICY, room_of
 from tests.world.reading import GROUP as GROUP_VIEW
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from wintermute.commands.chat import NO_DETAILS
 from wintermute.conversation import replies
 from wintermute.mailbox.outbox import NOT_ALONE, TERMINAL
@@ -51,12 +52,11 @@ OPEN_RULES = ("public", "restricted", "knock_restricted", "org.example.anything"
 
 @encrypted_or_not
 async def test_who_joins_while_the_model_answers_reads_none_of_it(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """F-003 a, F-004: the cast ends at once, however long the model would go on."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
+    ann, daemon, chat = await scene.direct(encrypted=encrypted)
+    eve = await scene.person("eve")
     model.script(Slow(asyncio.Event(), Text(SECRET)))
     await ann.send(chat, "what do I earn?")
     await model.request_arrived(1)
@@ -72,13 +72,10 @@ async def test_who_joins_while_the_model_answers_reads_none_of_it(
 
 @pytest.mark.slow
 @pytest.mark.breaks("edit", perhaps=True)
-async def test_a_result_is_kept_for_whom_it_was_made(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_a_result_is_kept_for_whom_it_was_made(scene: Scene, model: ModelServer) -> None:
     """F-003 b, F-002: it comes when the chat is private again, and the room heard so once."""
-    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True)
+    eve, release = await scene.person("eve"), asyncio.Event()
     model.keyed(handing_out(release))
     await ask_bot(ann, chat, daemon, "hand out 4711")
     await model.request_arrived(3)
@@ -100,12 +97,11 @@ async def test_a_result_is_kept_for_whom_it_was_made(
 
 @encrypted_or_not
 async def test_an_answer_that_waited_for_the_homeserver_is_judged_when_it_is_sent(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
+    scene: Scene, model: ModelServer, proxy: Proxy, encrypted: bool
 ) -> None:
     """F-003 c, F-002: the daemon was killed meanwhile; in another chat of hers Ann has it at once."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=encrypted)
+    ann, daemon, chat = await scene.direct(encrypted=encrypted, via=proxy.url)
+    eve = await scene.person("eve")
     model.script(Text(SECRET))
     proxy.before = down_for_sends
     await ann.send(chat, "what do I earn?")
@@ -127,12 +123,11 @@ def limited_for_sends(request: Request) -> Answer | None:
 
 @pytest.mark.slow
 async def test_a_message_that_waited_for_the_model_is_not_answered_to_who_came_in(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-003 d, F-004: the model is asked nothing of it any more."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
+    eve = await scene.person("eve")
     model.keyed(lambda seen: Fail(503))
     await ann.send(chat, "is 4711 much?")
     await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before IS NOT NULL")))
@@ -146,27 +141,24 @@ async def test_a_message_that_waited_for_the_model_is_not_answered_to_who_came_i
 
 
 @pytest.mark.slow
-async def test_who_came_in_is_known_before_a_gap_can_be_filled(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
-) -> None:
+async def test_who_came_in_is_known_before_a_gap_can_be_filled(scene: Scene) -> None:
     """F-004: the homeserver tells that she joined, and nothing for long of what was said before."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
-    model.keyed(lambda seen: Fail(503))
+    ann, daemon, chat = await scene.direct(via=scene.proxy.url)
+    eve = await scene.person("eve")
+    scene.model.keyed(lambda seen: Fail(503))
     await ann.send(chat, "is 4711 much?")
     await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE not_before IS NOT NULL")))
-    model.keyed(lambda seen: Text(SECRET))
-    asked_before = len(model.requests)
-    proxy.after = with_a_gap(chat)
-    proxy.before = lambda request: DOWN if request.path.endswith("/messages") else None
+    scene.model.keyed(lambda seen: Text(SECRET))
+    asked_before = len(scene.model.requests)
+    scene.proxy.after = with_a_gap(chat)
+    scene.proxy.before = lambda request: DOWN if request.path.endswith("/messages") else None
     await slip_in(eve, ann, chat)
     await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
-    await until(lambda: bool(proxy.seen("GET", "/messages")))
-    proxy.before, proxy.after = pass_before, pass_after
+    await until(lambda: bool(scene.proxy.seen("GET", "/messages")))
+    scene.proxy.before, scene.proxy.after = pass_before, pass_after
     await daemon.restart()  # what waits is tried again at once
     await hears(ann, chat, replies.JOINED)
-    assert len(model.requests) == asked_before
+    assert len(scene.model.requests) == asked_before
 
 
 def with_a_gap(chat: str) -> After:
@@ -186,12 +178,11 @@ def with_a_gap(chat: str) -> After:
 @pytest.mark.slow
 @encrypted_or_not
 async def test_the_answer_of_a_command_that_waited_is_not_shown_to_who_came_in(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
+    scene: Scene, model: ModelServer, proxy: Proxy, encrypted: bool
 ) -> None:
     """F-003 e: the homeserver asked us to slow down, and Ben is allowed to talk with us too."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
-    chat = await room(ann, daemon, encrypted=encrypted)
+    ann, ben, daemon = await scene.shared(via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=encrypted)
     model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, chat, daemon, "remember it")
     proxy.before = limited_for_sends
@@ -207,13 +198,10 @@ async def test_the_answer_of_a_command_that_waited_is_not_shown_to_who_came_in(
 
 
 @pytest.mark.slow
-async def test_an_invitation_that_was_declined_erases_nothing(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_an_invitation_that_was_declined_erases_nothing(scene: Scene) -> None:
     """F-001, F-014, X-031: while she is invited the bot says once why it is silent."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
+    eve = await scene.person("eve")
     await ask_bot(ann, chat, daemon, "my cat is Rex")
     await ann.invite(chat, eve.user_id)
     await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
@@ -221,7 +209,7 @@ async def test_an_invitation_that_was_declined_erases_nothing(
         await ann.send(chat, text)
     await ann.wait_for(chat, lambda message: "has been invited" in message.body)
     await ask_bot(ann, chat, daemon, "who am I?")
-    assert "Rex" not in last_request(model)
+    assert "Rex" not in last_request(scene.model)
     told = [body for body in bodies(ann, chat) if "has been invited" in body]
     assert len(told) == 1
     assert f"`{eve.user_id}`" in told[0]
@@ -229,16 +217,16 @@ async def test_an_invitation_that_was_declined_erases_nothing(
     await eve.leave(chat)
     await until(lambda: scope_of(daemon, chat) == f"person:{ann.user_id}")
     await ask_bot(ann, chat, daemon, "and my cat?")
-    assert ("Rex" in last_request(model), "who am I" in last_request(model)) == (True, False)
+    assert ("Rex" in last_request(scene.model), "who am I" in last_request(scene.model)) == (
+        True,
+        False,
+    )
 
 
-async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(scene: Scene) -> None:
     """F-014: Ben never was alone there; details of the owner are not for him either (F-002)."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    chat = await room(ann, daemon)
+    ann, ben, daemon = await scene.shared()
+    chat = await scene.room(ann, daemon)
     await ask_bot(ann, chat, daemon, "hello")
     await slip_in(ben, ann, chat)
     await ask_bot(ben, chat, daemon, "good evening")
@@ -290,13 +278,10 @@ def test_why_a_chat_is_not_private_says_what_ends_that(
 
 
 @pytest.mark.slow
-async def test_who_came_while_we_were_down_is_seen_at_the_start(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_who_came_while_we_were_down_is_seen_at_the_start(scene: Scene) -> None:
     """F-001: also beyond one page of messages; and the private branch goes on when they are gone."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
+    eve = await scene.person("eve")
     await ask_bot(ann, chat, daemon, "my cat is Rex")
     await daemon.stop()
     await slip_in(eve, ann, chat)
@@ -306,7 +291,7 @@ async def test_who_came_while_we_were_down_is_seen_at_the_start(
     await slip_out(eve, ann, chat)
     await daemon.start()
     await ask_bot(ann, chat, daemon, "and my cat?")
-    assert "Rex" in last_request(model)
+    assert "Rex" in last_request(scene.model)
 
 
 OPENED = {
@@ -327,17 +312,11 @@ OPENED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("opened", tiered(OPENED, ["public"]))
 async def test_a_room_that_others_may_read_is_never_private(
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    model: ModelServer,
-    opened: tuple[str, dict[str, object], str],
+    scene: Scene, model: ModelServer, opened: tuple[str, dict[str, object], str]
 ) -> None:
     """F-003: it says so once; what was said in private goes on when it is private again."""
     kind, content, why = opened
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     model.keyed(acting(remember=REMEMBER))
     await ask_bot(ann, chat, daemon, "remember it")
     _, before = await ann.api("GET", f"/_matrix/client/v3/rooms/{chat}/state/{kind}")
@@ -354,13 +333,9 @@ async def test_a_room_that_others_may_read_is_never_private(
 
 
 @pytest.mark.slow
-async def test_a_rule_counts_from_when_it_was_made(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_a_rule_counts_from_when_it_was_made(scene: Scene, model: ModelServer) -> None:
     """F-001, F-003: what was said before it, while we were down, was said in private."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann, daemon, chat = await scene.direct()
     await daemon.stop()
     await ann.send(chat, "is 4711 much?", **{"m.mentions": {"user_ids": [daemon.user_id]}})
     rules = f"/_matrix/client/v3/rooms/{chat}/state/m.room.join_rules"
@@ -389,14 +364,11 @@ class LateKeys:
 
 
 @pytest.mark.slow
-async def test_what_was_said_in_private_stays_so_when_its_key_comes_late(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
-) -> None:
+async def test_what_was_said_in_private_stays_so_when_its_key_comes_late(scene: Scene) -> None:
     """F-001, F-003, X-021: it is read when Eve is there already, and answered to nobody."""
-    ann, eve, keys = await person("ann"), await person("eve"), LateKeys()
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
-    proxy.after = keys.after
+    ann, daemon, chat = await scene.direct(encrypted=True, via=scene.proxy.url)
+    eve, keys = await scene.person("eve"), LateKeys()
+    scene.proxy.after = keys.after
     await ann.send(chat, "is 4711 much?", **{"m.mentions": {"user_ids": [daemon.user_id]}})
     await until(lambda: bool(daemon.rows("SELECT 1 FROM inbox WHERE state = 'locked'")))
     await slip_in(eve, ann, chat)
@@ -404,17 +376,13 @@ async def test_what_was_said_in_private_stays_so_when_its_key_comes_late(
     keys.open = True
     await ann.invite(chat, daemon.user_id.replace("bot", "nobody"))  # ends the long poll
     await hears(ann, chat, replies.JOINED)
-    assert not model.requests
+    assert not scene.model.requests
 
 
 @pytest.mark.slow
-async def test_nobody_is_asked_who_may_read(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_nobody_is_asked_who_may_read(scene: Scene, proxy: Proxy) -> None:
     """F-002: /sync has told, at a start as well; a message costs its sending and the signs of life."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.direct(encrypted=True, via=proxy.url)
     await ask_bot(ann, chat, daemon, "hello")
     await daemon.restart()
     await ask_bot(ann, chat, daemon, "hello again")
@@ -428,52 +396,44 @@ async def test_nobody_is_asked_who_may_read(
 
 
 @pytest.mark.slow
-async def test_what_a_group_said_acts_on_nobodys_own_memory(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_what_a_group_said_acts_on_nobodys_own_memory(scene: Scene) -> None:
     """F-004: Ben asks and leaves before the model is back; Ann alone is left with the bot."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    chat = await room(ann, daemon, ben)
-    model.script(Slow(asyncio.Event(), Text("never")))
+    ann, ben, daemon = await scene.shared()
+    chat = await scene.room(ann, daemon, ben)
+    scene.model.script(Slow(asyncio.Event(), Text("never")))
     await ben.send(chat, "remember this", **{"m.mentions": {"user_ids": [daemon.user_id]}})
-    await model.request_arrived(1)
+    await scene.model.request_arrived(1)
     await ben.leave(chat)
     await hears(ann, chat, replies.LEFT)
-    model.script(Slow(asyncio.Event(), Text("never")), Text("hello Ann"))
+    scene.model.script(Slow(asyncio.Event(), Text("never")), Text("hello Ann"))
     assert scope_of(daemon, chat) == f"person:{ann.user_id}"
-    assert len(model.requests) == 1
+    assert len(scene.model.requests) == 1
 
 
 @pytest.mark.slow
-async def test_the_result_of_a_run_is_in_no_request_of_the_group(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_the_result_of_a_run_is_in_no_request_of_the_group(scene: Scene) -> None:
     """F-002, F-004: it was kept back, so nobody there was told of it, the model neither."""
-    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
-    model.keyed(planning(LATER, Slow(release, done("they earn 4711")), **NOTIFY))
+    ann, daemon, chat = await scene.direct()
+    eve, release = await scene.person("eve"), asyncio.Event()
+    scene.model.keyed(planning(LATER, Slow(release, done("they earn 4711")), **NOTIFY))
     await ann.send(chat, "plan water")
     await ann.wait_for(chat, lambda m: m.body.startswith("it gave: "))
     daemon.pass_time(LATER)
-    await model.request_arrived(3)
+    await scene.model.request_arrived(3)
     await slip_in(eve, ann, chat)
     await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
     release.set()
     await hears(ann, chat, KEPT_BACK)
     await ask_bot(ann, chat, daemon, "what is new?")
-    assert "4711" not in last_request(model)
+    assert "4711" not in last_request(scene.model)
     assert not knows(eve, chat)
 
 
 @pytest.mark.slow
-async def test_without_encryption_people_come_and_go_as_well(
-    person: NewPerson, bot: NewBot
-) -> None:
+async def test_without_encryption_people_come_and_go_as_well(scene: Scene) -> None:
     """F-001: joined, left, put out and asked in again, over a restart."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, matrix={"encryption": "off"})
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, matrix={"encryption": "off"})
     chat = await ann.create_room([daemon.user_id], preset="private_chat")
     await ann.wait_joined(chat, daemon.user_id)
     await ask_bot(ann, chat, daemon, "one")
@@ -483,48 +443,42 @@ async def test_without_encryption_people_come_and_go_as_well(
     await daemon.restart()
     await ann.invite(chat, daemon.user_id)
     await ann.wait_joined(chat, daemon.user_id)
-    await ann.send(chat, "two")
-    await hears(ann, chat, "echo: two")
+    await echoed_each(ann, chat, "two")
 
 
-async def test_what_was_encrypted_does_not_go_to_a_chat_that_is_not(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
-) -> None:
+async def test_what_was_encrypted_does_not_go_to_a_chat_that_is_not(scene: Scene) -> None:
     """F-002, X-015: it waits for an encrypted one."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann, via=proxy.url)
-    plain, chat = await room(ann, daemon), await room(ann, daemon, encrypted=True)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann, via=scene.proxy.url)
+    plain, chat = await scene.room(ann, daemon), await scene.room(ann, daemon, encrypted=True)
     await ask_bot(ann, plain, daemon, "hello")
-    model.script(Text(SECRET))
-    proxy.before = limited_for_sends
+    scene.model.script(Text(SECRET))
+    scene.proxy.before = limited_for_sends
     await ann.send(chat, "what do I earn?")
     await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'")))
     await slip_in(eve, ann, chat)
     await until(lambda: scope_of(daemon, chat) == f"room:{chat}")
-    proxy.before = pass_before
+    scene.proxy.before = pass_before
     await hears(ann, chat, KEPT_BACK)
     assert not knows(ann, plain)
     await slip_out(eve, ann, chat)
     await hears(ann, chat, SECRET)
 
 
-async def test_who_was_invited_for_a_moment_costs_no_answer(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
+async def test_who_was_invited_for_a_moment_costs_no_answer(scene: Scene) -> None:
     """F-001, F-004: the question is put again in the branch that goes on, and stays in view."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
-    model.script(Slow(asyncio.Event(), Text("never")))
+    ann, daemon, chat = await scene.direct()
+    eve = await scene.person("eve")
+    scene.model.script(Slow(asyncio.Event(), Text("never")))
     await ann.send(chat, "my code is 4711")
-    await model.request_arrived(1)
+    await scene.model.request_arrived(1)
     await daemon.kill()
     await ann.invite(chat, eve.user_id)
     await eve.leave(chat)
     await daemon.start()
     await hears(ann, chat, "echo: my code is 4711")
     await ask_bot(ann, chat, daemon, "what was it?")
-    assert "my code is 4711" in last_request(model)
+    assert "my code is 4711" in last_request(scene.model)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from tests.world.chats import echoed_each, half_an_hour_later, inbox_states, notices
 from tests.world.clock import FakeClock, until
 from tests.world.malformed import WRONG, misshapen
-from tests.world.proxy import Answer, Proxy, pass_before
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.proxy import Answer, pass_before
+from tests.world.scene import Scene
 from tests.world.schema import open_migrated
 from wintermute.matrix.sync_response import MOST_WITHHELD, WithheldClaim, parse_sync, session_of
 from wintermute.matrix.sync_response import WITHHELD as CODES
@@ -109,12 +109,10 @@ async def test_the_words_on_withheld_keys_are_bounded_and_kept_for_a_day(tmp_pat
 
 
 async def test_a_client_that_withholds_its_keys_is_told_at_once_how_to_be_heard(
-    current: NewCurrent, bot: NewBot, room: NewRoom
+    scene: Scene,
 ) -> None:
     """F-012: once for this cause, over a restart too; what it sends later is answered."""
-    ann = await current("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(await scene.current("ann"), encrypted=True)
     await ann.refuse_unverified(True)
     await ann.send(chat, "one")
     told = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
@@ -131,17 +129,17 @@ async def test_a_client_that_withholds_its_keys_is_told_at_once_how_to_be_heard(
 
 
 @pytest.mark.slow
-async def test_words_on_withheld_keys_count_from_who_wrote_and_where_only(
-    current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_words_on_withheld_keys_count_from_who_wrote_and_where_only(scene: Scene) -> None:
     """F-012: strangers, rooms that we are not in, other sessions; then her own word for hers."""
-    ann, eve = await person("ann", via=proxy.url), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, eve, encrypted=True)
-    proxy.before = lambda request: Answer(200, {}) if "/sendToDevice/" in request.path else None
+    ann, eve = await scene.person("ann", via=scene.proxy.url), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, eve, encrypted=True)
+    scene.proxy.before = lambda request: (
+        Answer(200, {}) if "/sendToDevice/" in request.path else None
+    )
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     await ann.send(chat, "sealed", **us)
-    proxy.before = pass_before
+    scene.proxy.before = pass_before
     await until(lambda: inbox_states(daemon).count("locked") == 1)
     [row] = daemon.rows("SELECT raw FROM inbox WHERE state = 'locked'")
     sealed = json.loads(row["raw"])["content"]
@@ -170,15 +168,13 @@ async def test_words_on_withheld_keys_count_from_who_wrote_and_where_only(
 
 
 @pytest.mark.slow
-async def test_who_cannot_begin_a_session_with_us_is_met_half_way(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
-) -> None:
+async def test_who_cannot_begin_a_session_with_us_is_met_half_way(scene: Scene) -> None:
     """F-012: `m.no_olm`; the notice says so, and the next message is read without a key of ours."""
-    ann = await current("ann", via=proxy.url)
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    ann, daemon, chat = await scene.met(
+        await scene.current("ann", via=scene.proxy.url), encrypted=True
+    )
     claimed: Json = {"one_time_keys": {}, "failures": {}}
-    proxy.before = lambda r: Answer(200, claimed) if r.path.endswith("/keys/claim") else None
+    scene.proxy.before = lambda r: Answer(200, claimed) if r.path.endswith("/keys/claim") else None
     await ann.send(chat, "one")
     told = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
     assert told.body == WITHHELD["m.no_olm"].format(sender=ann.user_id)

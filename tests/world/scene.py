@@ -4,25 +4,32 @@
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
 
-The fixtures of these names are the methods of one Scene, which closes what it opened.
+The fixtures of these names are the methods of one Scene, which closes what it opened; and all three at once:
+
+    ann, daemon, chat = await scene.direct(encrypted=True)
+
+`scene.model` is the model server of the test; `scene.proxy` a way to the homeserver that can be watched and spoilt.
 """
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import pytest
 
 from tests.world.bot import Bot, Json, meet, write_settings
 from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Homeserver
+from tests.world.model import ModelServer
 from tests.world.person import Person
+from tests.world.proxy import Proxy
 from tests.world.schema import lay_schema
 from tests.world.user import MatrixUser
 from tests.world.warm import Interpreter
 
+P = TypeVar("P", bound=Person)
 NewName = Callable[[str], str]
 NewScene = Callable[[Path, str], "Scene"]
 
@@ -93,18 +100,28 @@ class Scene:
         fresh: NewName,
         folder: Path,
         model_url: str,
+        model: ModelServer | None = None,
     ) -> None:
         self._homeserver = homeserver
         self._python = python
         self._fresh = fresh
         self._folder = folder
         self._model_url = model_url
+        self._model = model
+        self.proxy = Proxy(homeserver.url)
         self._stack = AsyncExitStack()
         self._strict: list[CurrentClient] = []
         self._bots: list[Bot] = []
 
     async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self.proxy)
         return self
+
+    @property
+    def model(self) -> ModelServer:
+        """The model server of the test whose scene this is."""
+        assert self._model is not None
+        return self._model
 
     async def __aexit__(
         self,
@@ -133,8 +150,6 @@ class Scene:
 
     async def strict(self, name: str, *, via: str = "") -> CurrentClient:
         """A new user at a current client that refuses unsigned devices, and must believe our bots."""
-        if missing := what_is_missing():
-            pytest.skip(missing)
         client = await self.current(name, via=via, strict=True)
         self._strict.append(client)
         return client
@@ -155,6 +170,8 @@ class Scene:
 
         `identity`: it is signed, by the identity of the client given as `who` or one of its own.
         """
+        if missing := what_is_missing():
+            pytest.skip(missing)
         if isinstance(who, str):
             login = self._homeserver.user(self._fresh(who))
         else:
@@ -206,3 +223,23 @@ class Scene:
     ) -> str:
         """A new room, once all are in it; a direct chat without guests."""
         return await meet(host, daemon.user_id, *guests, encrypted=encrypted, name=name)
+
+    async def met(
+        self, host: P, *, encrypted: bool = False, name: str = "", via: str = "", **changes: Json
+    ) -> tuple[P, Bot, str]:
+        """Open a bot of somebody's, and the direct chat they are in."""
+        daemon = await self.bot(host, via=via, start=True, **changes)
+        return host, daemon, await self.room(host, daemon, encrypted=encrypted, name=name)
+
+    async def direct(
+        self, *, encrypted: bool = False, name: str = "", via: str = "", **changes: Json
+    ) -> tuple[MatrixUser, Bot, str]:
+        """Open a new user, a bot of hers, and the direct chat they are in."""
+        ann = await self.person("ann")
+        return await self.met(ann, encrypted=encrypted, name=name, via=via, **changes)
+
+    async def shared(self, *, via: str = "") -> tuple[MatrixUser, MatrixUser, Bot]:
+        """Open two new users, and a bot of the first that the second may use too."""
+        ann, ben = await self.person("ann"), await self.person("ben")
+        allowed = {"allowed_users": [ben.user_id]}
+        return ann, ben, await self.bot(ann, via=via, matrix=allowed)
