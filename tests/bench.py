@@ -45,15 +45,10 @@ class Bench:
     def config(self, name: str, **changes: dict[str, Any]) -> tuple[Path, Login]:
         """A configuration for a fresh bot."""
         login = self._homeserver.user(name)
-        about = (
-            self._folder / name,
-            self._homeserver.url,
-            login,
-            self._model.url,
-            self._ann.user_id,
-        )
-        changes = {"log": {"level": "info"}} | changes
-        return write_settings(*about, **changes), login
+        ours, model = self._homeserver.url, self._model.url
+        settings: dict[str, Any] = {"log": {"level": "info"}} | changes
+        folder = self._folder / name
+        return write_settings(folder, ours, login, model, self._ann.user_id, **settings), login
 
     @asynccontextmanager
     async def echo(self, name: str, *, model: bool) -> AsyncIterator[Login]:

@@ -38,8 +38,7 @@ SHORT = 48
 KEPT = {
     "append_memory": Use("append_memory", {"entry": "Ann is allergic to nuts."}),
     "task": Use(
-        "task",
-        {"action": "add", "content": "Water", "schedule_type": "daily", "at": "18:00"},
+        "task", {"action": "add", "content": "Water", "schedule_type": "daily", "at": "18:00"}
     ),
     "add_skill": Use(
         "add_skill",
