@@ -4,35 +4,33 @@ Everything runs in one go against one Synapse, ours and the echo bots in turn, s
 something on a machine that does other things too. All figures are medians unless they say otherwise.
 """
 
-import argparse
 import asyncio
 import os
-import re
-import resource
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-import tomllib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.metadata import distribution, requires
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
-
 from tests import bench_loop, bench_promises, bench_prompt, bench_readers, bench_tokens, bench_wiki
+from tests.bench_runner import (
+    IDLE_SECONDS,
+    Chat,
+    chat,
+    child_cpu,
+    options,
+    private_environment,
+    pss,
+    show,
+)
 from tests.world.bot import Bot, write_settings
-from tests.world.homeserver import Homeserver, Login
+from tests.world.homeserver import Login
 from tests.world.killing import take_a_breath
-from tests.world.model import ModelServer
-from tests.world.user import MatrixUser
 
-OURS = "wintermute"
+PARTS = (bench_prompt, bench_tokens, bench_loop, bench_promises, bench_readers, bench_wiki)
 CROWD, EACH = 56, 9
 """Rooms that are flooded, and messages in each: ten so quick ones are taken for a program (F-048)."""
 
@@ -40,45 +38,26 @@ CROWD, EACH = 56, 9
 class Bench:
     """One Synapse, one person, and the bots that are compared."""
 
-    def __init__(
-        self, folder: Path, homeserver: Homeserver, model: ModelServer, ann: MatrixUser, rounds: int
-    ) -> None:
-        self._folder = folder
-        self._homeserver = homeserver
-        self._model = model
-        self._ann = ann
+    def __init__(self, world: Chat, rounds: int) -> None:
+        self._folder, self._homeserver, self._model, self._ann = world
         self._rounds = rounds
 
     def config(self, name: str, **changes: dict[str, Any]) -> tuple[Path, Login]:
         """A configuration for a fresh bot."""
         login = self._homeserver.user(name)
-        path = write_settings(
-            self._folder / name,
-            self._homeserver.url,
-            login,
-            self._model.url,
-            self._ann.user_id,
-            **{"log": {"level": "info"}} | changes,
-        )
-        return path, login
+        ours, model = self._homeserver.url, self._model.url
+        settings: dict[str, Any] = {"log": {"level": "info"}} | changes
+        folder = self._folder / name
+        return write_settings(folder, ours, login, model, self._ann.user_id, **settings), login
 
     @asynccontextmanager
     async def echo(self, name: str, *, model: bool) -> AsyncIterator[Login]:
         """An echo bot as a process of its own."""
         login = self._homeserver.user(name)
         (self._folder / name).mkdir()
-        arguments = [
-            self._homeserver.url,
-            login.user_id,
-            login.device_id,
-            login.access_token,
-            str(self._folder / name),
-        ]
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.world.echo",
-            *arguments,
+            *(sys.executable, "-m", "tests.world.echo", self._homeserver.url),
+            *(login.user_id, login.device_id, login.access_token, str(self._folder / name)),
             *([self._model.url] if model else []),
             stdout=asyncio.subprocess.PIPE,
         )
@@ -125,11 +104,9 @@ class Bench:
                     taken[name].append(await self.answer(rooms[name], bot, f"round {n} {name}"))
         kind = "encrypted" if encrypted else "plain"
         ms = {name: 1000 * statistics.median(times) for name, times in taken.items()}
-        over_same = statistics.median(
-            a / b for a, b in zip(taken["ours"], taken["same"], strict=True)
-        )
-        over_bare = statistics.median(
-            a / b for a, b in zip(taken["ours"], taken["bare"], strict=True)
+        over_same, over_bare = (
+            statistics.median(a / b for a, b in zip(taken["ours"], taken[name], strict=True))
+            for name in ("same", "bare")
         )
         return [
             f"| {kind}: ours | {ms['ours']:.0f} ms | |",
@@ -188,11 +165,11 @@ class Bench:
             bot = Bot(config, python=python)
             async with bot:
                 first = await self.room_joined(login)
-                await self._settle()
+                await asyncio.sleep(IDLE_SECONDS)
                 before = pss(bot.pid)
                 for n in range(100):
                     await self.answer(first, login, f"remember {n}")
-                await self._settle()
+                await asyncio.sleep(IDLE_SECONDS)
                 after = pss(bot.pid)
                 await bot.stop()
             starts = [await self._start(bot) for _ in range(7)]
@@ -208,9 +185,6 @@ class Bench:
         await self._ann.wait_joined(room, bot.user_id)
         return room
 
-    async def _settle(self) -> None:
-        await asyncio.sleep(5)  # idle is a matter of time
-
     async def _start(self, bot: Bot) -> float:
         began = time.monotonic()
         await bot.start()
@@ -219,91 +193,21 @@ class Bench:
         return seconds
 
 
-class private_environment:  # noqa: N801  used as a block
-    """A copy of this interpreter and of what runs with the program; no other process maps it.
-
-    What only the demo and the tests need is left out: some of it is used when it is there (cffi).
-    """
-
-    def __init__(self, folder: Path, *extras: str) -> None:
-        self._folder = folder
-        self._extras = extras
-
-    def __enter__(self) -> str:
-        subprocess.run(
-            [sys.executable, "-m", "venv", "--copies", "--without-pip", self._folder], check=True
-        )
-        theirs = next(self._folder.glob("lib/python3*/site-packages"))
-        for name in runtime_packages(*self._extras):
-            for file in distribution(name).files or ():
-                if ".." not in file.parts and (source := Path(str(file.locate()))).is_file():
-                    (theirs / file).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy2(source, theirs / file)  # with its time, or it is compiled anew
-        return str(self._folder / "bin" / "python")
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._folder)
-
-
-def runtime_packages(*extras: str) -> set[str]:
-    """The names of the program's own distribution and of all that it needs, with these extras."""
-    found: set[str] = set()
-    wanted = [Requirement(OURS)]
-    while wanted:
-        package = wanted.pop()
-        found.add(package.name)
-        for line in _ours(extras) if package.name == OURS else requires(package.name) or ():
-            needed = Requirement(line)
-            wanted_by = [{"extra": extra} for extra in ("", *package.extras)]
-            if needed.marker is None or any(map(needed.marker.evaluate, wanted_by)):
-                wanted += [] if needed.name in found else [needed]
-    return found
-
-
-def _ours(extras: Iterable[str]) -> list[str]:
-    """The program's own requirements as they are written now: an editable installation may be older."""
-    project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
-    of_extras = [project["optional-dependencies"][extra] for extra in extras]
-    return [*project["dependencies"], *(line for lines in of_extras for line in lines)]
-
-
-def pss(pid: int) -> float:
-    """Proportional set size in MB."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024
-
-
 def help_cpu() -> list[str]:
     """CPU time of `wintermute --help`."""
-    taken = []
-    for _ in range(15):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(
-            [sys.executable, "-m", "wintermute", "--help"], check=True, stdout=subprocess.DEVNULL
-        )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    taken = [child_cpu("-m", "wintermute", "--help") for _ in range(15)]
     return [f"| `wintermute --help`, CPU | {1000 * statistics.median(taken):.0f} ms | ≤ 90 |"]
 
 
 async def bench(rounds: int, only: str | None) -> None:
     """Measure and print, all or the round trips only."""
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        (folder / "synapse").mkdir()
-        homeserver = stack.enter_context(Homeserver(folder / "synapse"))
-        model = await stack.enter_async_context(ModelServer(rules=False))
-        ann = MatrixUser(homeserver.url, homeserver.user("ann"), folder / "ann")
-        await stack.enter_async_context(ann)
-        run = Bench(folder, homeserver, model, ann, rounds)
+    async with chat() as world:
+        run = Bench(world, rounds)
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {rounds} rounds\n")  # noqa: T201
         if only is None:
             show(help_cpu())
-            for part in (bench_prompt, bench_tokens, bench_loop, bench_promises, bench_readers):
+            for part in PARTS:
                 show(await part.rows())
-            show(await bench_wiki.rows())
             show(await run.memory_and_start())
         show(await run.latency(encrypted=False))
         show(await run.latency(encrypted=True))
@@ -311,14 +215,9 @@ async def bench(rounds: int, only: str | None) -> None:
             show(await run.throughput())
 
 
-def show(rows: list[str]) -> None:
-    """Print rows as soon as they are there."""
-    print("\n".join(rows), flush=True)  # noqa: T201
-
-
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    options.add_argument("--rounds", type=int, default=60)
-    options.add_argument("--only", choices=["latency"], help="the round trips alone")
-    chosen = options.parse_args()
+    parser = options(__doc__)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--only", choices=["latency"], help="the round trips alone")
+    chosen = parser.parse_args()
     asyncio.run(bench(chosen.rounds, only=chosen.only))

@@ -15,7 +15,6 @@ The scripted model picks something out of every third message, keeps the longest
 alike, and finds that two others say different things. Tokens are our own estimate.
 """
 
-import argparse
 import asyncio
 import json
 import random
@@ -27,22 +26,31 @@ from contextlib import AsyncExitStack
 from itertools import islice
 from pathlib import Path
 
-from tests.bench import private_environment, pss, show
 from tests.bench_learning import EVERY, Learner
+from tests.bench_runner import (
+    BACKENDS,
+    Delayed,
+    answered,
+    options,
+    private_environment,
+    pss,
+    show,
+    spread,
+    table_row,
+    take_in,
+)
 from tests.bench_score import rows as lines_of
 from tests.bench_score import share_found
 from tests.bench_search import lines, sentence
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver
-from tests.world.house import SCOPE, House
-from tests.world.model import ModelServer, Seen, Slow, Step, Text
+from tests.world.house import House
+from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import is_for_json
 from tests.world.sleeping import FTS, Sleep, asked, block, sleeping
 from tests.world.user import MatrixUser
-from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Dreaming, MemoryHarvest
 from wintermute.llm.tokens import estimate
-from wintermute.memory.exchange import Import
 from wintermute.memory.ranking import Query
 from wintermute.messages import Json, Usage
 from wintermute.night.night_undo import undo_items
@@ -78,9 +86,9 @@ class Dreamer(Learner):
         return super()._stage(seen, question)
 
 
-def answered(answer: Json, seen: Seen) -> Text:
+def said_at_night(seen: Seen) -> Text:
     """With what it took."""
-    said = json.dumps(answer, ensure_ascii=False)
+    said = json.dumps(of_night(seen) or {}, ensure_ascii=False)
     return Text(said, usage=Usage(estimate(asked(seen)), estimate(said)))
 
 
@@ -158,8 +166,8 @@ async def _recall(
             ModelServer(rules=False) as model,
             sleeping(Path(folder), model, context_tokens=65_536) as sleep,
         ):
-            model.keyed(lambda seen: answered(of_night(seen) or {}, seen))
-            await _filled(sleep.house, [json.dumps(each) for each in told])
+            model.keyed(said_at_night)
+            await take_in(sleep.house.stores, [json.dumps(each) for each in told])
             before = await _found(sleep.house, wanted, right), await _count(sleep.house)
             if not nights:
                 return f"| {name} | {before[0]:.4f} | {before[1]:,} | - | - | - |"
@@ -171,12 +179,6 @@ async def _recall(
         f"| {name} | {before[0]:.4f} | {before[1]:,} | {after[0]:.4f} | {after[1]:,} |"
         f" {len(run)} nights, {sum(night.calls for night in run)} calls |"
     )
-
-
-async def _filled(house: House, told: Sequence[str]) -> None:
-    stores = house.stores
-    reading = Import(stores.database, stores.facts, stores.changes, SCOPE, stores.tasks.zone)
-    await reading.store_lines(iter(told), Reason("import", SCOPE))
 
 
 async def _count(house: House) -> int:
@@ -212,28 +214,21 @@ async def latency(rounds: int) -> list[str]:
         for beside in taken:
             taken[beside] += await _beside(beside)
     return [
-        f"| {'beside a night' if beside else 'no night'} | {len(ms)} |"
-        f" {statistics.median(ms):.1f} ms | {sorted(ms)[int(len(ms) * 0.95)]:.1f} ms |"
-        f" {max(ms):.0f} ms |"
+        table_row(
+            "beside a night" if beside else "no night", len(ms), *spread(ms), f"{max(ms):.0f} ms"
+        )
         for beside, ms in taken.items()
     ]
 
 
 async def _beside(night: bool) -> list[float]:
-    gates: set[asyncio.Task[None]] = set()
-    begun = asyncio.Event()
-
-    async def opens(gate: asyncio.Event) -> None:
-        await asyncio.sleep(TAKES)
-        gate.set()
+    delayed, begun = Delayed(TAKES), asyncio.Event()
 
     def answers(seen: Seen) -> Step:
         if not is_for_json(seen.body):
             return Text("I see. Tell me more whenever you like.")
-        gate = asyncio.Event()
         begun.set()
-        gates.add(asyncio.get_running_loop().create_task(opens(gate)))
-        return Slow(gate, answered(of_night(seen) or {}, seen))
+        return delayed(said_at_night(seen))
 
     draw, texts = random.Random(7), list(lines(1_000))
     pairs = [json.loads(text) for text in texts[:200]]
@@ -245,7 +240,7 @@ async def _beside(night: bool) -> list[float]:
             opened = sleeping(Path(name), model, context_tokens=65_536)
             sleep = await stack.enter_async_context(opened)
             model.keyed(answers)
-            await _filled(sleep.house, texts)
+            await take_in(sleep.house.stores, texts)
             await stack.enter_async_context(sleep.house.working())
             group = await stack.enter_async_context(asyncio.TaskGroup())
             tidying = group.create_task(sleep.night()) if night else None
@@ -253,9 +248,7 @@ async def _beside(night: bool) -> list[float]:
                 await begun.wait()
             times = []
             for _ in range(BATCH):
-                began = time.perf_counter()
-                await sleep.house.say(sentence(draw))
-                times.append(1000 * (time.perf_counter() - began))
+                times.append(await answered(sleep.house, sentence(draw)))
                 await asyncio.sleep(0.1)
             if tidying:
                 assert not tidying.done(), "the night was too short"
@@ -275,8 +268,8 @@ async def undo() -> list[str]:
             ModelServer(rules=False) as model,
             sleeping(Path(name), model, FTS, dreaming, context_tokens=65_536) as sleep,
         ):
-            model.keyed(lambda seen: answered(of_night(seen) or {}, seen))
-            await _filled(sleep.house, [json.dumps(each) for each in told])
+            model.keyed(said_at_night)
+            await take_in(sleep.house.stores, [json.dumps(each) for each in told])
             before = await sleep.export()
             began = time.perf_counter()
             night = await sleep.night(phase="dedup")
@@ -303,8 +296,7 @@ async def memory(facts: int) -> list[str]:
             private_environment(folder / "private", "meaning") as python,
         ):
             return [
-                await _asleep(folder, homeserver, python, backend, facts)
-                for backend in ("fts5", "local_vector")
+                await _asleep(folder, homeserver, python, backend, facts) for backend in BACKENDS
             ]
 
 
@@ -355,7 +347,7 @@ async def _asleep(
 
 def main() -> None:
     """Print the rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--messages", nargs="+", type=int, default=[100, 1_000, 10_000])
     parser.add_argument("--rounds", type=int, default=300)

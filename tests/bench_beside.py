@@ -12,31 +12,36 @@ for each question of theirs and none for an answer. Differences are those of eac
 messages, for each backend.
 """
 
-import argparse
 import asyncio
 import statistics
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import private_environment, pss, show
 from tests.bench_embedder import child_of
 from tests.bench_learning import MATERIAL, Learner, said
+from tests.bench_runner import (
+    Delayed,
+    answered,
+    options,
+    p95,
+    private_environment,
+    pss,
+    show,
+    take_in,
+)
 from tests.bench_search import lines
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver
-from tests.world.house import PROMPTS, SCOPE, House, open_house
-from tests.world.model import ModelServer, Seen, Slow, Step, Text
+from tests.world.house import PROMPTS, House, open_house
+from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import is_for_json
 from tests.world.user import MatrixUser
-from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.llm.embedded import EmbeddedEmbedder
-from wintermute.memory.exchange import Import
 
 FACTS = 1_000
 BLOCK = 50
@@ -73,9 +78,9 @@ WAYS = (
 class Lazy(Learner):
     """Answers those who wait at once; picks so many things each time."""
 
-    def __init__(self, gates: set[asyncio.Task[None]], picks: int) -> None:
+    def __init__(self, picks: int) -> None:
         super().__init__()
-        self._gates = gates
+        self._delayed = Delayed(TAKES)
         self._picks = picks
         self._picked = 0
 
@@ -84,22 +89,14 @@ class Lazy(Learner):
         step = super().answers(seen)
         if not is_for_json(seen.body):
             return step
-        gate = asyncio.Event()
-        task = asyncio.get_running_loop().create_task(self._opens(gate))
-        self._gates.add(task)
-        task.add_done_callback(self._gates.discard)
         assert isinstance(step, Text)
-        return Slow(gate, step)
+        return self._delayed(step)
 
     def contents(self, messages: Sequence[str]) -> list[str]:
         """Each once."""
         self._picked += 1
         words = " ".join(messages)[:100]
         return [f"number {self._picked}.{n} of what Ann said: {words}" for n in range(self._picks)]
-
-    async def _opens(self, gate: asyncio.Event) -> None:
-        await asyncio.sleep(TAKES)
-        gate.set()
 
 
 async def latency(rounds: int) -> list[str]:
@@ -112,7 +109,7 @@ async def latency(rounds: int) -> list[str]:
             for n, way in enumerate(WAYS):
                 folder = Path(name) / f"{block}.{n}"
                 folder.mkdir()
-                learner = Lazy(set(), way.picks)
+                learner = Lazy(way.picks)
                 taken[n].append(await _block(folder, way, learner, texts[: BLOCK + WARM]))
                 asked[n] += sum(learner.calls.values())
     return [_row(way, taken[0], taken[n], asked[n]) for n, way in enumerate(WAYS)]
@@ -134,12 +131,12 @@ async def _block(folder: Path, way: Way, learner: Lazy, texts: Sequence[str]) ->
                 context_tokens=65_536,
             )
         )
-        await _fill(house)
+        await take_in(house.stores, lines(FACTS), meaning=True)
         await stack.enter_async_context(house.working())
         times = []
         for text in texts:
             begun = await house.rows(way.beside)
-            ms = await _answered(house, text)
+            ms = await answered(house, text)
             if begun or await house.rows(way.beside):
                 times.append(ms)
             await _goes_on(house)
@@ -150,27 +147,11 @@ def _row(way: Way, idle: list[list[float]], blocks: list[list[float]], asked: in
     ms = [each for block in blocks for each in block]
     pairs = list(zip(idle, blocks, strict=True))
     more = statistics.median(statistics.median(b) - statistics.median(a) for a, b in pairs)
-    worse = statistics.median(_p95(b) - _p95(a) for a, b in pairs)
+    worse = statistics.median(p95(b) - p95(a) for a, b in pairs)
     return (
         f"| {way.name} | {len(ms)} | {asked} | {statistics.median(ms):.1f} ms ({more:+.1f}) |"
-        f" {_p95(ms):.1f} ms ({worse:+.1f}) | {max(ms):.0f} ms |"
+        f" {p95(ms):.1f} ms ({worse:+.1f}) | {max(ms):.0f} ms |"
     )
-
-
-async def _fill(house: House) -> None:
-    stores = house.stores
-    reading = Import(house.database, stores.facts, stores.changes, SCOPE, stores.tasks.zone)
-    await reading.store_lines(lines(FACTS), Reason("import", SCOPE))
-    await stores.memories.refresh()
-    assert stores.meaning is not None
-    await stores.meaning.make()
-
-
-async def _answered(house: House, text: str) -> float:
-    """Milliseconds."""
-    began = time.perf_counter()
-    await house.say(text)
-    return 1000 * (time.perf_counter() - began)
 
 
 async def _goes_on(house: House) -> None:
@@ -178,10 +159,6 @@ async def _goes_on(house: House) -> None:
     for kind in house.runner.job_types:  # as the look does that the daemon takes every two seconds
         kind.wakeup.set()
     await asyncio.sleep(0.1)
-
-
-def _p95(values: Sequence[float]) -> float:
-    return sorted(values)[int(len(values) * 0.95)]
 
 
 async def memory() -> list[str]:
@@ -231,7 +208,7 @@ async def _day(folder: Path, homeserver: Homeserver, python: str, backend: str) 
 
 def main() -> None:
     """Print the rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=["latency", "memory"])
     parser.add_argument("--rounds", type=int, default=300)
     given = parser.parse_args()

@@ -7,25 +7,21 @@ that changes two pages and makes one. Cold: nothing of the store is in our memor
 warm: its pages were read before, as in a daemon. What the model takes is counted apart.
 """
 
-import argparse
 import asyncio
 import json
 import random
-import shutil
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
+from tests.bench_runner import TimedModels, options, show
 from tests.world.consolidated import PAGE_CALL
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.background import BackgroundModels
-from wintermute.llm.calls import QuestionSources
-from wintermute.llm.models import Models
-from wintermute.messages import Reply, Request
 from wintermute.pages.agents import BUILTIN
 from wintermute.pages.consolidation import Consolidation
 from wintermute.pages.page_writer import PageWriter, WriterPrompts
@@ -38,26 +34,6 @@ GOAL = 0.5
 ROUNDS = 5
 LINKS = 4
 WORDS = "Some words of a page that is about something else. " * 20
-
-
-class TimedModels(Models):
-    """Models that know how long they were asked."""
-
-    seconds = 0.0
-
-    async def ask_in_background(
-        self,
-        role: str,
-        request: Request,
-        sources: QuestionSources | None = None,
-        *,
-        backend: str | None = None,
-    ) -> Reply:
-        began = time.perf_counter()
-        try:
-            return await super().ask_in_background(role, request, sources, backend=backend)
-        finally:
-            TimedModels.seconds += time.perf_counter() - began
 
 
 def fill(shelf: Shelf, pages: int) -> None:
@@ -99,10 +75,12 @@ async def measured(house: House, talk: str, *, warm: bool) -> float:
     if warm:
         store.pages()
     folder = ConversationFolder(store.root, talk)
-    work, TimedModels.seconds = at_work(house, store), 0.0
+    models, work = house.models, at_work(house, store)
+    assert isinstance(models, TimedModels)
+    models.seconds = 0.0
     began = time.perf_counter()
     job = await work.consolidate(FolderSource(store.root, folder), BUILTIN)
-    took = time.perf_counter() - began - TimedModels.seconds
+    took = time.perf_counter() - began - models.seconds
     assert job is not None
     assert job.status == "applied", job.reason
     return took
@@ -118,20 +96,17 @@ async def main(pages: int, messages: int, folder: Path) -> None:
         said = [("user" if n % 2 else "assistant", f"words {n} " * 20) for n in range(messages)]
         talk = shelf.conversation(*said)
         await measured(house, talk, warm=True)
-        print(f"{pages:,} pages, {messages} messages; seconds beside the model (goal ≤ {GOAL})")  # noqa: T201
+        show([f"{pages:,} pages, {messages} messages; seconds beside the model (goal ≤ {GOAL})"])
         for name, warm in (("warm", True), ("cold", False)):
             took = [await measured(house, talk, warm=warm) for _ in range(ROUNDS)]
-            print(f"| {name} | {statistics.median(took):.2f} | {max(took):.2f} |")  # noqa: T201
+            show([f"| {name} | {statistics.median(took):.2f} | {max(took):.2f} |"])
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--pages", type=int, default=10_000)
     parser.add_argument("--messages", type=int, default=200)
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
-    place = Path(tempfile.mkdtemp(dir=given.folder))
-    try:
-        asyncio.run(main(given.pages, given.messages, place))
-    finally:
-        shutil.rmtree(place)
+    with tempfile.TemporaryDirectory(dir=given.folder) as place:
+        asyncio.run(main(given.pages, given.messages, Path(place)))

@@ -8,16 +8,14 @@ not wait for that). A message is timed until the model is asked, with the embedd
 with it there.
 """
 
-import argparse
 import asyncio
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.bench import private_environment, pss
+from tests.bench_runner import IDLE_SECONDS, options, private_environment, pss, show
 from tests.bench_search import lines
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver
@@ -27,7 +25,6 @@ from tests.world.user import MatrixUser
 GIVEN = "where is the old camera?"
 ROUNDS = 5
 WARM = 5
-SETTLES = 5.0
 LEAVES = 400.0
 
 
@@ -131,11 +128,11 @@ async def cold(daemons: Mapping[str, Daemon]) -> list[str]:
 async def sizes(daemon: Daemon, *, stay: bool) -> list[str]:
     """PSS before the embedder, with it and after it."""
     async with daemon.bot as bot:
-        await asyncio.sleep(SETTLES)
+        await asyncio.sleep(IDLE_SECONDS)
         before = pss(bot.pid)
         for _ in range(WARM):
             await daemon.asked_after()
-        await asyncio.sleep(SETTLES)
+        await asyncio.sleep(IDLE_SECONDS)
         embedder = daemon.embedder
         assert embedder is not None
         rows = [
@@ -147,20 +144,20 @@ async def sizes(daemon: Daemon, *, stay: bool) -> list[str]:
             async with asyncio.timeout(LEAVES):
                 while daemon.embedder is not None:  # noqa: ASYNC110  nobody tells us
                     await asyncio.sleep(1)
-            await asyncio.sleep(SETTLES)
+            await asyncio.sleep(IDLE_SECONDS)
             rows.append(f"| PSS after the embedder has left | {pss(bot.pid):.1f} MB | ≤ 85 |")
         return rows
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = options(__doc__)
     parser.add_argument("--facts", type=int, default=1_000)
     parser.add_argument("--stay", action="store_true", help="do not wait until the embedder leaves")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = asyncio.run(measured(Path(folder), given.facts, stay=given.stay))
-    sys.stdout.writelines(f"{row}\n" for row in rows)
+    show(rows)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import unicodedata
 from itertools import product
 from pathlib import Path
 
+from tests.bench_runner import show
 from tests.world.house import SCOPE, House, house_at_work, open_house
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
@@ -249,4 +250,4 @@ def _memories(number: int, chance: random.Random) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(asyncio.run(rows())))  # noqa: T201
+    show(asyncio.run(rows()))

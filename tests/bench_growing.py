@@ -3,22 +3,21 @@
 By Synapse and daemons; `--only PART` and `--kills N` for some of it. docs/benchmarks.md reports it.
 """
 
-import argparse
 import asyncio
 import os
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.bench import Bench, private_environment, pss, show
+from tests.bench import Bench
+from tests.bench_runner import chat, options, p95, private_environment, pss, show
 from tests.world.bot import Bot
 from tests.world.drafts import LIVE, went_out
-from tests.world.homeserver import AS_SHIPPED, Homeserver, Login
+from tests.world.homeserver import AS_SHIPPED, Login
 from tests.world.killing import take_a_breath
 from tests.world.model import Drip, ModelServer, Seen, Slow, Step, Text
 from tests.world.user import MatrixUser, Message
@@ -181,38 +180,33 @@ class GrowingBench:
 
 
 def _spread(seconds: Sequence[float]) -> str:
-    p95 = sorted(seconds)[int(len(seconds) * 0.95)]
-    return f"{statistics.median(seconds):.2f} / {p95:.2f} s"
+    return f"{statistics.median(seconds):.2f} / {p95(seconds):.2f} s"
 
 
-async def bench(folder: Path, part: str, rounds: int, kills: int) -> None:
+async def bench(part: str, rounds: int, kills: int) -> None:
     """Print the rows of a part, with a homeserver of its own."""
-    (folder / "synapse").mkdir(parents=True)
-    with Homeserver(folder / "synapse", AS_SHIPPED if part == "limits" else None) as homeserver:
-        ann = MatrixUser(homeserver.url, homeserver.user("ann"), folder / "ann")
-        async with ModelServer(rules=False) as model, ann:
-            run = GrowingBench(Bench(folder, homeserver, model, ann, 0), ann, model)
-            match part:
-                case "growing" | "limits":
-                    show(await run.growing(part, rounds, PAUSE * (part == "limits")))
-                case "edits":
-                    show(await run.edits())
-                case "latency":
-                    show(await run.latency(rounds))
-                case "kills":
-                    show(await run.kills(kills))
-                case "memory":
-                    show(await run.memory(folder))
+    async with chat(AS_SHIPPED if part == "limits" else None) as world:
+        run = GrowingBench(Bench(world, 0), world.ann, world.model)
+        match part:
+            case "growing" | "limits":
+                show(await run.growing(part, rounds, PAUSE * (part == "limits")))
+            case "edits":
+                show(await run.edits())
+            case "latency":
+                show(await run.latency(rounds))
+            case "kills":
+                show(await run.kills(kills))
+            case "memory":
+                show(await run.memory(world.folder))
 
 
 if __name__ == "__main__":
     parts = ["growing", "limits", "edits", "latency", "kills", "memory"]
-    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    options.add_argument("--only", nargs="+", choices=parts, default=parts)
-    options.add_argument("--rounds", type=int, default=20)
-    options.add_argument("--kills", type=int, default=20)
-    chosen = options.parse_args()
+    parser = options(__doc__)
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=20)
+    chosen = parser.parse_args()
     show([f"load {os.getloadavg()[0]:.1f}"])
-    with tempfile.TemporaryDirectory() as name:
-        for each in chosen.only:
-            asyncio.run(bench(Path(name) / each, each, chosen.rounds, chosen.kills))
+    for each in chosen.only:
+        asyncio.run(bench(each, chosen.rounds, chosen.kills))

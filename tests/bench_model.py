@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench_runner import options, show, table_row
 from tests.world.house import PROMPTS
 from tests.world.model import Use
 from tests.world.promised import promise
@@ -37,8 +38,7 @@ SHORT = 48
 KEPT = {
     "append_memory": Use("append_memory", {"entry": "Ann is allergic to nuts."}),
     "task": Use(
-        "task",
-        {"action": "add", "content": "Water", "schedule_type": "daily", "at": "18:00"},
+        "task", {"action": "add", "content": "Water", "schedule_type": "daily", "at": "18:00"}
     ),
     "add_skill": Use(
         "add_skill",
@@ -231,7 +231,7 @@ class ModelBench:
         self._row(*("---" for _ in names))
 
     def _row(self, *cells: object) -> None:
-        print("| " + " | ".join(map(str, cells)) + " |", flush=True)  # noqa: T201
+        show([table_row(*cells)])
 
     def _tell(self, text: str, hit: bool, heard: Heard) -> None:
         """What is behind a figure, for whoever looks into it."""
@@ -256,12 +256,12 @@ def _figures(passed: Passed, before: Passed | None) -> Sequence[object]:
     )
 
 
-async def measure(options: argparse.Namespace, environment: Mapping[str, str]) -> None:
+async def measure(chosen: argparse.Namespace, environment: Mapping[str, str]) -> None:
     """The chosen parts, one after another: they share the server's cache as rooms do."""
-    more: Json = dict(_pair(each) for each in options.set)
-    manner = Manner(options.layout, options.size, more)
-    async with serving(options.context, environment) as url, Relay(url) as relay:
-        bench = ModelBench(relay, manner, options.samples, options.label)
+    more: Json = dict(_pair(each) for each in chosen.set)
+    manner = Manner(chosen.layout, chosen.size, more)
+    async with serving(chosen.context, environment) as url, Relay(url) as relay:
+        bench = ModelBench(relay, manner, chosen.samples, chosen.label)
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "tokens": bench.tokens,
             "kept": bench.kept,
@@ -270,7 +270,7 @@ async def measure(options: argparse.Namespace, environment: Mapping[str, str]) -
             "rooms": bench.rooms,
             "unasked": bench.unasked,
         }
-        for name in options.only or parts:
+        for name in chosen.only or parts:
             await parts[name]()
 
 
@@ -281,16 +281,16 @@ def _pair(text: str) -> tuple[str, object]:
 
 def main() -> None:
     """Parse and run."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = options(__doc__)
     parts = ("tokens", "kept", "calls", "languages", "rooms", "unasked")
-    options.add_argument("--only", nargs="+", choices=parts)
-    options.add_argument("--layout", choices=("append", "system"), default="append")
-    options.add_argument("--size", choices=("full", "small"), default="full")
-    options.add_argument("--samples", type=int, default=5)
-    options.add_argument("--context", type=int, default=16384, help="of a server that is started")
-    options.add_argument("--set", action="append", default=[], metavar="KEY=JSON")
-    options.add_argument("--label", default="")
-    asyncio.run(measure(options.parse_args(), os.environ))  # noqa: TID251
+    parser.add_argument("--only", nargs="+", choices=parts)
+    parser.add_argument("--layout", choices=("append", "system"), default="append")
+    parser.add_argument("--size", choices=("full", "small"), default="full")
+    parser.add_argument("--samples", type=int, default=5)
+    parser.add_argument("--context", type=int, default=16384, help="of a server that is started")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON")
+    parser.add_argument("--label", default="")
+    asyncio.run(measure(parser.parse_args(), os.environ))  # noqa: TID251
 
 
 if __name__ == "__main__":

@@ -9,26 +9,22 @@ are told by a stand-in, for the embedder runs in a process of its own: words at 
 512 numbers. What it takes is told apart.
 """
 
-import argparse
 import asyncio
 import math
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import Literal, get_args
 
+from tests.bench_runner import BACKENDS, Backend, options, show, take_in
 from tests.bench_search import lines, sentence
 from tests.world.house import PROMPTS, SCOPE, House, open_house
-from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory
 from wintermute.llm.embedded import MODEL
 from wintermute.llm.vector import Vector, vector
-from wintermute.memory.exchange import Import
 from wintermute.memory.fact import NewFact
 from wintermute.memory.lexical_overlap import shared_words
 from wintermute.memory.similarity import FactSimilarity
@@ -37,8 +33,6 @@ from wintermute.night.dedup import clusters
 NEW, NUMBERS = 200, 512
 LEAST, SAME = 0.5, 0.85
 SMALL = 1_000
-Backend = Literal["fts5", "local_vector"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 @cache
@@ -82,8 +76,7 @@ class StandIn:
 async def filled(house: House, count: int) -> None:
     """So many facts that were looked at, and the new ones."""
     stores = house.stores
-    reading = Import(stores.database, stores.facts, stores.changes, SCOPE, stores.tasks.zone)
-    await reading.store_lines(lines(count), Reason("import", SCOPE))
+    await take_in(stores, lines(count))
     draw = random.Random("new")
     known = await house.rows("SELECT text FROM facts ORDER BY seq LIMIT ?", NEW)
     texts = [f"{row['text']} today" for row in known[::2]]
@@ -141,14 +134,13 @@ async def all_pairs(house: House) -> float:
 
 def main() -> None:
     """Print the rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = options(__doc__)
     parser.add_argument("--facts", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--backend", choices=BACKENDS, action="append")
     given = parser.parse_args()
     for backend in given.backend or BACKENDS:
         for count in given.facts:
-            sys.stdout.write(f"{asyncio.run(measured(backend, count))}\n")
-            sys.stdout.flush()
+            show([asyncio.run(measured(backend, count))])
 
 
 if __name__ == "__main__":

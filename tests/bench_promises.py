@@ -12,6 +12,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from tests.bench_runner import ms_since, p95, show
 from tests.world.bot import Bot, meet, write_settings
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver
@@ -47,7 +48,7 @@ async def looks(tasks: int) -> list[str]:
                 claimed.append(await _fired(house))
                 await house.deliver()
                 await house.fire()
-    median, p95 = statistics.median, _p95
+    median = statistics.median
     return [
         ROW.format(f"{tasks:,} tasks, nothing due", median(idle), p95(idle), "≤ 5 ms at 100,000"),
         ROW.format(f"{tasks:,} tasks, one claimed", median(claimed), p95(claimed), "≤ 5 ms"),
@@ -84,11 +85,7 @@ async def _fill(house: House, tasks: int, due: datetime) -> None:
 async def _fired(house: House) -> float:
     began = time.perf_counter()
     await house.fire()
-    return 1000 * (time.perf_counter() - began)
-
-
-def _p95(values: list[float]) -> float:
-    return sorted(values)[int(len(values) * 0.95)]
+    return ms_since(began)
 
 
 async def lateness(rooms: int) -> list[str]:
@@ -102,14 +99,8 @@ async def lateness(rooms: int) -> list[str]:
                 ModelServer() as model,
             ):
                 login = homeserver.user("bot")
-                config = write_settings(
-                    folder / "bot",
-                    homeserver.url,
-                    login,
-                    model.url,
-                    ann.user_id,
-                    log={"level": "debug"},
-                )
+                about = (folder / "bot", homeserver.url, login, model.url, ann.user_id)
+                config = write_settings(*about, log={"level": "debug"})
                 async with Bot(config) as bot:
                     found = [await meet(ann, login.user_id) for _ in range(rooms)]
                     for room in found:
@@ -199,4 +190,4 @@ async def rows() -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(asyncio.run(rows())))  # noqa: T201
+    show(asyncio.run(rows()))

@@ -6,12 +6,11 @@ A part of `make bench`; docs/benchmarks.md reports it.
 """
 
 import asyncio
-import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Literal
 
+from tests.bench_runner import Backend, ms_since, show, spread, table_row
 from tests.world.house import PROMPTS, SCOPE, House, open_house
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
@@ -40,16 +39,15 @@ async def rows() -> list[str]:
             for n in range(20):
                 await _remember(house, [f"Ann's newest thing is number {n}"])
                 changed.append(await _timed(house))
-    row = "| {} | {:.1f} ms | {:.1f} ms | {} |"
     size = f"{FACTS:,} facts, {TASKS:,} tasks, {SKILLS} skills ({len(prompt):,} characters)"
     return [
-        row.format(size, statistics.median(taken), _p95(taken), "p95 ≤ 20 ms"),
-        row.format("the same, after a new fact", statistics.median(changed), _p95(changed), "-"),
+        table_row(size, *spread(taken), "p95 ≤ 20 ms"),
+        table_row("the same, after a new fact", *spread(changed), "-"),
         *ranked,
     ]
 
 
-async def _ranked(folder: Path, backend: Literal["fts5", "local_vector"]) -> str:
+async def _ranked(folder: Path, backend: Backend) -> str:
     """A prompt with those of as many facts that fit a message; the vector of the query included."""
     place, clock = folder / backend, SystemClock()
     place.mkdir(parents=True)
@@ -64,7 +62,7 @@ async def _ranked(folder: Path, backend: Literal["fts5", "local_vector"]) -> str
             for n in range(ROUNDS)
         ]
     name = f"{FACTS:,} facts of which those that fit are shown, `{backend}`"
-    return f"| {name} | {statistics.median(taken):.1f} ms | {_p95(taken):.1f} ms | p95 ≤ 25 ms |"
+    return table_row(name, *spread(taken), "p95 ≤ 25 ms")
 
 
 async def _fill(house: House) -> None:
@@ -92,12 +90,8 @@ async def _timed(house: House, asked: MemoryQuery | None = None) -> float:
     parts = await house.gather.all_parts(SCOPE, TOOLS, asked)
     assemble(parts)
     assert not asked or parts.memories
-    return 1000 * (time.perf_counter() - began)
-
-
-def _p95(values: list[float]) -> float:
-    return sorted(values)[int(len(values) * 0.95)]
+    return ms_since(began)
 
 
 if __name__ == "__main__":
-    print("\n".join(asyncio.run(rows())))  # noqa: T201
+    show(asyncio.run(rows()))

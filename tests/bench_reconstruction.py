@@ -9,57 +9,46 @@ asking it took is subtracted, our client included; what the embedder took is tol
 in a process of its own. Sizes take turns, so that ratios mean something on a busy machine.
 """
 
-import argparse
 import asyncio
 import json
 import random
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
+from tests.bench_runner import (
+    BACKENDS,
+    Backend,
+    TimedModels,
+    options,
+    p95,
+    settle_memory,
+    show,
+    take_in,
+)
 from tests.bench_search import lines, sentence
 from tests.world.house import PROMPTS, SCOPE, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
-from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.learning.reconstruction import Reconstruction
 from wintermute.llm.background import BackgroundModels
 from wintermute.llm.embedded import EmbeddedEmbedder
-from wintermute.llm.models import Models
 from wintermute.llm.vector import Vector
-from wintermute.memory.exchange import Import
-from wintermute.messages import Reply
 from wintermute.templates import Template
 
 BATCH = 20
 JOINED = 10
 """Old facts that the model joins as well."""
 SHORT = 200
-Backend = Literal["fts5", "local_vector"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
 WARM = 2
 GOAL = "≤ 150 ms, flat"
-
-
-class Timed(Models):
-    """Notes how long the questions of a batch took, our client included."""
-
-    seconds = 0.0
-
-    async def ask_in_background(self, *args: Any, **kwargs: Any) -> Reply:
-        began = time.perf_counter()
-        try:
-            return await super().ask_in_background(*args, **kwargs)
-        finally:
-            self.seconds += time.perf_counter() - began
 
 
 class TimedEmbedder(EmbeddedEmbedder):
@@ -144,7 +133,7 @@ class Scope:
         self._house = house
         self._asked = asked
         self._embedder = embedder
-        assert isinstance(house.models, Timed)
+        assert isinstance(house.models, TimedModels)
         self._models = house.models
         template = Template(PROMPTS, "RECONSTRUCTION_PROMPT.txt")
         models = BackgroundModels(house.models)
@@ -152,12 +141,7 @@ class Scope:
 
     async def fill(self, count: int) -> None:
         """Take them in, with their vectors where there are any."""
-        stores = self._house.stores
-        reading = Import(
-            self._house.database, stores.facts, stores.changes, SCOPE, stores.tasks.zone
-        )
-        await reading.store_lines(lines(count), Reason("import", SCOPE))
-        await self.settle()
+        await take_in(self._house.stores, lines(count), meaning=True)
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
@@ -167,18 +151,12 @@ class Scope:
             yield
             task.cancel()
 
-    async def settle(self) -> None:
-        """What the job `embeddings` does after each change."""
-        await self._house.stores.memories.refresh()
-        if self._house.stores.meaning is not None:
-            await self._house.stores.meaning.make()
-
     async def round(self, draw: random.Random) -> "Round":
         """Twenty facts are remembered, and brought together."""
         self._asked.texts = [sentence(draw) for _ in range(BATCH)]
         self._rounds += 1
         await self._house.say("please remember all of it", room=f"!round{self._rounds}:test")
-        await self.settle()
+        await settle_memory(self._house.stores)
         models, embedder = self._models, self._embedder
         models.seconds = embedder.seconds = 0.0
         embedder.texts = 0
@@ -189,7 +167,7 @@ class Scope:
         assert (done.batches, done.kept, done.failed) == (1, 0, 0), done
         made, texts = embedder.seconds, embedder.texts
         began = time.perf_counter()
-        await self.settle()
+        await settle_memory(self._house.stores)
         after = time.perf_counter() - began
         return Round(1000 * whole, 1000 * cpu, 1000 * made, texts, 1000 * after, done.replaced)
 
@@ -210,7 +188,7 @@ async def rows(backend: Backend, sizes: Sequence[int], rounds: int) -> list[str]
                 prompts=PROMPTS,
                 memory=memory,
                 embedder=embedder if backend == "local_vector" else None,
-                models_type=Timed,
+                models_type=TimedModels,
                 context_tokens=65_536,
             )
             house = await stack.enter_async_context(opened)
@@ -236,20 +214,18 @@ def _row(backend: str, count: int, found: Sequence[Round]) -> str:
 
 
 def _shown(times: Sequence[float]) -> str:
-    return f"{statistics.median(times):.0f} ms (p95 {statistics.quantiles(times, n=20)[-1]:.0f})"
+    return f"{statistics.median(times):.0f} ms (p95 {p95(times):.0f})"
 
 
 def main() -> None:
     """Print the rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = options(__doc__)
     parser.add_argument("--facts", type=int, nargs="+", default=[100, 10_000, 100_000])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--backend", choices=BACKENDS, action="append")
     given = parser.parse_args()
     for backend in given.backend or BACKENDS:
-        for row in asyncio.run(rows(backend, given.facts, given.rounds)):
-            sys.stdout.write(f"{row}\n")
-            sys.stdout.flush()
+        show(asyncio.run(rows(backend, given.facts, given.rounds)))
 
 
 if __name__ == "__main__":

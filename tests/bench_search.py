@@ -5,23 +5,19 @@ in any language; the embedder is the real one. The time of a search includes the
 asked unless `--known`, which asks for the same once more before.
 """
 
-import argparse
 import asyncio
 import random
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.bench_runner import ms_since, options, show, spread, take_in
 from tests.world.schema import open_migrated
-from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.ids import new_id
 from wintermute.llm.embedded import EmbeddedEmbedder
-from wintermute.memory.exchange import Import
 from wintermute.memory.ranking import Query
 from wintermute.owner import Owner
 from wintermute.stores import Stores, closing
@@ -52,7 +48,7 @@ def lines(count: int) -> Iterator[str]:
         yield f'{{"id": "f{n}", "text": "{text}", "at": "{at}", "speaker": "Ann"}}'
 
 
-async def measured(count: int, rounds: int) -> Iterator[str]:
+async def measured(count: int, rounds: int) -> list[str]:
     """What the figures are, a line each."""
     told: list[str] = []
     clock = SystemClock()
@@ -67,8 +63,7 @@ async def measured(count: int, rounds: int) -> Iterator[str]:
             )
             async with closing(stores):
                 began = time.perf_counter()
-                reading = Import(database, stores.facts, stores.changes, SCOPE, stores.tasks.zone)
-                await reading.store_lines(lines(count), Reason("import", SCOPE))
+                await take_in(stores, lines(count))
                 took = time.perf_counter() - began
                 told.append(f"found by words: {count / took:,.0f} facts/s")
                 assert stores.meaning is not None
@@ -84,25 +79,24 @@ async def measured(count: int, rounds: int) -> Iterator[str]:
                     for times in (whole, alone):
                         began = time.perf_counter()
                         hits = await stores.memories.search(SCOPE, query, 10)
-                        times.append(1000 * (time.perf_counter() - began))
+                        times.append(ms_since(began))
                         assert hits
                 told += [shown("search, its vector made", whole), shown("with its vector", alone)]
-    return iter(told)
+    return told
 
 
 def shown(name: str, times: list[float]) -> str:
     """Median and p95."""
-    quantiles = statistics.quantiles(times, n=20)
-    return f"{name}: p50 {statistics.median(times):.1f} ms, p95 {quantiles[-1]:.1f} ms"
+    return "{}: p50 {}, p95 {}".format(name, *spread(times))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--facts", type=int, default=6_000)
     parser.add_argument("--rounds", type=int, default=200)
     wanted = parser.parse_args()
-    for line in asyncio.run(measured(wanted.facts, wanted.rounds)):
-        sys.stdout.write(f"{wanted.facts:,} facts, {line}\n")
+    found = asyncio.run(measured(wanted.facts, wanted.rounds))
+    show(f"{wanted.facts:,} facts, {line}" for line in found)
 
 
 if __name__ == "__main__":

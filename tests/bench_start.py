@@ -5,7 +5,6 @@ and then later starts of the same. `CHECKOUT` is a folder with the other version
 `git worktree add`; it needs no environment of its own.
 """
 
-import argparse
 import asyncio
 import os
 import shutil
@@ -15,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.bench_runner import options, pss
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
@@ -22,12 +22,6 @@ from tests.world.model import ModelServer
 HERE = Path(__file__).parent.parent
 LATER = 3
 IDLE_SECONDS = 3.0
-
-
-def pss(pid: int) -> float:
-    """Proportional set size in MB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 async def start(daemon: Bot) -> float:
@@ -71,7 +65,7 @@ async def measure(rounds: int, checkout: Path) -> dict[str, dict[str, list[float
 
 def main() -> None:
     """Measure and print medians."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()

@@ -6,7 +6,6 @@
 A part of `make bench`.
 """
 
-import argparse
 import asyncio
 import json
 import tempfile
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
+from tests.bench_runner import options, show
 from tests.world.house import PROMPTS, house_at_work
 from tests.world.model import ModelServer
 from tests.world.tokenizers import Counted, counted, missing_tokenizers
@@ -94,7 +94,7 @@ async def limits() -> list[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="tokens of each part of the prompt")
+    parser = options(__doc__)
     parser.add_argument("--limits", action="store_true")
     wanted = limits if parser.parse_args().limits else rows
-    print("\n".join(asyncio.run(wanted())))  # noqa: T201
+    show(asyncio.run(wanted()))

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.bench_runner import show
 from tests.world.schema import lay_schema
 from wintermute.clock import moment
 from wintermute.db import driver
@@ -71,4 +72,4 @@ def microseconds() -> tuple[float, float]:
 
 if __name__ == "__main__":
     hand, names = microseconds()
-    print(f"| an inbox row | {hand:.1f} µs | {names:.1f} µs | {names / hand:.2f} |")  # noqa: T201
+    show([f"| an inbox row | {hand:.1f} µs | {names:.1f} µs | {names / hand:.2f} |"])

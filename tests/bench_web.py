@@ -4,15 +4,11 @@ One daemon beside Synapse, with a wiki of 10,000 pages and a conversation of 5,0
 HTTP and by Debian's Chromium. What is compared is measured in turn.
 """
 
-import argparse
 import asyncio
 import os
-import resource
 import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,14 +18,26 @@ from pathlib import Path
 import httpx2
 from playwright.async_api import Page
 
-from tests.bench import CROWD, Bench, private_environment, pss, show
+from tests.bench import CROWD, Bench
+from tests.bench_runner import (
+    IDLE_SECONDS,
+    Chat,
+    chat,
+    child_cpu,
+    ms_since,
+    options,
+    private_environment,
+    pss,
+    show,
+    spread,
+    table_row,
+)
 from tests.bench_wiki import lay
 from tests.world.bot import Bot
 from tests.world.browser import Browsing, DoorAt, browsing, first_load
 from tests.world.clock import SYSTEM
-from tests.world.homeserver import Homeserver, Login, free_port
+from tests.world.homeserver import Login, free_port
 from tests.world.model import Drip, ModelServer, Seen, Step
-from tests.world.user import MatrixUser
 from tests.world.web import until_open
 from wintermute.web.sessions import TOKEN
 
@@ -70,7 +78,7 @@ class OpenDoor:
         began = time.perf_counter()
         answer = await self.client.get(self.base + path)
         assert answer.status_code == 200, (path, answer.status_code)
-        return 1000 * (time.perf_counter() - began)
+        return ms_since(began)
 
     async def say(self, key: str, text: str, chat: str = CHAT) -> None:
         """Say something in a conversation of the browser."""
@@ -135,10 +143,10 @@ async def memory(run: Bench, folder: Path) -> list[str]:
                 await door.get(path)
             await door.say("first", "hello")
             await door.told("echo: hello")
-            await asyncio.sleep(5)
+            await asyncio.sleep(IDLE_SECONDS)
             found["door open, a page looked at"] = pss(door.bot.pid)
             async with door.streams([CHAT] * STREAMS):
-                await asyncio.sleep(5)
+                await asyncio.sleep(IDLE_SECONDS)
                 found[f"and {STREAMS} streams"] = pss(door.bot.pid)
     off = found["door off"]
     goals = ("-", "≤ +14 MB", "≤ +18 MB")
@@ -152,14 +160,13 @@ async def _answered(run: Bench, login: Login) -> None:
     room = await run.room_joined(login)
     for n in range(10):
         await run.answer(room, login, f"remember {n}")
-    await asyncio.sleep(5)  # idle is a matter of time
+    await asyncio.sleep(IDLE_SECONDS)
 
 
 async def timed(door: OpenDoor, path: str, rounds: int, goal: str) -> str:
     """One row of a page's time."""
-    taken = sorted([await door.get(path) for _ in range(rounds)])
-    p95 = taken[int(0.95 * len(taken))]
-    return f"| `{path}` | {statistics.median(taken):.1f} ms | {p95:.1f} ms | {goal} |"
+    taken = [await door.get(path) for _ in range(rounds)]
+    return table_row(f"`{path}`", *spread(taken), goal)
 
 
 async def pages(door: OpenDoor) -> AsyncIterator[str]:
@@ -298,17 +305,10 @@ async def _graph(browser: Browsing) -> list[str]:
 def imported() -> str:
     """CPU time that the framework and our part of it need to load, beside the daemon's."""
     before, after = (
-        statistics.median(_loads(module) for _ in range(7))
+        statistics.median(child_cpu("-c", f"import {module}") for _ in range(7))
         for module in ("wintermute.daemon", "wintermute.daemon, wintermute.web.server")
     )
     return f"| import of the door, CPU | {after - before:.2f} s | 0.29 s tried |"
-
-
-def _loads(module: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def slowly(seen: Seen) -> Step | None:
@@ -319,14 +319,10 @@ def slowly(seen: Seen) -> Step | None:
 async def bench(only: str | None) -> None:
     """Measure and print."""
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        (folder / "synapse").mkdir()
-        homeserver = stack.enter_context(Homeserver(folder / "synapse"))
-        model = await stack.enter_async_context(ModelServer(rules=False))
+        world: Chat = await stack.enter_async_context(chat())
+        model = world.model
         model.keyed(slowly)
-        ann = MatrixUser(homeserver.url, homeserver.user("ann"), folder / "ann")
-        await stack.enter_async_context(ann)
-        run = Bench(folder, homeserver, model, ann, ROUNDS)
+        run = Bench(world, ROUNDS)
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")  # noqa: T201
         parts: dict[str, Callable[[OpenDoor], AsyncIterator[str]]] = {
             "pages": pages,
@@ -335,7 +331,7 @@ async def bench(only: str | None) -> None:
         }
         if only in (None, "memory"):
             show([imported()])
-            show(await memory(run, folder))
+            show(await memory(run, world.folder))
         if only != "memory":
             door = await stack.enter_async_context(open_door(run, "web"))
             lay(door.bot.data / "wiki")
@@ -344,11 +340,11 @@ async def bench(only: str | None) -> None:
             await door.bot.said_all()
             for name, part in parts.items():
                 if only in (None, name):
-                    async for row in part(door):
-                        show([row])
+                    async for each in part(door):
+                        show([each])
 
 
 if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    options.add_argument("--only", choices=["memory", "pages", "beside", "chromium"])
-    asyncio.run(bench(options.parse_args().only))
+    parser = options(__doc__)
+    parser.add_argument("--only", choices=["memory", "pages", "beside", "chromium"])
+    asyncio.run(bench(parser.parse_args().only))

@@ -17,6 +17,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.bench_runner import ms_since, show
 from tests.world.wiki import made, page
 from wintermute.wiki.store import WikiStore
 
@@ -70,7 +71,7 @@ def _once(work: Callable[[], object]) -> float:
     gc.collect()  # of the one before
     began = time.perf_counter()
     work()
-    return 1000 * (time.perf_counter() - began)
+    return ms_since(began)
 
 
 def asked(store: WikiStore) -> dict[str, Callable[[], object]]:
@@ -159,4 +160,4 @@ async def rows() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(asyncio.run(rows())) + "\n")
+    show(asyncio.run(rows()))

@@ -7,9 +7,7 @@ longer. Exit 1 when something said was said differently, a model could believe w
 something was read twice or never, or is still there although it was taken back.
 """
 
-import argparse
 import asyncio
-import random
 import sys
 import tempfile
 from itertools import product
@@ -18,6 +16,7 @@ from pathlib import Path
 from tests.world.growing import Growth
 from tests.world.model import ModelServer
 from tests.world.remembering import Remembering
+from tests.world.trials import judge, trial_options
 from tests.world.truth import Truth
 
 KINDS: tuple[type[Growth | Truth | Remembering], ...] = (Growth, Truth, Remembering)
@@ -37,25 +36,13 @@ async def live(kind: type[Growth | Truth | Remembering], seed: int, steps: int) 
         return life.problems()
 
 
-async def lives(count: int, steps: int, seed: int) -> int:
-    """So many of each kind; the exit code."""
-    wrong = 0
-    for kind, n in product(KINDS, range(seed, seed + count)):
-        problems = await live(kind, n, steps)
-        print("\n".join(problems), end="\n" if problems else "", flush=True)  # noqa: T201
-        wrong += bool(problems)
-    print(f"{len(KINDS)} times {count} lives of {steps} steps from seed {seed}: {wrong} went wrong")  # noqa: T201
-    return 1 if wrong else 0
-
-
 def main() -> None:
     """Parse and run."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    options.add_argument("--lives", type=int, default=20)
-    options.add_argument("--steps", type=int, default=300)
-    options.add_argument("--seed", type=int, default=random.randrange(10**6))
-    chosen = options.parse_args()
-    sys.exit(asyncio.run(lives(chosen.lives, chosen.steps, chosen.seed)))
+    chosen = trial_options(__doc__, lives=20, steps=300).parse_args()
+    count, steps, seed = chosen.lives, chosen.steps, chosen.seed
+    trials = (live(kind, n, steps) for kind, n in product(KINDS, range(seed, seed + count)))
+    told = f"{len(KINDS)} times {count} lives of {steps} steps from seed {seed}"
+    sys.exit(asyncio.run(judge(trials, told)))
 
 
 if __name__ == "__main__":

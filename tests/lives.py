@@ -6,11 +6,9 @@ The same lives as in tests/test_lives_of_rooms.py, longer. Exit 1 when anything 
 by others or is still open in the end.
 """
 
-import argparse
 import asyncio
 import itertools
 import logging
-import random
 import sys
 import tempfile
 from contextlib import AsyncExitStack
@@ -21,6 +19,7 @@ from tests.world.lives import Life
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
 from tests.world.scene import NewName, Scene
+from tests.world.trials import judge, trial_options
 from tests.world.warm import Interpreter
 
 
@@ -46,26 +45,19 @@ async def live(
 
 async def lives(count: int, steps: int, seed: int) -> int:
     """All of them; the exit code."""
-    numbers, wrong = itertools.count(1), 0
+    numbers = itertools.count(1)
+    name: NewName = lambda name: f"{name}-{next(numbers)}"  # noqa: E731
     with tempfile.TemporaryDirectory() as folder, Interpreter() as python:
         (Path(folder) / "synapse").mkdir()
         with Homeserver(Path(folder) / "synapse") as homeserver:
-            for n in range(seed, seed + count):
-                name: NewName = lambda name: f"{name}-{next(numbers)}"  # noqa: E731
-                problems = await live(homeserver, python, name, n, steps)
-                print("\n".join(problems), flush=True)  # noqa: T201
-                wrong += bool(problems)
-    print(f"{count} lives of {steps} steps from seed {seed}: {wrong} went wrong")  # noqa: T201
-    return 1 if wrong else 0
+            seeds = range(seed, seed + count)
+            trials = (live(homeserver, python, name, n, steps) for n in seeds)
+            return await judge(trials, f"{count} lives of {steps} steps from seed {seed}")
 
 
 def main() -> None:
     """Parse and run."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    options.add_argument("--lives", type=int, default=20)
-    options.add_argument("--steps", type=int, default=150)
-    options.add_argument("--seed", type=int, default=random.randrange(10**6))
-    chosen = options.parse_args()
+    chosen = trial_options(__doc__, lives=20, steps=150).parse_args()
     logging.getLogger("nio").setLevel(logging.ERROR)  # the watchers' word on every outage
     sys.exit(asyncio.run(lives(chosen.lives, chosen.steps, chosen.seed)))
 

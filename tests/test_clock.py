@@ -11,7 +11,7 @@ import pytest
 from tests.world.clock import NOON, WITHIN, FakeClock, HeldClock
 from tests.world.house import House, house_at_work, open_house
 from tests.world.model import Fail, ModelServer, Text
-from tests.world.promised import DAILY, MORNING, after, now, occurrences, promise, talk
+from tests.world.promised import DAILY, MORNING, after, fire_at, now, occurrences, promise, talk
 from tests.world.schema import open_migrated
 from wintermute.clock import (
     CheckedClock,
@@ -55,11 +55,7 @@ LAST = ClockReading(NOON, 1000.0)
     ],
 )
 def test_a_clock_is_believed_that_runs_evenly_or_is_vouched_for(
-    ahead: timedelta,
-    later: timedelta,
-    server: timedelta | None,
-    doubted: float,
-    believed: bool,
+    ahead: timedelta, later: timedelta, server: timedelta | None, doubted: float, believed: bool
 ) -> None:
     """F-015: `ahead` of where it should be; `server` is what the homeserver's is ahead of that."""
     steady = LAST.monotonic + later.total_seconds()
@@ -237,9 +233,7 @@ async def test_what_is_due_is_said_while_the_homeserver_knows_the_time(
 
 @pytest.mark.parametrize("heard", [True, False])
 async def test_what_was_due_in_a_true_jump_is_late_and_not_dropped(
-    house: House,
-    clock: FakeClock,
-    heard: bool,
+    house: House, clock: FakeClock, heard: bool
 ) -> None:
     """F-015, T-042: once the homeserver agrees, or after ten minutes."""
     await promise(house)
@@ -262,9 +256,7 @@ ONCE = PlanRequest(schedule_type="once", at="2026-03-02T10:00")
 
 @pytest.mark.parametrize("restarted", [True, False])
 async def test_series_go_on_from_the_real_time_after_one_that_never_was(
-    tmp_path: Path,
-    clock: FakeClock,
-    restarted: bool,
+    tmp_path: Path, clock: FakeClock, restarted: bool
 ) -> None:
     """F-015, T-034: the wrong time was believed, for it lasted; what it said is not said again."""
     async with open_house(tmp_path, None, clock=clock) as house:
@@ -341,12 +333,11 @@ async def test_what_waits_for_the_model_waits_no_longer_because_of_a_clock(
 
 
 async def test_a_single_reminder_is_over_in_the_moment_in_which_it_is_in_its_room(
-    house: House, clock: FakeClock
+    house: House,
 ) -> None:
     """F-016: and its signs are promised with that; nobody has to look first."""
     task = await promise(house)
-    after(clock, "2026-03-02T09:00")
-    await house.fire()
+    await fire_at(house, "2026-03-02T09:00")
     assert await house.deliver() == ["⏰ Call Anna"]
     assert await occurrences(house) == [("2026-03-02T08:00", "done", 0)]
     assert (await now(house, task)).status == "completed"

@@ -133,9 +133,7 @@ class Life:
         elif name == "update":
             async with self.house.database.transaction() as tx:
                 await self.house.stores.tasks.change(
-                    tx,
-                    Target(task.id, None, Reason("command", task.scope)),
-                    request=SCHEDULES[n],
+                    tx, Target(task.id, None, Reason("command", task.scope)), request=SCHEDULES[n]
                 )
         else:
             more: dict[str, Any] = {

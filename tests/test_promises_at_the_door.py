@@ -64,10 +64,7 @@ async def test_a_reminder_is_said_and_answered_where_it_was_asked_for(
         assert (
             '<event kind=\\"scheduled_task\\"' in last_request(model),
             other in last_request(model),
-        ) == (
-            True,
-            False,
-        )
+        ) == (True, False)
         await who.react(chat, reminder.event_id, "\N{WHITE HEAVY CHECK MARK}")
         await heard_from(ann, chat, daemon, f"Done: {what}")
         assert not [text for text in all_from(ann, chat, daemon) if other in text]

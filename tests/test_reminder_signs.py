@@ -14,15 +14,7 @@ from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
 from tests.world.reading import REMINDER_ROWS
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom
-from tests.world.sending import (
-    CANCEL,
-    DONE,
-    SIGNS,
-    SNOOZE,
-    TOMORROW,
-    Sending,
-    happens,
-)
+from tests.world.sending import CANCEL, DONE, SIGNS, SNOOZE, TOMORROW, Sending, happens
 from tests.world.user import MatrixUser, Message
 from wintermute.mailbox.outbox import LateNote
 

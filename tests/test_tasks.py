@@ -143,12 +143,7 @@ async def test_content_and_priority_can_each_be_changed_alone(desk: Desk) -> Non
         await desk.do("change", task)
 
 
-STEPS = {
-    "active": [],
-    "paused": ["pause"],
-    "completed": ["complete"],
-    "deleted": ["delete"],
-}
+STEPS = {"active": [], "paused": ["pause"], "completed": ["complete"], "deleted": ["delete"]}
 LEADS = {
     ("active", "complete"): "completed",
     ("paused", "complete"): "completed",
@@ -166,10 +161,7 @@ ACTIONS = ["complete", "pause", "resume", "delete", "restore", "change"]
 
 
 def needs(action: str) -> dict[str, Any]:
-    more: dict[str, dict[str, Any]] = {
-        "complete": {"reason": "done"},
-        "change": {"priority": 2},
-    }
+    more: dict[str, dict[str, Any]] = {"complete": {"reason": "done"}, "change": {"priority": 2}}
     return more.get(action, {})
 
 
@@ -336,11 +328,7 @@ async def test_an_undone_addition_is_a_deleted_task(desk: Desk) -> None:
     ],
 )
 async def test_a_later_edit_survives_the_undo_of_an_earlier_one(
-    desk: Desk,
-    changed: dict[str, Any],
-    later: dict[str, Any],
-    left: tuple[str, int],
-    kept: int,
+    desk: Desk, changed: dict[str, Any], later: dict[str, Any], left: tuple[str, int], kept: int
 ) -> None:
     task = await desk.add("a")
     await desk.do("change", task, **changed)

@@ -11,7 +11,6 @@ daemon at work, is put back. Exit 1 when an answer, a reminder, one of its signs
 run is lost, doubled or read by others, or when in the end something is still open.
 """
 
-import argparse
 import asyncio
 import logging
 import os
@@ -34,6 +33,7 @@ from tests.world.duties import SYSTEM, in_, in_time, once, open_rows, run, sends
 from tests.world.homeserver import Homeserver
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
+from tests.world.trials import trial_options
 from tests.world.user import CLIENT, MatrixUser
 from tests.world.watch import Readers, Watch
 from wintermute.changes.change_sets import Reason
@@ -537,9 +537,7 @@ async def _prepared(
 
 def main() -> None:
     """Parse and run."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    options.add_argument("--kills", type=int, default=300)
-    options.add_argument("--seed", type=int, default=random.randrange(10**6))
+    options = trial_options(__doc__, kills=300)
     options.add_argument("--without", action="append", choices=EVENTS, default=[])
     chosen = options.parse_args()
     logging.getLogger("nio").setLevel(logging.ERROR)  # the watchers' word on every outage

@@ -78,6 +78,19 @@ def after(clock: FakeClock, when: str) -> None:
     clock.advance((then - clock.now() + clock.ahead).total_seconds())
 
 
+async def fire_at(house: House, when: str) -> None:
+    """Let time pass until it is this in Berlin, and fire what is due then."""
+    assert isinstance(house.clock, FakeClock)
+    after(house.clock, when)
+    await house.fire()
+
+
+async def deliver_all(house: House) -> None:
+    """Deliver what waits, and let the ledger hear of it."""
+    await house.deliver()
+    await house.fire()
+
+
 def check(mode: str = "autonomous_notify", **more: str) -> PlanRequest:
     """A daily check of prices."""
     at = {"schedule_type": "daily", "at": "09:00"} | more
