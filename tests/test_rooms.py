@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
+import pytest
+
 from tests.world.house import ROOM, Gate, House, house_at_work, open_house, open_thread
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from wintermute.conversation import replies
