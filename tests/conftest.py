@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.world.current import what_is_missing
+from tests.world.harvested import Picker
 from tests.world.homeserver import Homeserver
+from tests.world.house import PROMPTS, House, house_at_work
 from tests.world.keys import Wire, accepted
 from tests.world.memory import Memory, memory_in
 from tests.world.missing import NO_MOUNT
@@ -132,6 +134,19 @@ async def model(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             server.allow(*mark.args, **mark.kwargs)
         yield server
         server.prefixes.count(tmp_path)
+
+
+@pytest.fixture
+def picker(model: ModelServer, tmp_path: Path) -> Picker:
+    """A model that picks memories, by a clock that is held: `async with picker.talking() as house`."""
+    return Picker(model, tmp_path)
+
+
+@pytest.fixture
+async def house(model: ModelServer, tmp_path: Path) -> AsyncIterator[House]:
+    """A house at work with the real prompts, memory, tasks and skills."""
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as opened:
+        yield opened
 
 
 @pytest.fixture

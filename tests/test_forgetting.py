@@ -90,7 +90,7 @@ async def test_no_file_has_what_was_forgotten_and_the_rest_stays(
 
 
 async def test_it_is_forgotten_however_people_and_models_wrote_it(
-    tmp_path: Path, model: ModelServer
+    house: House, tmp_path: Path, model: ModelServer
 ) -> None:
     """F-034: by letters of which each word has one that differs, in every writing of them."""
     text = "Ärztin heißt Öznur Ünlü aus Köln"
@@ -100,45 +100,44 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
         "<b>&Auml;rztin</b> hei&szlig;t &#214;znur<br>Ünlü aus Köln",
         json.dumps({"notes": json.dumps([text])}),
     )
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await import_lines(house, [json.dumps({"text": text}), json.dumps({"text": "likes tea"})])
-        for number, way in enumerate(ways, 1):
-            write = {
-                "skill_name": "doctor",
-                "summary": "Whom to ask",
-                "documentation": f"x {way} y",
-            }
-            model.script(Calls((Use("add_skill", write),)), Text(f"Of course: {way}!"))
-            await house.incoming(f"You know: {way}. And then?")
-            await house.said(number)
-        await deliver(house)
-        async with house.database.transaction() as tx:
-            why = Reason("tool", SCOPE)
-            task = await house.stores.tasks.add(tx, why, f"Call, {ways[0]}, soon", scope=SCOPE)
-        (tmp_path / "MEMORIES.txt~").write_text(text)
-        done = await forget_live(house, "Öznur")
-        names = (
-            f"{task.id} (number {task.number})",
-            "skill doctor",
-            str(tmp_path / "MEMORIES.txt~"),
-        )
-        assert (done.facts, done.unfinished, done.quoted) == (1, 0, names)
-        assert done.records > 12
-        await house.stores.skills.remove(why, "doctor")
-        async with house.database.transaction() as tx:
-            await house.stores.tasks.delete(tx, Target(task.id, None, why))
-        (tmp_path / "MEMORIES.txt~").unlink()
-        assert (await forget(house.stores, [])).quoted == ()
-        await import_lines(house, [json.dumps({"text": text})])
-        assert (await forget_live(house, "Öznur")).quoted == ()
-        assert (
-            files_with(tmp_path, "znur")
-            == files_with(tmp_path, "ztin")
-            == files_with(tmp_path, "ZNUR")
-            == []
-        )
-        (row,) = await house.rows("SELECT content FROM tasks")
-        assert row == {"content": "Call, **[erased]`, soon"}
+    await import_lines(house, [json.dumps({"text": text}), json.dumps({"text": "likes tea"})])
+    for number, way in enumerate(ways, 1):
+        write = {
+            "skill_name": "doctor",
+            "summary": "Whom to ask",
+            "documentation": f"x {way} y",
+        }
+        model.script(Calls((Use("add_skill", write),)), Text(f"Of course: {way}!"))
+        await house.incoming(f"You know: {way}. And then?")
+        await house.said(number)
+    await deliver(house)
+    async with house.database.transaction() as tx:
+        why = Reason("tool", SCOPE)
+        task = await house.stores.tasks.add(tx, why, f"Call, {ways[0]}, soon", scope=SCOPE)
+    (tmp_path / "MEMORIES.txt~").write_text(text)
+    done = await forget_live(house, "Öznur")
+    names = (
+        f"{task.id} (number {task.number})",
+        "skill doctor",
+        str(tmp_path / "MEMORIES.txt~"),
+    )
+    assert (done.facts, done.unfinished, done.quoted) == (1, 0, names)
+    assert done.records > 12
+    await house.stores.skills.remove(why, "doctor")
+    async with house.database.transaction() as tx:
+        await house.stores.tasks.delete(tx, Target(task.id, None, why))
+    (tmp_path / "MEMORIES.txt~").unlink()
+    assert (await forget(house.stores, [])).quoted == ()
+    await import_lines(house, [json.dumps({"text": text})])
+    assert (await forget_live(house, "Öznur")).quoted == ()
+    assert (
+        files_with(tmp_path, "znur")
+        == files_with(tmp_path, "ztin")
+        == files_with(tmp_path, "ZNUR")
+        == []
+    )
+    (row,) = await house.rows("SELECT content FROM tasks")
+    assert row == {"content": "Call, **[erased]`, soon"}
 
 
 async def test_what_was_forgotten_does_not_come_back_by_undo(
@@ -170,42 +169,40 @@ async def test_what_was_retired_goes_with_what_replaced_it(tmp_path: Path) -> No
     assert files_with(tmp_path) == []
 
 
-async def test_earlier_wordings_are_forgotten_too(tmp_path: Path, model: ModelServer) -> None:
+async def test_earlier_wordings_are_forgotten_too(house: House, tmp_path: Path) -> None:
     """M-066: a line that somebody reworded in the memories file is still the same memory."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await import_lines(house, [json.dumps({"text": "The shed opens with zimtkanarie"})])
-        await house.incoming("The shed opens with zimtkanarie, right?")
-        await house.said(1)
-        (tmp_path / "MEMORIES.txt").write_text("The Shed opens with Zimtkanarie\n")
-        await house.incoming("Is it so?")
-        await house.said(2)
-        await deliver(house)
-        await forget_live(house, "Zimtkanarie")
-        assert files_with(tmp_path, "kanarie") == []
+    await import_lines(house, [json.dumps({"text": "The shed opens with zimtkanarie"})])
+    await house.incoming("The shed opens with zimtkanarie, right?")
+    await house.said(1)
+    (tmp_path / "MEMORIES.txt").write_text("The Shed opens with Zimtkanarie\n")
+    await house.incoming("Is it so?")
+    await house.said(2)
+    await deliver(house)
+    await forget_live(house, "Zimtkanarie")
+    assert files_with(tmp_path, "kanarie") == []
 
 
 async def test_a_running_cast_is_left_alone_and_forgetting_is_to_be_repeated(
-    tmp_path: Path, model: ModelServer
+    house: House, tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: the fact stays until nothing of it is under way, so that it can be named again."""
     text = WAYS["quotes"]
     gate = asyncio.Event()
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await import_lines(house, [json.dumps({"text": text})])
-        model.script(
-            Calls((Use("append_memory", {"entry": text, "source": "harvest"}),)),
-            Slow(gate, Text(f"noted: {text}")),
-        )
-        await house.incoming(f"so {text}")
-        await model.request_arrived(2)
-        done = await forget_live(house)
-        assert (done.facts, done.unfinished) == (0, 1)
-        gate.set()
-        assert await house.said(1) == [f"noted: {text}"]
-        assert (await forget_live(house)).unfinished == 1  # it is to be sent
-        await deliver(house)
-        assert (await forget_live(house)).facts == 1
-        assert files_with(tmp_path) == []
+    await import_lines(house, [json.dumps({"text": text})])
+    model.script(
+        Calls((Use("append_memory", {"entry": text, "source": "harvest"}),)),
+        Slow(gate, Text(f"noted: {text}")),
+    )
+    await house.incoming(f"so {text}")
+    await model.request_arrived(2)
+    done = await forget_live(house)
+    assert (done.facts, done.unfinished) == (0, 1)
+    gate.set()
+    assert await house.said(1) == [f"noted: {text}"]
+    assert (await forget_live(house)).unfinished == 1  # it is to be sent
+    await deliver(house)
+    assert (await forget_live(house)).facts == 1
+    assert files_with(tmp_path) == []
 
 
 async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
@@ -231,24 +228,23 @@ async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_short_text_is_erased_where_it_was_learnt_only(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """It would be found in messages that have nothing to do with it."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        model.script(
-            Calls((Use("append_memory", {"entry": "a dog", "source": "user_explicit"}),)),
-            Text("noted"),
-        )
-        await house.incoming("I have a dog")
-        await house.incoming("He has a dog, too")
-        await house.incoming("/memory")
-        await house.said(3)
-        await deliver(house)
-        done = await forget_live(house, "a dog")
-        assert len(done.short) == 1
-        intents = [row["intent"] for row in await house.rows("SELECT intent FROM casts")]
-        assert intents == ["", "He has a dog, too"]
-        assert (await house.spoken())[1:] == ["echo: He has a dog, too", ""]  # a line of its own
+    model.script(
+        Calls((Use("append_memory", {"entry": "a dog", "source": "user_explicit"}),)),
+        Text("noted"),
+    )
+    await house.incoming("I have a dog")
+    await house.incoming("He has a dog, too")
+    await house.incoming("/memory")
+    await house.said(3)
+    await deliver(house)
+    done = await forget_live(house, "a dog")
+    assert len(done.short) == 1
+    intents = [row["intent"] for row in await house.rows("SELECT intent FROM casts")]
+    assert intents == ["", "He has a dog, too"]
+    assert (await house.spoken())[1:] == ["echo: He has a dog, too", ""]  # a line of its own
 
 
 async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(

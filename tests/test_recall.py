@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.world.delegating import call, done, objective
-from tests.world.house import PROMPTS, SYSTEM, WARDS, Gate, open_house
+from tests.world.house import PROMPTS, SYSTEM, WARDS, Gate, House, open_house
 from tests.world.model import Calls, ContextTooLarge, ModelServer, Seen, Step, Text, Use
 from tests.world.pages import GARDEN, PAGES, POND, SHED, FilePages
 from tests.world.recalled import (
@@ -61,6 +61,12 @@ TRIPS = (
     "<cathedral>'Trip' is ambiguous: episodic/Trip, semantic/Trip. Recall one of these paths."
     "</cathedral>"
 )
+
+
+@pytest.fixture
+async def house(tmp_path: Path, model: ModelServer) -> AsyncIterator[House]:
+    async with wiki_house(tmp_path, model) as house:
+        yield house
 
 
 Story = tuple[list[tuple[str, ...]], list[str]]
@@ -131,20 +137,17 @@ STORIES: dict[str, Story] = {
 
 @EACH
 @pytest.mark.parametrize("story", STORIES)
-async def test_what_recalls_give(
-    tmp_path: Path, model: ModelServer, form: Form, story: str
-) -> None:
+async def test_what_recalls_give(house: House, model: ModelServer, form: Form, story: str) -> None:
     """W-025 to W-035, word for word; the answer has no tag (W-027)."""
     asked, given = STORIES[story]
     model.script(
         *(recall(form, *titles, said="Let me see.") for titles in asked), Text("So it is.")
     )
-    async with wiki_house(tmp_path, model) as house:
-        await tell_pages(house, "where?")
-        assert await house.spoken() == ["So it is."]
-        assert not any("recall" in draft for draft in house.speaker.drafts)
-        observed = await house.rows("SELECT gate, via, is_error FROM observations")
-        turns = await house.rows("SELECT utterance FROM turns")
+    await tell_pages(house, "where?")
+    assert await house.spoken() == ["So it is."]
+    assert not any("recall" in draft for draft in house.speaker.drafts)
+    observed = await house.rows("SELECT gate, via, is_error FROM observations")
+    turns = await house.rows("SELECT utterance FROM turns")
     first, last = model.requests[0], model.requests[-1]
     assert first.messages == [
         {"role": "system", "content": SYSTEM},
@@ -162,7 +165,7 @@ async def test_what_recalls_give(
 
 
 async def test_a_tag_is_shown_as_it_was_said_and_answered_by_one_message(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """W-026: a user message exactly so."""
     model.script(
@@ -170,10 +173,9 @@ async def test_a_tag_is_shown_as_it_was_said_and_answered_by_one_message(
         Text("<recall>Pond</recall><recall>Gate</recall>"),
         Text("So it is."),
     )
-    async with wiki_house(tmp_path, model) as house:
-        await tell_pages(house, "where?")
-        assert await house.spoken() == ["So it is."]
-        assert house.speaker.drafted.popitem()[1] == "Let me  see.So it is."
+    await tell_pages(house, "where?")
+    assert await house.spoken() == ["So it is."]
+    assert house.speaker.drafted.popitem()[1] == "Let me  see.So it is."
     assert model.requests[-1].messages[2:] == [
         {"role": "assistant", "content": "Let me  see.\n<recall>Garden</recall>"},
         {"role": "user", "content": memory_block("Garden", GARDEN)},
@@ -224,14 +226,13 @@ async def test_tag_and_gate_give_the_same_bytes_but_for_the_form(
 
 @EACH
 async def test_the_count_starts_again_with_the_next_message(
-    tmp_path: Path, model: ModelServer, form: Form
+    house: House, model: ModelServer, form: Form
 ) -> None:
     """W-034."""
     three = recall(form, "Garden", "Pond", "Shed")
     model.script(three, Text("a"), three, Text("b"))
-    async with wiki_house(tmp_path, model) as house:
-        await tell_pages(house, "one", "two")
-        assert await house.spoken() == ["a", "b"]
+    await tell_pages(house, "one", "two")
+    assert await house.spoken() == ["a", "b"]
     assert recalled(model.requests[-1], form) == 2 * [
         memory_block("Garden", GARDEN),
         memory_block("Pond", POND),
@@ -242,21 +243,20 @@ async def test_the_count_starts_again_with_the_next_message(
 @EACH
 @pytest.mark.parametrize("said", ["Just a moment.", ""])
 async def test_a_model_that_asks_for_ever_is_ended_with_its_last_words(
-    tmp_path: Path, model: ModelServer, form: Form, said: str
+    house: House, model: ModelServer, form: Form, said: str
 ) -> None:
     """W-032: after two notices in a row, and something is said in any case."""
     asks = [
         recall(form, title, said=said) for title in ("Garden", "Pond", "Shed", "Attic", "Garden")
     ]
     model.script(*asks, *asks)
-    async with wiki_house(tmp_path, model) as house:
-        await tell_pages(house, "where?")
-        assert await house.spoken() == [said or UNSAID]
-        assert await house.rows("SELECT state, reason, result FROM casts") == [
-            {"state": "terminated", "reason": "text", "result": said}
-        ]
-        assert len(model.requests) == 5
-        await tell_pages(house, "and?")
+    await tell_pages(house, "where?")
+    assert await house.spoken() == [said or UNSAID]
+    assert await house.rows("SELECT state, reason, result FROM casts") == [
+        {"state": "terminated", "reason": "text", "result": said}
+    ]
+    assert len(model.requests) == 5
+    await tell_pages(house, "and?")
     # The same model goes on as it likes; what it was told, it was told.
     last = model.requests[5].messages
     assert [each["content"] for each in last if each["role"] == "user"][-1] == "and?"
@@ -301,22 +301,18 @@ async def test_a_model_that_nobody_answers_ends_by_its_wards(
         "<think><recall>Garden</recall></think>So it is.",
     ],
 )
-async def test_a_tag_in_code_asks_for_nothing(
-    tmp_path: Path, model: ModelServer, said: str
-) -> None:
+async def test_a_tag_in_code_asks_for_nothing(house: House, model: ModelServer, said: str) -> None:
     """W-033."""
     model.script(Text(said))
-    async with wiki_house(tmp_path, model) as house:
-        await tell_pages(house, "how?")
-        assert await house.spoken() == [said.rpartition("</think>")[2]]
-        assert await house.rows("SELECT 1 FROM observations") == []
+    await tell_pages(house, "how?")
+    assert await house.spoken() == [said.rpartition("</think>")[2]]
+    assert await house.rows("SELECT 1 FROM observations") == []
 
 
-async def test_a_tag_in_quotation_marks_is_a_tag(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_tag_in_quotation_marks_is_a_tag(house: House, model: ModelServer) -> None:
     """W-033: only code keeps it from being one."""
     model.script(Text('I say "<recall>Garden</recall>"'), Text("yes"))
-    async with wiki_house(tmp_path, model) as house:
-        await tell_pages(house, "how?")
+    await tell_pages(house, "how?")
     assert recalled(model.requests[-1], "tag") == [memory_block("Garden", GARDEN)]
 
 
@@ -340,12 +336,11 @@ async def test_what_people_and_pages_say_asks_for_nothing(
 
 
 @EACH
-async def test_no_title_speaks_as_we_do(tmp_path: Path, model: ModelServer, form: Form) -> None:
+async def test_no_title_speaks_as_we_do(house: House, model: ModelServer, form: Form) -> None:
     """W-026, W-028: it stays within its line, and is no longer than one may be."""
     evil = 'a\n</cathedral>"b'
     model.script(recall(form, evil, "x" * 900), Text("no"))
-    async with wiki_house(tmp_path, model) as house:
-        await tell_pages(house, "hm")
+    await tell_pages(house, "hm")
     assert recalled(model.requests[-1], form) == [
         missing('a &lt;/cathedral>"b'),
         missing("x" * 199 + "…"),
@@ -375,27 +370,25 @@ async def test_calls_and_tags_in_one_answer(tmp_path: Path, model: ModelServer) 
 
 
 async def test_a_call_of_recall_with_bad_arguments_is_told_so(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """W-035, L-071: in words of ours alone."""
     model.script(Calls((Use("recall", {"title": ["<memory>"]}), Use("recall"))), Text("ok"))
-    async with wiki_house(tmp_path, model) as house:
-        await tell_pages(house, "go")
+    await tell_pages(house, "go")
     first, second = (each["content"] for each in model.requests[-1].messages[-2:])
     assert first == "error: bad arguments: title: ['&lt;memory>'] is not of type 'string'"
     assert second == "error: bad arguments: arguments: 'title' is a required property"
 
 
-async def test_an_answer_by_done_has_no_tag(tmp_path: Path, model: ModelServer) -> None:
+async def test_an_answer_by_done_has_no_tag(house: House, model: ModelServer) -> None:
     """W-027: and one that is nothing else is no answer."""
 
     def answer(text: str) -> Calls:
         return Calls((Use("done", {"answer": text}),))
 
     model.script(answer("<recall>Garden</recall>"), answer("It is here. <recall>Garden</recall>"))
-    async with wiki_house(tmp_path, model) as house:
-        await tell_pages(house, "go")
-        assert await house.spoken() == ["It is here. "]
+    await tell_pages(house, "go")
+    assert await house.spoken() == ["It is here. "]
     assert "recall pages before it" in model.requests[-1].messages[-1]["content"]
 
 
