@@ -119,17 +119,13 @@ states = st.one_of(st.none(), st.fixed_dictionaries({"text": lines, "priority": 
 
 
 @given(states, states)
-def test_without_a_later_edit_an_undo_gives_back_what_was(
-    before: Json | None, after: Json | None
-) -> None:
+def test_without_a_later_edit_an_undo_restores_all(before: Json | None, after: Json | None) -> None:
     """M-065."""
     assert reverted(before, after, after) == MergedState(before)
 
 
 @given(states, states, states)
-def test_a_later_edit_stays_or_is_named(
-    before: Json | None, after: Json | None, now: Json | None
-) -> None:
+def test_a_later_edit_is_kept(before: Json | None, after: Json | None, now: Json | None) -> None:
     """The result is what was there before, or holds each value that somebody set since."""
     merged = reverted(before, after, now)
     if now in (after, before):
@@ -256,9 +252,7 @@ async def test_an_undo_of_a_file_that_failed_can_be_run_again(tmp_path: Path, fa
         assert (shelf.text, len(undone.back), undone.kept) == (old, 1, ())
 
 
-async def test_a_process_that_was_stopped_while_it_placed_files_is_waited_for_no_longer(
-    tmp_path: Path,
-) -> None:
+async def test_a_process_stopped_while_it_placed_files_is_not_waited_for(tmp_path: Path) -> None:
     """M-080: whoever comes second is told, and nothing hangs for ever."""
     async with open_migrated(tmp_path / "db") as database:
         sets = ChangeSets(database, FakeClock(), new_id)
@@ -291,9 +285,7 @@ async def _pages_on_record(folder: Path, text: str) -> AsyncIterator[tuple[Store
         yield stores, root
 
 
-async def test_pages_that_a_kill_left_half_in_place_are_finished_before_they_are_compared(
-    tmp_path: Path,
-) -> None:
+async def test_pages_left_half_in_place_are_finished_before_a_comparison(tmp_path: Path) -> None:
     """V-032: nothing is in place that is not on record, also where somebody edited one since."""
     async with _pages_on_record(tmp_path, "old\n") as (stores, root):
         files = stores.wiki.files
@@ -318,9 +310,7 @@ async def test_while_a_store_is_away_its_changes_stay_on_record(tmp_path: Path) 
         assert [(root / each.item).read_text() for each in PAGES] == ["old\n", "old\n"]
 
 
-async def test_an_undo_that_waited_for_forgetting_brings_nothing_back(
-    stores: Stores, tmp_path: Path
-) -> None:
+async def test_an_undo_after_forgetting_brings_nothing_back(stores: Stores, tmp_path: Path) -> None:
     """M-030: what it undoes is as it is on record when its turn has come, not when it was asked for."""
     said, page = "The bird is a zimtkanarie", tmp_path / "wiki" / "semantic" / "Bird.md"
     page.parent.mkdir(parents=True)
@@ -337,9 +327,7 @@ async def test_an_undo_that_waited_for_forgetting_brings_nothing_back(
     assert said not in page.read_text()
 
 
-async def test_a_yes_that_is_said_twice_at_once_is_done_once(
-    stores: Stores, tmp_path: Path
-) -> None:
+async def test_a_yes_said_twice_at_once_is_done_once(stores: Stores, tmp_path: Path) -> None:
     """M-079: also where the second was read before the first was done, or cut off."""
     (tmp_path / "core.md").write_text("- tea\n")
     wish = text_proposal("core", stores.owner.scope, "- tea\n- milk\n", "it is said often")
@@ -426,9 +414,7 @@ async def test_change_sets_are_listed_newest_first_and_per_scope(tmp_path: Path)
         assert (whole.cause, whole.scope, whole.undoes) == ("tool", ANN, None)
 
 
-async def test_undoing_step_by_step_goes_back_in_time_and_each_undo_can_be_undone(
-    stores: Stores,
-) -> None:
+async def test_undoing_step_by_step_goes_back_and_each_can_be_undone(stores: Stores) -> None:
     """M-065: `newest` skips what is undone, and undos."""
     async with stores.database.transaction() as tx:
         task = await stores.tasks.add(tx, WHY, "first", scope=ANN)

@@ -57,9 +57,7 @@ WORDS: list[tuple[str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("said", "text", "has"), WORDS)
-def test_words_are_whole_words_and_characters_where_no_blanks_are(
-    said: str, text: str, has: bool
-) -> None:
+def test_words_are_whole_or_characters_without_blanks(said: str, text: str, has: bool) -> None:
     """M-084, F-034: closely, and at a glance over many."""
     words = AllWordsMatcher(said)
     assert words.are_in(text) == has
@@ -92,9 +90,7 @@ async def answer_of(house: House, said: str, room: str = ROOM, **about: Any) -> 
 @pytest.mark.quick("han")
 @pytest.mark.parametrize("word", [WORD, "猫", "แมว"], ids=["latin", "han", "thai"])
 @pytest.mark.breaks("fold", "forgetting", "edited core", perhaps=True)
-async def test_all_kinds_are_listed_and_gone_everywhere(
-    tmp_path: Path, model: ModelServer, word: str
-) -> None:
+async def test_all_kinds_are_listed_and_gone(tmp_path: Path, model: ModelServer, word: str) -> None:
     """M-084: answered long ago and before `/new`; summary, core, page, index; nothing is in view."""
     root = furnish(tmp_path / "wiki")
     bird = root / "semantic" / "Bird.md"
@@ -207,9 +203,7 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
     assert turns[0]["utterance"] == f"A {WORD}, in private"
 
 
-async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
-    house: House, tmp_path: Path
-) -> None:
+async def test_over_fifty_things_need_a_yes_with_a_number(house: House, tmp_path: Path) -> None:
     """M-084: neither a bare yes will do, nor another number, nor one after something was said."""
     await import_lines(house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)])
     question = await answer_of(house, f"/forget {WORD}")
@@ -229,9 +223,7 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
     assert files_with(tmp_path) == []
 
 
-async def test_a_yes_counts_only_for_a_list_that_was_seen_before_it_was_sent(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_yes_counts_only_for_a_list_seen_before(tmp_path: Path, model: ModelServer) -> None:
     """U-015: not said in advance, and not after something else: then the command is named."""
     clock = FakeClock()
     async with house_at_work(tmp_path, model.url, clock=clock) as house:

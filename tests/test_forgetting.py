@@ -102,11 +102,7 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
     )
     await import_lines(house, [json.dumps({"text": text}), json.dumps({"text": "likes tea"})])
     for number, way in enumerate(ways, 1):
-        write = {
-            "skill_name": "doctor",
-            "summary": "Whom to ask",
-            "documentation": f"x {way} y",
-        }
+        write = {"skill_name": "doctor", "summary": "Whom to ask", "documentation": f"x {way} y"}
         model.script(Calls((Use("add_skill", write),)), Text(f"Of course: {way}!"))
         await house.incoming(f"You know: {way}. And then?")
         await house.said(number)
@@ -116,11 +112,7 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
         task = await house.stores.tasks.add(tx, why, f"Call, {ways[0]}, soon", scope=SCOPE)
     (tmp_path / "MEMORIES.txt~").write_text(text)
     done = await forget_live(house, "Öznur")
-    names = (
-        f"{task.id} (number {task.number})",
-        "skill doctor",
-        str(tmp_path / "MEMORIES.txt~"),
-    )
+    names = (f"{task.id} (number {task.number})", "skill doctor", str(tmp_path / "MEMORIES.txt~"))
     assert (done.facts, done.unfinished, done.quoted) == (1, 0, names)
     assert done.records > 12
     await house.stores.skills.remove(why, "doctor")
@@ -140,9 +132,7 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
     assert row == {"content": "Call, **[erased]`, soon"}
 
 
-async def test_what_was_forgotten_does_not_come_back_by_undo(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_forgotten_stays_gone_over_undo(tmp_path: Path, model: ModelServer) -> None:
     """M-066: nothing of it is on record; the other lines of the same import still are."""
     async with open_house(tmp_path, None) as house:
         lines = [{"text": WAYS["plain"]}, {"text": "likes tea"}]
@@ -227,13 +217,10 @@ async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
         assert [fact.id for fact in await stores.facts.live("person:@bob:test")] == ["bobs"]
 
 
-async def test_a_short_text_is_erased_where_it_was_learnt_only(
-    house: House, model: ModelServer
-) -> None:
+async def test_a_short_text_is_erased_only_where_learnt(house: House, model: ModelServer) -> None:
     """It would be found in messages that have nothing to do with it."""
     model.script(
-        Calls((Use("append_memory", {"entry": "a dog", "source": "user_explicit"}),)),
-        Text("noted"),
+        Calls((Use("append_memory", {"entry": "a dog", "source": "user_explicit"}),)), Text("noted")
     )
     await house.incoming("I have a dog")
     await house.incoming("He has a dog, too")
@@ -247,9 +234,7 @@ async def test_a_short_text_is_erased_where_it_was_learnt_only(
     assert (await house.spoken())[1:] == ["echo: He has a dog, too", ""]  # a line of its own
 
 
-async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_erased_answer_is_not_tried_again(tmp_path: Path, model: ModelServer) -> None:
     """M-030: an empty message would be sent in its place."""
     async with house_at_work(tmp_path, model.url) as house:
         await import_lines(house, [json.dumps({"text": WAYS["plain"]})])
@@ -283,9 +268,7 @@ async def test_nothing_stays_in_the_free_space_of_the_database(tmp_path: Path, s
 SIZES = (5, 40, 200, 900, 3000, 9000)
 
 
-async def test_what_was_handed_out_for_a_message_is_forgotten_with_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_handed_out_work_is_forgotten_with_it(tmp_path: Path, model: ModelServer) -> None:
     """M-030, L-048: a sub-session, its report and the answer to it may say it in other words."""
     other = "gelberfink"
 
@@ -354,9 +337,7 @@ async def test_what_reminders_said_and_runs_found_is_forgotten(tmp_path: Path) -
         assert rows == [{"content": "", "result": ""}] * 2
 
 
-async def test_recorded_questions_of_what_is_forgotten_go_by_their_cast(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_recorded_questions_go_by_their_cast(tmp_path: Path, model: ModelServer) -> None:
     """M-030, L-088: also when its words are too short to be recognised."""
     model.script(Calls((Use("append_memory", {"entry": "- I am zik"}),)), Text("noted: zik"))
     async with open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
@@ -373,9 +354,7 @@ async def test_recorded_questions_of_what_is_forgotten_go_by_their_cast(
 
 @pytest.mark.breaks("fold")
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_recorded_questions_do_not_keep_a_forgotten_summary(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_recorded_questions_keep_no_summary(tmp_path: Path, model: ModelServer) -> None:
     """M-030, L-088: which says it in other words than anybody else."""
     model.script(
         Calls((Use("append_memory", {"entry": "- The parrot is called Zimtkanarie"}),)),

@@ -93,9 +93,7 @@ async def test_what_a_noted_edit_said_goes_when_the_edit_alone_is_deleted(picker
 
 
 @pytest.mark.breaks("redaction", "forgetting", perhaps=True)
-async def test_no_recording_has_a_deleted_message_however_short(
-    picker: Picker, tmp_path: Path
-) -> None:
+async def test_no_recording_has_a_short_deleted_message(picker: Picker, tmp_path: Path) -> None:
     """M-030, L-048: of a harvest, which belongs to no answer."""
     async with picker.talking(harvest=OFTEN, record=True) as house:
         short, _ = await house.say("zimtkanari", "hello")

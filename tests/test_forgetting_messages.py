@@ -26,9 +26,7 @@ SAID = f"My bird is a {WORD} called Hugo"
 
 
 @pytest.mark.breaks("forgetting")
-async def test_a_message_answered_long_ago_leaves_no_trace(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_old_answered_message_leaves_no_trace(tmp_path: Path, model: ModelServer) -> None:
     """M-030, L-048: facts, answers, prompts, core, recordings; what has nothing to do with it stays."""
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
         page = f"# USER\n- Has a {WORD} bird\n- The bird is a {WORD}\n- Likes tea\n"
@@ -68,9 +66,7 @@ async def test_what_another_message_says_as_well_stays(house: House, model: Mode
     assert [row["body"] for row in rows] == ["", f"As I said, the bird is a {WORD}"]
 
 
-async def test_a_merged_memory_is_made_anew_from_what_is_left(
-    house: House, tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_merged_memory_is_remade(house: House, tmp_path: Path, model: ModelServer) -> None:
     """M-030: what was merged with it is there again, and queued."""
     gone = await learn(house, model, SAID, f"The bird is a {WORD}")
     await learn(house, model, "The bird sings at night", "The bird sings at night")
@@ -138,9 +134,7 @@ async def test_what_was_learnt_since_it_was_asked_goes_with_its_message(picker: 
 
 
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
-    picker: Picker, tmp_path: Path
-) -> None:
+async def test_what_is_not_read_yet_is_forgotten_by_words(picker: Picker, tmp_path: Path) -> None:
     """M-030: else it would be learnt again from the message that comes next."""
     picker.picks(f"Ann's boss is a {WORD}")
     async with picker.talking() as house:
@@ -156,9 +150,7 @@ async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
         assert files_with(tmp_path) == []
 
 
-async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
-    house: House, model: ModelServer
-) -> None:
+async def test_an_unvouched_session_has_nothing_forgotten(house: House, model: ModelServer) -> None:
     """X-034: neither by an id nor by confirming what the owner was shown."""
     await learn(house, model, SAID, f"The bird is a {WORD}")
     [fact] = await house.stores.facts.live(SCOPE)
@@ -174,9 +166,7 @@ async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
 
 
 @pytest.mark.slow
-async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_it(
-    picker: Picker,
-) -> None:
+async def test_deleting_a_blank_message_takes_what_else_came_of_it(picker: Picker) -> None:
     """M-030: `/forget` of one memory has blanked the message that two came from."""
     picker.picks("Ann keeps bees.", "Ann owns a boat.")
     async with picker.talking() as house:
@@ -194,9 +184,7 @@ async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_i
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_erased_yet_is_looked_for_ever_less_often(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_cannot_be_erased_is_tried_ever_less(tmp_path: Path, model: ModelServer) -> None:
     """M-030: from two seconds up to five minutes; and at once when it is asked for again."""
     clock = HeldClock()
 
@@ -249,9 +237,7 @@ async def test_what_is_owed_for_several_memories_goes_on_without_the_one_that_is
 
 
 @pytest.mark.breaks("forgetting")
-async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_canary_is_in_no_file_in_any_form(tmp_path: Path, model: ModelServer) -> None:
     """M-030: picked up, merged with something else, put on core.md so, and answered with later."""
     nurse, merged = "Ann is a nurse at the hospital", f"Ann is a nurse and keeps a {WORD}."
     pages = [merged, "Ann is a nurse."]
@@ -341,9 +327,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
         assert files_with(tmp_path) == []
 
 
-async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_page_kept_back_by_a_kill_is_made_anew(tmp_path: Path, model: ModelServer) -> None:
     """M-030, M-051: what is on record is put in place only while all it was made of is known."""
     core, old = tmp_path / "core.md", "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n"
     core.write_text(old)
@@ -371,9 +355,7 @@ async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
         assert files_with(tmp_path) == []
 
 
-async def test_what_shares_only_common_words_with_it_stays(
-    house: House, model: ModelServer
-) -> None:
+async def test_what_shares_only_common_words_stays(house: House, model: ModelServer) -> None:
     """M-030: a word counts that people said there in no other message, and that no other memory has."""
     model.script(Text("The garden is lovely."))
     await house.incoming("Tell me something")

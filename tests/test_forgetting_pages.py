@@ -100,9 +100,7 @@ async def test_a_page_that_repeats_the_message_of_a_memory_goes_with_it(
     assert index.read_text() == f"{MATTER}# Index\n\n- [[Pet of Ann]]\n- [[Garden]]\n"
 
 
-async def test_what_we_wrote_of_it_in_other_words_goes_as_well(
-    house: House, tmp_path: Path, model: ModelServer
-) -> None:
+async def test_our_words_of_it_go_too(house: House, tmp_path: Path, model: ModelServer) -> None:
     """M-030: a line that no person wrote and that says no more than the memory; from job folders, too."""
     ours, theirs = f"Bird:   a {WORD}", f"A {WORD} is a bird"
     root = furnish(tmp_path / "wiki")
@@ -127,9 +125,7 @@ async def test_a_deleted_message_goes_from_raw_copies(house: House, tmp_path: Pa
     assert not [name for name, text in texts_below(root).items() if WORD in text.lower()]
 
 
-async def test_what_another_person_forgets_stays_in_the_owners_wiki(
-    house: House, tmp_path: Path
-) -> None:
+async def test_what_others_forget_stays_in_the_owners_wiki(house: House, tmp_path: Path) -> None:
     """M-010, M-011."""
     root = furnish(tmp_path / "wiki")
     his: dict[str, Any] = {

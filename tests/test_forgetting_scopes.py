@@ -31,9 +31,7 @@ async def unsay(house: House) -> None:
         await Relations(house.stores, house.rooms).erase_answers(tx, ROOM, [sent[-1]["event_id"]])
 
 
-async def test_the_same_words_of_another_person_are_theirs(
-    house: House, model: ModelServer
-) -> None:
+async def test_the_same_words_of_another_are_theirs(house: House, model: ModelServer) -> None:
     """M-010, M-030: message, answer, record and memory; it cannot be used to erase what others have."""
     await house.incoming(FACT, **BENS)
     await house.said(1, HIS)
@@ -48,9 +46,7 @@ async def test_the_same_words_of_another_person_are_theirs(
     assert [turn["utterance"] for turn in turns] == [f"echo: {FACT}", "", ""]
 
 
-async def test_an_answer_that_is_taken_back_was_given_once(
-    house: House, model: ModelServer
-) -> None:
+async def test_an_answer_taken_back_was_given_once(house: House, model: ModelServer) -> None:
     """M-030: what we said to another, or at another time, in the same words is another answer."""
     night = "Good night, sleep well!"
     model.script(*[Text(night)] * 3)
@@ -167,9 +163,7 @@ async def test_who_asked_is_told_what_still_says_it_and_what_to_do(
     assert [said[:35] for said in last] == ["", "`wintermute.db.before-0001`, from be"[:35]]
 
 
-async def test_what_still_says_a_deleted_message_is_told_to_a_person_alone_only(
-    house: House,
-) -> None:
+async def test_what_still_says_a_deleted_message_is_told_to_one_alone(house: House) -> None:
     """M-010, M-030: the others in a room are not told who deleted what."""
     in_club = {"room": ROOM, "scope": IN_CLUB["scope"]}
     for about in (in_club, {}):

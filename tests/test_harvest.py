@@ -17,9 +17,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import MemoryHarvest
 
 
-async def test_twenty_messages_are_read_at_once_and_what_is_picked_is_remembered(
-    picker: Picker,
-) -> None:
+async def test_twenty_messages_are_read_and_what_is_picked_is_kept(picker: Picker) -> None:
     """M-025: with who said it, when, and in which message."""
     picker.picks("Ann is allergic to penicillin.")
     async with picker.talking() as house:
@@ -144,9 +142,7 @@ async def test_each_scope_is_read_alone_and_what_is_learnt_belongs_to_it(picker:
         assert [f["text"] for f in found if f["scope"] == scope] == [f"They keep {canary(scope)}."]
 
 
-async def test_nothing_but_what_people_say_to_the_assistant_is_ever_read(
-    picker: Picker, tmp_path: Path
-) -> None:
+async def test_only_what_is_said_to_the_assistant_is_read(picker: Picker, tmp_path: Path) -> None:
     """M-029: no prompt, memory, event, command, quote, line of a group, or result of a tool."""
     notes, data = tmp_path / "notes", tmp_path / "data"
     notes.mkdir()
@@ -193,9 +189,7 @@ async def test_what_was_said_beside_a_file_is_tainted(picker: Picker, tmp_path: 
         assert fact["taint"] == 1
 
 
-async def test_a_long_message_is_shown_by_head_and_tail_and_a_long_talk_in_pieces(
-    picker: Picker,
-) -> None:
+async def test_a_long_message_has_head_and_tail_and_a_long_talk_pieces(picker: Picker) -> None:
     """M-027: each commits facts and cursor; nothing is skipped."""
     picker.model.allow("cutting", perhaps=True)
     long = "HEAD " + "word " * 20_000 + "TAIL"

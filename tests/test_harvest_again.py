@@ -32,9 +32,7 @@ async def tell_and_harvest(house: House, first: Sequence[str], n: int = 20) -> l
 
 @pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothing_else_is_read(
-    picker: Picker,
-) -> None:
+async def test_a_memory_is_derived_again_from_the_one_message_left(picker: Picker) -> None:
     """At once, whatever was said since; what the assistant answered may repeat what is gone."""
     picker.picks("Ann keeps bees.")
     async with picker.talking() as house:
@@ -90,9 +88,7 @@ async def test_what_a_person_took_back_is_not_derived_again(picker: Picker, tmp_
 
 @pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to_be_sent(
-    picker: Picker,
-) -> None:
+async def test_it_is_derived_again_while_something_is_still_to_be_sent(picker: Picker) -> None:
     """What goes is not taken for what a person took back; the new one stays when it is purged."""
     picker.picks("Ann keeps bees.")
     async with picker.talking() as house:
@@ -135,9 +131,7 @@ async def test_without_harvest_nothing_is_derived_again(picker: Picker) -> None:
 
 @pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_it_is_derived_again_whenever_the_forgetting_was_killed(
-    picker: Picker, tmp_path: Path
-) -> None:
+async def test_it_is_derived_again_after_any_kill(picker: Picker, tmp_path: Path) -> None:
     """Before it is unlearnt, when it is, before it is purged, and before the job is over."""
     live = tmp_path / "live"
     live.mkdir()

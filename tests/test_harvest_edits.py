@@ -135,9 +135,7 @@ async def live_texts(house: House) -> list[str]:
 
 
 @pytest.mark.breaks("edit", perhaps=True)
-async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_named(
-    picker: Picker,
-) -> None:
+async def test_what_was_merged_is_split_and_what_was_asked_for_named(picker: Picker) -> None:
     """M-089: one change set, undone as one; an explicit fact and a task stay, and the night says so."""
     nights = Programmed()
     keep = Use("append_memory", {"entry": "Ann's dentist is in Lyon"})

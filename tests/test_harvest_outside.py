@@ -36,9 +36,7 @@ SECRETS = (
 
 
 @pytest.mark.slow
-async def test_what_can_be_decrypted_only_after_its_place_was_read_is_read_later_and_once(
-    picker: Picker,
-) -> None:
+async def test_what_is_decrypted_after_its_place_was_read_is_read_once(picker: Picker) -> None:
     """M-026, X-021: no gap and no double."""
     async with picker.talking() as house:
         async with house.database.transaction() as tx:
@@ -56,9 +54,7 @@ async def test_what_can_be_decrypted_only_after_its_place_was_read_is_read_later
     assert all(whole.count(f"(@ann:test): message {n}.") == 1 for n in range(60))
 
 
-async def test_a_wording_that_was_noted_of_an_older_message_is_the_one_that_is_read(
-    picker: Picker,
-) -> None:
+async def test_a_wording_noted_of_an_older_message_is_the_one_read(picker: Picker) -> None:
     async with picker.talking() as house:
         (first,) = await house.say("I live in Lyon")
         await house.say(*(str(n) for n in range(10)))
@@ -75,9 +71,7 @@ async def test_a_wording_that_was_noted_of_an_older_message_is_the_one_that_is_r
 
 
 @pytest.mark.slow
-async def test_a_message_and_its_edit_stand_in_one_transcript_however_the_talk_is_cut(
-    picker: Picker,
-) -> None:
+async def test_a_message_and_its_edit_stand_in_one_transcript(picker: Picker) -> None:
     """M-027: the old wording is in none of the pieces."""
     picker.model.allow("edit", "cutting", perhaps=True)
     async with picker.talking(context_tokens=16_000) as house:
@@ -91,9 +85,7 @@ async def test_a_message_and_its_edit_stand_in_one_transcript_however_the_talk_i
     assert "(@ann:test): OLD" not in whole
 
 
-async def test_where_all_that_was_said_was_deleted_nothing_is_asked_and_the_next_is_read(
-    picker: Picker,
-) -> None:
+async def test_where_all_was_deleted_nothing_is_asked(picker: Picker) -> None:
     """M-030."""
     picker.model.allow("redaction", perhaps=True)
     async with picker.talking() as house:
@@ -123,9 +115,7 @@ async def test_a_fact_comes_from_every_message_that_it_shares_words_with(picker:
     assert (json.loads(ship["origins"]), ship["speaker"]) == (boat, "Ben")
 
 
-async def test_a_message_of_a_room_that_was_stopped_before_its_cast_is_read_as_the_rooms(
-    picker: Picker,
-) -> None:
+async def test_a_message_stopped_before_its_cast_is_read_as_the_rooms(picker: Picker) -> None:
     """M-026: nothing that was said is in no transcript."""
     async with picker.talking() as house:
         await house.say(*(str(n) for n in range(5)), **GROUP)
@@ -143,9 +133,7 @@ async def test_a_message_of_a_room_that_was_stopped_before_its_cast_is_read_as_t
     assert "(@ann:test): I keep bees" in read
 
 
-async def test_a_plea_to_remember_from_outside_is_in_no_transcript_and_taints(
-    picker: Picker, tmp_path: Path
-) -> None:
+async def test_a_plea_from_outside_is_in_no_transcript(picker: Picker, tmp_path: Path) -> None:
     """M-029: in a file, in lines of a group, and in what is replied to; in seven languages."""
     notes, data = tmp_path / "notes", tmp_path / "data"
     notes.mkdir()
@@ -222,9 +210,7 @@ async def test_what_is_replied_to_taints_only_where_somebody_else_said_it(picker
     }
 
 
-async def test_what_the_assistant_keeps_of_a_file_is_tainted(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_kept_of_a_file_is_tainted(tmp_path: Path, model: ModelServer) -> None:
     notes, data = tmp_path / "notes", tmp_path / "data"
     notes.mkdir()
     data.mkdir()
@@ -258,9 +244,7 @@ async def test_a_bare_undo_takes_back_nothing_that_was_picked_up(picker: Picker)
         assert len(await harvested_facts(house)) == 1
 
 
-async def test_what_is_read_stops_before_a_message_that_is_still_to_be_answered(
-    picker: Picker,
-) -> None:
+async def test_reading_stops_before_a_message_still_to_be_answered(picker: Picker) -> None:
     """M-028: and the work waits for it, instead of being over."""
     picks: Sequence[str] = ("Ann likes tea.",)
     picker.picks(*picks)

@@ -107,9 +107,7 @@ def _last() -> str:
     return "\n".join([page("Garden", GARDEN), page("Pond", POND), twice("semantic/Garden")])
 
 
-async def test_an_edit_and_a_receipt_say_nothing_of_pages(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_edit_and_receipt_say_nothing_of_pages(tmp_path: Path, model: ModelServer) -> None:
     """L-054: a page that was looked at is nothing that was done, nor one that was not found."""
     looked = Called((REMEMBER,), "<recall>Gate</recall>\n<recall>Garden</recall>")
     model.script(looked, Empty())

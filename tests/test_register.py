@@ -120,9 +120,7 @@ async def test_each_kind_of_item_is_forgotten(stores: Stores, kind: str) -> None
     assert left == any(change.item in each for each in done.quoted)
 
 
-async def test_each_job_has_words_and_a_line_in_the_status(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_each_job_has_words_and_a_status(tmp_path: Path, model: ModelServer) -> None:
     """U-012, U-014."""
     async with open_house(tmp_path, model.url) as house:
         kinds = [kind for kind in house.runner.job_types if isinstance(kind, StoredJobs)]

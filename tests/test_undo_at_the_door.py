@@ -10,15 +10,7 @@ import pytest
 from tests.world.clock import until_so
 from tests.world.house import PROMPTS, SCOPE, house_at_work, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
-from tests.world.reconstructed import (
-    LYON,
-    ROME,
-    SINCE,
-    VEGETARIAN,
-    Chat,
-    chat,
-    reconstruction,
-)
+from tests.world.reconstructed import LYON, ROME, SINCE, VEGETARIAN, Chat, chat, reconstruction
 from tests.world.request_rules import is_for_core
 from tests.world.terminal import Terminal, beside, keep_by
 from wintermute.changes.change_sets import Reason
@@ -189,9 +181,7 @@ async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> N
             assert await house.stores.facts.live(SCOPE) == []
 
 
-async def test_a_change_of_the_core_is_taken_back_and_a_hand_edit_since_stays(
-    talk: Chat, tmp_path: Path
-) -> None:
+async def test_a_core_change_is_undone_and_a_hand_edit_stays(talk: Chat, tmp_path: Path) -> None:
     """M-051, M-076: also after it was undone, and by its name only."""
     page = tmp_path / "core.md"
     page.write_text("# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n\n# USER\n")
@@ -291,9 +281,7 @@ async def of_kind(talk: Chat, kind: str) -> list[str]:
     return [row["id"] for row in rows]
 
 
-async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_between(
-    terminal: Terminal,
-) -> None:
+async def test_undo_after_merge_after_undo_with_files_edited_between(terminal: Terminal) -> None:
     """M-016, M-051, M-065, M-076: what hands wrote stays, and all else is as it was."""
     cat = "Ann has a cat"
     keep_by(terminal, "fts5")
@@ -387,10 +375,7 @@ async def test_a_bare_undo_of_many_items_is_asked(talk: Chat, facts: int, is_ask
     """M-091: of more than three; nothing of a look at it is left behind."""
     await recorded(talk, *(f"Ann has {n} bees" for n in range(facts)))
     said = await talk.says("/undo")
-    assert ("`/undo yes`" in said, said.count("- the memory is gone again")) == (
-        is_asked,
-        facts,
-    )
+    assert ("`/undo yes`" in said, said.count("- the memory is gone again")) == (is_asked, facts)
     assert len(await talk.remembered()) == (facts if is_asked else 0)
     assert len(await sets(talk, "undo")) == (0 if is_asked else 1)
     if is_asked:

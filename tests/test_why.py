@@ -70,9 +70,7 @@ async def listed(house: House) -> list[str]:
     return [fact.text for fact in await house.stores.facts.live(MINE)]
 
 
-async def test_why_tells_what_a_message_brought_and_what_was_in_view(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_why_tells_what_a_message_brought(tmp_path: Path, model: ModelServer) -> None:
     """Issue: the last answer, or the one that is replied to; source, day and the message itself."""
     async with ranked(tmp_path, model, clock=HeldClock()) as house:
         assert await house.ask("/why") == "I have not answered anything here yet."
@@ -115,10 +113,7 @@ async def test_why_after_a_fresh_start_knows_nothing_from_before(house: House) -
     assert names(await house.ask("/why"))[0] == "**Already known in this conversation**"
     await house.ask("/new")
     await house.ask("Which tea now?")
-    assert names(await house.ask("/why")) == [
-        "**Found for that message**",
-        "Drinks green tea",
-    ]
+    assert names(await house.ask("/why")) == ["**Found for that message**", "Drinks green tea"]
 
 
 async def test_why_says_what_became_of_a_memory_since(house: House) -> None:
@@ -140,15 +135,10 @@ async def test_why_with_all_in_the_system_message_has_no_view_from_before(
         await remember(house, "Drinks green tea")
         await house.ask("Which tea?")
         await house.ask("Which tea again?")
-        assert names(await house.ask("/why")) == [
-            "**Found for that message**",
-            "Drinks green tea",
-        ]
+        assert names(await house.ask("/why")) == ["**Found for that message**", "Drinks green tea"]
 
 
-async def test_why_says_when_each_answer_has_all_memories(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_why_says_that_all_memories_are_shown(tmp_path: Path, model: ModelServer) -> None:
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await remember(house, "Drinks green tea")
         await house.ask("Which tea?")
@@ -187,9 +177,7 @@ async def test_memory_finds_what_fits_as_the_prompt_does(
 
 
 @BACKENDS
-async def test_what_ends_by_itself_leaves_the_list(
-    tmp_path: Path, model: ModelServer, kept: Memory
-) -> None:
+async def test_what_ends_leaves_the_list(tmp_path: Path, model: ModelServer, kept: Memory) -> None:
     """M-074: "until" may lie ahead."""
     clock = FakeClock()
     async with house_at_work(
@@ -207,9 +195,7 @@ async def test_what_ends_by_itself_leaves_the_list(
 
 
 @BACKENDS
-async def test_undo_takes_the_merge_back_with_what_was_merged(
-    tmp_path: Path, model: ModelServer, kept: Memory
-) -> None:
+async def test_undo_takes_the_merge_back(tmp_path: Path, model: ModelServer, kept: Memory) -> None:
     """M-076: newest first, and it says so; what was merged with it is there again."""
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house:
         dog = await remember(house, "Has a dog")
@@ -270,9 +256,7 @@ async def test_of_merges_of_one_moment_the_newest_goes_back_first(
         assert await listed(house) == ["Has a bird"]
 
 
-async def test_a_merge_that_was_taken_out_since_does_not_come_back(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_merge_taken_out_since_stays_away(tmp_path: Path, model: ModelServer) -> None:
     """M-076: what a person removed by hand stays removed, with all that was in it."""
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         dog, cat = await remember(house, "Has a dog"), await remember(house, "Has a cat")
@@ -299,9 +283,7 @@ async def test_undoing_the_end_of_a_memory_makes_it_true_again(house: House) -> 
     assert await listed(house) == ["Lives in Lyon", "Lives in Rome"]
 
 
-async def test_a_secret_is_refused_as_a_memory_and_the_model_told_why(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_secret_is_refused_with_a_reason(tmp_path: Path, model: ModelServer) -> None:
     """Issue: by the tools, with what to do instead; a line by hand is the person's own."""
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Calls((Use("append_memory", {"entry": "PIN: 4711"}),)), Text("sorry"))

@@ -43,7 +43,7 @@ class Picker:
 
     def talking(self, **settings: Any) -> AbstractAsyncContextManager[House]:
         """Open the house at work, in its folder and by its clock unless the settings say others."""
-        where = {"folder": self.folder, "clock": self.clock} | settings
+        where: dict[str, Any] = {"folder": self.folder, "clock": self.clock} | settings
         return talking(model=self.model, **where)
 
     def choose(self, seen: Seen) -> Step | None:
