@@ -221,8 +221,7 @@ async def watched(tmp_path: Path, model: ModelServer) -> AsyncIterator[Watched]:
 
 
 async def test_the_owner_hears_once_of_each_file_until_it_is_good_again(watched: Watched) -> None:
-    await watched.house.incoming("hello")
-    await watched.house.said(1)
+    await watched.house.say("hello")
     core, seed = watched.folder / "core.md", watched.folder / "prompts" / "SEED_fr.txt"
     core.write_bytes(LATIN)
     assert await watched.look() == []  # it may be just being saved
@@ -244,8 +243,7 @@ async def test_the_owner_hears_once_of_each_file_until_it_is_good_again(watched:
 
 async def test_the_owner_is_told_once_there_is_a_chat_with_nobody_else(watched: Watched) -> None:
     watched.house.speaker.unfit.add(ROOM)
-    await watched.house.incoming("hello")
-    await watched.house.said(1)
+    await watched.house.say("hello")
     (watched.folder / "core.md").write_bytes(LATIN)
     assert await watched.look(3) == []
     watched.house.speaker.unfit.clear()
@@ -255,8 +253,7 @@ async def test_the_owner_is_told_once_there_is_a_chat_with_nobody_else(watched: 
 async def test_the_owner_hears_once_what_stayed_when_a_file_lost_it(watched: Watched) -> None:
     """F-032, M-090: by their texts, with what removes them."""
     house, file = watched.house, watched.folder / "MEMORIES.txt"
-    await house.incoming("hello")
-    await house.said(1)
+    await house.say("hello")
     await _learn(house, "likes tea", "has a dog", "owns a boat")
     for _ in range(2):
         file.write_text("likes tea\n")
@@ -305,23 +302,19 @@ async def test_a_file_that_loses_much_asks_first(watched: Watched, model: ModelS
         assert "8 lines disappeared from data/MEMORIES.txt" in told[-1]
         return told[-1].partition("`/night yes ")[2].partition("`")[0]
 
-    await house.incoming(f"/night no {await emptied(1)}")
-    await house.said(3)
+    await house.say(f"/night no {await emptied(1)}")
     assert file.read_text() == whole
     night = await emptied(4)
-    await house.incoming(f"/night yes {night}")
-    await house.said(6)
+    await house.say(f"/night yes {night}")
     assert await house.stores.facts.live(MINE) == []
-    await house.incoming(f"/night undo {night}")
-    await house.said(7)
+    await house.say(f"/night undo {night}")
     assert file.read_text() == whole
 
 
 async def test_of_lines_of_another_chat_the_owner_hears_nothing(watched: Watched) -> None:
     """M-090: whose they are is asked in the morning."""
     house, scope = watched.house, "person:@bob:test"
-    await house.incoming("hello")
-    await house.said(1)
+    await house.say("hello")
     await _learn(house, *[f"thing {n} is red" for n in range(5)], scope=scope)
     house.stores.places.memories(scope).write_text("")
     await house.stores.memories.text(scope)

@@ -39,26 +39,20 @@ async def converse(house: House, model: ModelServer, text: str) -> None:
         Calls((Use("append_memory", {"entry": f"- {said}", "source": "user_explicit"}),)),
         Text(f"I will remember that {said}!"),
     )
-    await house.incoming(f"Remember: {said}")
-    await house.said(1)
+    await house.say(f"Remember: {said}")
     await house.incoming("What a fine day")
-    await house.incoming(f"Did I say {text}?")
-    await house.incoming("/memory")
-    await house.said(4)
+    await house.say(f"Did I say {text}?", "/memory")
     (fact,) = [fact for fact in await house.stores.facts.live(SCOPE) if WORD in fact.text]
     async with house.database.transaction() as tx:
         why = Reason("tool", SCOPE)
         await house.stores.facts.replace(
             tx, why, SCOPE, [fact.id], [(f"{fact.text} (since May)", "dreaming_merge")]
         )
-    await house.incoming("And now?")
-    await house.said(5)
+    await house.say("And now?")
     await house.incoming("/undo")
-    await house.incoming("/memory")
-    await house.said(7)
+    await house.say("/memory")
     await import_lines(house, [json.dumps({"text": f"Also {text}", "id": "imported-before"})])
-    await house.incoming("A last word")
-    await house.said(8)
+    await house.say("A last word")
 
 
 @pytest.mark.quick(every=3)
@@ -83,8 +77,7 @@ async def test_no_file_has_what_was_forgotten_and_the_rest_stays(
         bodies = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
         assert "What a fine day" in bodies
         assert "echo: And now?" in await house.spoken()
-        await house.incoming("Do you remember?")
-        await house.said(9)
+        await house.say("Do you remember?")
         assert WORD not in json.dumps(model.requests[-1].body).lower()
     assert files_with(tmp_path) == []
 
@@ -162,11 +155,9 @@ async def test_what_was_retired_goes_with_what_replaced_it(tmp_path: Path) -> No
 async def test_earlier_wordings_are_forgotten_too(house: House, tmp_path: Path) -> None:
     """M-066: a line that somebody reworded in the memories file is still the same memory."""
     await import_lines(house, [json.dumps({"text": "The shed opens with zimtkanarie"})])
-    await house.incoming("The shed opens with zimtkanarie, right?")
-    await house.said(1)
+    await house.say("The shed opens with zimtkanarie, right?")
     (tmp_path / "MEMORIES.txt").write_text("The Shed opens with Zimtkanarie\n")
-    await house.incoming("Is it so?")
-    await house.said(2)
+    await house.say("Is it so?")
     await deliver(house)
     await forget_live(house, "Zimtkanarie")
     assert files_with(tmp_path, "kanarie") == []
@@ -222,10 +213,7 @@ async def test_a_short_text_is_erased_only_where_learnt(house: House, model: Mod
     model.script(
         Calls((Use("append_memory", {"entry": "a dog", "source": "user_explicit"}),)), Text("noted")
     )
-    await house.incoming("I have a dog")
-    await house.incoming("He has a dog, too")
-    await house.incoming("/memory")
-    await house.said(3)
+    await house.say("I have a dog", "He has a dog, too", "/memory")
     await deliver(house)
     done = await forget_live(house, "a dog")
     assert len(done.short) == 1
@@ -238,8 +226,7 @@ async def test_an_erased_answer_is_not_tried_again(tmp_path: Path, model: ModelS
     """M-030: an empty message would be sent in its place."""
     async with house_at_work(tmp_path, model.url) as house:
         await import_lines(house, [json.dumps({"text": WAYS["plain"]})])
-        await house.incoming(WAYS["plain"])
-        await house.said(1)
+        await house.say(WAYS["plain"])
         outgoing = await house.next_outgoing()
         assert outgoing is not None
         await house.outbox.mark_refused(outgoing.id, "M_FORBIDDEN")
@@ -294,8 +281,7 @@ async def test_handed_out_work_is_forgotten_with_it(tmp_path: Path, model: Model
         async with house.working():
             await house.incoming(f"Remember that the bird is a {WORD}")
             assert (await house.said(2))[1] == f"They found out: {other}!"
-            await house.incoming("What a fine day")
-            await house.said(3)
+            await house.say("What a fine day")
             await house.settled()
         await deliver(house)
         assert files_with(tmp_path, other)

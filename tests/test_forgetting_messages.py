@@ -32,12 +32,9 @@ async def test_an_old_answered_message_leaves_no_trace(tmp_path: Path, model: Mo
         page = f"# USER\n- Has a {WORD} bird\n- The bird is a {WORD}\n- Likes tea\n"
         await wrote(house, page, f"Has a {WORD} bird")
         gone = await learn(house, model, SAID, f"The bird is a {WORD}")
-        await house.incoming("What a fine day")
-        await house.incoming("/memory")
-        await house.said(3)
+        await house.say("What a fine day", "/memory")
         await deliver(house)
-        await house.incoming("Tell me of the bird")
-        await house.said(4)
+        await house.say("Tell me of the bird")
         await deliver(house)
         assert {"wintermute.db-wal", "MEMORIES.txt"} <= set(files_with(tmp_path))
         await take_back(house, gone)
@@ -48,8 +45,7 @@ async def test_an_old_answered_message_leaves_no_trace(tmp_path: Path, model: Mo
         assert await house.stores.facts.live(SCOPE) == []
         bodies = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
         assert bodies == ["", "What a fine day", "/memory", "Tell me of the bird"]
-        await house.incoming("Do you remember?")
-        await house.said(5)
+        await house.say("Do you remember?")
         assert WORD not in json.dumps(model.requests[-1].body).lower()
 
 
@@ -158,8 +154,7 @@ async def test_an_unvouched_session_has_nothing_forgotten(house: House, model: M
     for said in (fact.id, WORD, "yes"):
         await house.incoming(f"/forget {said}", origin="other")
     assert (await house.said(5))[2:] == [UNVOUCHED] * 3
-    await house.incoming(f"/forget {fact.id}")
-    await house.said(6)
+    await house.say(f"/forget {fact.id}")
     await deliver(house)
     await forgotten(house)
     assert await house.stores.facts.live(SCOPE) == []
@@ -358,13 +353,10 @@ async def test_a_page_kept_back_by_a_kill_is_made_anew(tmp_path: Path, model: Mo
 async def test_what_shares_only_common_words_stays(house: House, model: ModelServer) -> None:
     """M-030: a word counts that people said there in no other message, and that no other memory has."""
     model.script(Text("The garden is lovely."))
-    await house.incoming("Tell me something")
-    await house.said(1)
+    await house.say("Tell me something")
     gone = await learn(house, model, f"My {WORD} sits in the garden", f"Ann has a {WORD}")
     model.script(Text("The garden is lovely, Ann."), Text(f"Ask the {WORD} then."))
-    await house.incoming("How is the garden?")
-    await house.incoming("And else?")
-    await house.said(4)
+    await house.say("How is the garden?", "And else?")
     await deliver(house)
     await take_back(house, gone)
     await forgotten(house)

@@ -88,11 +88,13 @@ async def test_a_fresh_start_and_a_fold_leave_no_gap_and_no_double(picker: Picke
     """M-026."""
     picker.model.allow("fold", perhaps=True)
     async with picker.talking() as house:
-        await house.say(*(f"message {n}" for n in range(12)))
-        await house.say("/compact")
-        await house.say(*(f"message {n}" for n in range(12, 19)))
-        await house.say("/new")
-        await house.say(*(f"message {n}" for n in range(19, 22)))
+        await house.say(
+            *(f"message {n}" for n in range(12)),
+            "/compact",
+            *(f"message {n}" for n in range(12, 19)),
+            "/new",
+            *(f"message {n}" for n in range(19, 22)),
+        )
         await harvested(house)
         await picker.clock.move(3600)
         await house.say(*(f"message {n}" for n in range(22, 42)))
@@ -156,8 +158,9 @@ async def test_only_what_is_said_to_the_assistant_is_read(picker: Picker, tmp_pa
                 scope=SCOPE,
             )
         assert from_before
-        await house.say("/remind tomorrow 09:00 JUNKTASK", "JUNKMEMORY?", "read it")
-        await house.say("/memory JUNKCOMMAND")
+        await house.say(
+            "/remind tomorrow 09:00 JUNKTASK", "JUNKMEMORY?", "read it", "/memory JUNKCOMMAND"
+        )
         await house.incoming("JUNKLINE", kind="context", room="!club:test", scope=CLUB)
         await house.say(
             *(f"club {n}" for n in range(20)),
@@ -194,8 +197,7 @@ async def test_a_long_message_has_head_and_tail_and_a_long_talk_pieces(picker: P
     picker.model.allow("cutting", perhaps=True)
     long = "HEAD " + "word " * 20_000 + "TAIL"
     async with picker.talking(context_tokens=16_000) as house:
-        await house.say(*(f"{n} " + "ships and the sea " * 60 for n in range(19)))
-        await house.say(long)
+        await house.say(*(f"{n} " + "ships and the sea " * 60 for n in range(19)), long)
         await harvested(house)
     assert len(picker.transcripts) > 1
     whole = "".join(picker.transcripts)
