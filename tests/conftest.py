@@ -12,8 +12,9 @@ import pytest
 
 from tests.world.clock import HeldClock
 from tests.world.consolidated import Chats, Scribe
+from tests.world.harvested import Picker
 from tests.world.homeserver import Homeserver
-from tests.world.house import House, house_at_work
+from tests.world.house import PROMPTS, House, house_at_work
 from tests.world.keys import Wire, accepted
 from tests.world.memory import Memory, memory_in
 from tests.world.missing import NO_MOUNT
@@ -144,6 +145,19 @@ async def model(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def working_house(tmp_path: Path, model: ModelServer) -> AsyncIterator[House]:
     """A house in the folder of the test, at work with its model."""
     async with house_at_work(tmp_path, model.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def picker(model: ModelServer, tmp_path: Path) -> Picker:
+    """A model that picks memories, by a clock that is held: `async with picker.talking() as house`."""
+    return Picker(model, tmp_path)
+
+
+@pytest.fixture
+async def prompted_house(model: ModelServer, tmp_path: Path) -> AsyncIterator[House]:
+    """A house at work with the real prompts, memory, tasks and skills."""
+    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as opened:
         yield opened
 
 

@@ -203,9 +203,7 @@ async def lived(steps: list[tuple[str, str, Any]]) -> None:
 
 @settings(max_examples=examples(25))
 @given(STEPS)
-def test_whatever_happens_nothing_is_lost_doubled_or_shown_to_others(
-    steps: list[tuple[str, str, Any]],
-) -> None:
+def test_nothing_is_ever_lost_doubled_or_shown(steps: list[tuple[str, str, Any]]) -> None:
     """M-010, M-020, M-065, M-077: prompt, search, tool, export and file of each scope."""
     asyncio.run(lived(steps))
 

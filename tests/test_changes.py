@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.world.clock import WITHIN, FakeClock, HeldClock
+from tests.world.nights import asked
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
 from wintermute.changes.decisions import Decision, DecisionState, text_proposal
@@ -40,6 +41,21 @@ from wintermute.wiki.folder import APPLYING, FileChange
 ANN = "person:@ann:test"
 BEN = "person:@ben:test"
 WHY = Reason("tool", ANN)
+
+
+@asynccontextmanager
+async def _stores(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Stores]:
+    async with open_migrated(folder / "wintermute.db") as database:
+        yield Stores.of(
+            database, folder, Owner("@ann:test"), clock or FakeClock(), new_id, timezone="UTC"
+        )
+
+
+@pytest.fixture
+async def stores(tmp_path: Path) -> AsyncIterator[Stores]:
+    async with _stores(tmp_path) as stores:
+        yield stores
+
 
 DONE: tuple[DecisionState, ...] = ("done",)
 TEXT = "one\ntwo\nthree\nfour\nfive\n"
@@ -103,17 +119,13 @@ states = st.one_of(st.none(), st.fixed_dictionaries({"text": lines, "priority": 
 
 
 @given(states, states)
-def test_without_a_later_edit_an_undo_gives_back_what_was(
-    before: Json | None, after: Json | None
-) -> None:
+def test_without_a_later_edit_an_undo_restores_all(before: Json | None, after: Json | None) -> None:
     """M-065."""
     assert reverted(before, after, after) == MergedState(before)
 
 
 @given(states, states, states)
-def test_a_later_edit_stays_or_is_named(
-    before: Json | None, after: Json | None, now: Json | None
-) -> None:
+def test_a_later_edit_is_kept(before: Json | None, after: Json | None, now: Json | None) -> None:
     """The result is what was there before, or holds each value that somebody set since."""
     merged = reverted(before, after, now)
     if now in (after, before):
@@ -170,28 +182,27 @@ def _of(state: Json | None, name: str) -> object:
     ids=["nothing", "the last", "all since"],
 )
 async def test_a_task_completed_again_stays_completed(
-    tmp_path: Path,
+    stores: Stores,
     undone_too: tuple[int, ...],
     status: str,
     reason: str,
     kept: list[tuple[str, tuple[str, ...]]],
 ) -> None:
     """Issue: undo never loses the later edit; one that was undone itself counts for nothing."""
-    async with _stores(tmp_path) as stores:
-        async with stores.database.transaction() as tx:
-            task = await stores.tasks.add(tx, WHY, "tea", scope=ANN)
-            await stores.tasks.complete(tx, Target(task.id, ANN, WHY), "one")
-            await stores.tasks.resume(tx, Target(task.id, ANN, WHY))
-            await stores.tasks.complete(tx, Target(task.id, ANN, WHY), "two")
-        sets = await stores.changes.history(("task",), ANN)
-        for n in undone_too:
-            await stores.undo.apply(sets[n])
-        undone = await stores.undo.apply(sets[2])
-        now = await stores.tasks.get(task.id, ANN)
-        assert (now.status, now.reason) == (status, reason)
-        assert [(one.kind, one.fields) for one in undone.kept] == kept
-        again = await stores.undo.apply(sets[2])
-        assert again.back == ()
+    async with stores.database.transaction() as tx:
+        task = await stores.tasks.add(tx, WHY, "tea", scope=ANN)
+        await stores.tasks.complete(tx, Target(task.id, ANN, WHY), "one")
+        await stores.tasks.resume(tx, Target(task.id, ANN, WHY))
+        await stores.tasks.complete(tx, Target(task.id, ANN, WHY), "two")
+    sets = await stores.changes.history(("task",), ANN)
+    for n in undone_too:
+        await stores.undo.apply(sets[n])
+    undone = await stores.undo.apply(sets[2])
+    now = await stores.tasks.get(task.id, ANN)
+    assert (now.status, now.reason) == (status, reason)
+    assert [(one.kind, one.fields) for one in undone.kept] == kept
+    again = await stores.undo.apply(sets[2])
+    assert again.back == ()
 
 
 @dataclass
@@ -241,9 +252,7 @@ async def test_an_undo_of_a_file_that_failed_can_be_run_again(tmp_path: Path, fa
         assert (shelf.text, len(undone.back), undone.kept) == (old, 1, ())
 
 
-async def test_a_process_that_was_stopped_while_it_placed_files_is_waited_for_no_longer(
-    tmp_path: Path,
-) -> None:
+async def test_a_process_stopped_while_it_placed_files_is_not_waited_for(tmp_path: Path) -> None:
     """M-080: whoever comes second is told, and nothing hangs for ever."""
     async with open_migrated(tmp_path / "db") as database:
         sets = ChangeSets(database, FakeClock(), new_id)
@@ -276,9 +285,7 @@ async def _pages_on_record(folder: Path, text: str) -> AsyncIterator[tuple[Store
         yield stores, root
 
 
-async def test_pages_that_a_kill_left_half_in_place_are_finished_before_they_are_compared(
-    tmp_path: Path,
-) -> None:
+async def test_pages_left_half_in_place_are_finished_before_a_comparison(tmp_path: Path) -> None:
     """V-032: nothing is in place that is not on record, also where somebody edited one since."""
     async with _pages_on_record(tmp_path, "old\n") as (stores, root):
         files = stores.wiki.files
@@ -303,66 +310,51 @@ async def test_while_a_store_is_away_its_changes_stay_on_record(tmp_path: Path) 
         assert [(root / each.item).read_text() for each in PAGES] == ["old\n", "old\n"]
 
 
-async def test_an_undo_that_waited_for_forgetting_brings_nothing_back(tmp_path: Path) -> None:
+async def test_an_undo_after_forgetting_brings_nothing_back(stores: Stores, tmp_path: Path) -> None:
     """M-030: what it undoes is as it is on record when its turn has come, not when it was asked for."""
     said, page = "The bird is a zimtkanarie", tmp_path / "wiki" / "semantic" / "Bird.md"
-    async with _stores(tmp_path) as stores:
-        page.parent.mkdir(parents=True)
-        page.write_text(f"{said}\n\nRest\n")
-        states = {"text": page.read_text()}, {"text": "Rest\n"}
-        change, scope = Change("page", "semantic/Bird.md", *states), stores.owner.scope
-        wanted = await stores.changes.get(
-            await stores.placing.write(Reason("edit", scope), [change])
-        )
-        assert wanted
-        async with stores.database.transaction() as tx:
-            await enqueue_forgetting(stores, tx, ["$bird"], [said], scope=scope)
-            [job] = await stores.jobs.begin(tx, FORGET, 1)
-        await run_forgetting(stores, None, FakeClock(), job)
-        await stores.undo.apply(wanted)
-        assert said not in page.read_text()
-
-
-async def test_a_yes_that_is_said_twice_at_once_is_done_once(tmp_path: Path) -> None:
-    """M-079: also where the second was read before the first was done, or cut off."""
-    async with _stores(tmp_path) as stores:
-        (tmp_path / "core.md").write_text("- tea\n")
-        wish = text_proposal("core", stores.owner.scope, "- tea\n- milk\n", "it is said often")
-        wish.plan["files"][0]["was"] = "- tea\n"
-        item = await _asked(stores, wish)
-        questions, done = Questions(stores), night_executors(stores)
-        both = await asyncio.gather(questions.approve(item, done), questions.approve(item, done))
-        assert [each.problem for each in both] == ["", ""]
-        assert (tmp_path / "core.md").read_text() == "- tea\n- milk\n"
-        assert len(await stores.changes.history(("core",))) == 1
-
-
-async def test_an_item_that_was_put_back_by_hand_is_undone_all_the_same(tmp_path: Path) -> None:
-    """M-079: a person said that they do not want it, so it is not asked again."""
-    async with _stores(tmp_path) as stores:
-        scope = stores.owner.scope
-        item = await _asked(stores, Decision("task", ("tea",), "", "done", {"task": 1}))
-        async with stores.database.transaction() as tx:
-            task = await stores.tasks.add(tx, Reason("tool", scope), "tea", scope=scope)
-            into = await stores.changes.record(tx, Reason("night", scope), [])
-            why = Reason("night", scope, decision=item.seq, into=into)
-            await stores.tasks.complete(tx, Target(task.id, scope, why), "done")
-            await stores.decisions.move(tx, item, "done", into)
-            await stores.tasks.resume(tx, Target(task.id, scope, Reason("command", scope)))
-        [done] = await stores.decisions.listed(stores.database, states=DONE)
-        undone = await undo_items(stores, [done], whole=False)
-        assert (undone.is_nothing, [each.seq for each in undone.items]) == (True, [item.seq])
-        assert (await stores.decisions.answered(scope)).knows(item)
-
-
-async def _asked(stores: Stores, wanted: Decision) -> Decision:
-    """It, as a night that is over has it."""
+    page.parent.mkdir(parents=True)
+    page.write_text(f"{said}\n\nRest\n")
+    states = {"text": page.read_text()}, {"text": "Rest\n"}
+    change, scope = Change("page", "semantic/Bird.md", *states), stores.owner.scope
+    wanted = await stores.changes.get(await stores.placing.write(Reason("edit", scope), [change]))
+    assert wanted
     async with stores.database.transaction() as tx:
-        night = await stores.nights.begin(tx, date(2026, 5, 4), "asked")
-        assert night
-        [item] = await stores.decisions.number(tx, (night.id, stores.owner.scope, "any"), [wanted])
-        await stores.nights.end(tx, night.id)
-    return item
+        await enqueue_forgetting(stores, tx, ["$bird"], [said], scope=scope)
+        [job] = await stores.jobs.begin(tx, FORGET, 1)
+    await run_forgetting(stores, None, FakeClock(), job)
+    await stores.undo.apply(wanted)
+    assert said not in page.read_text()
+
+
+async def test_a_yes_said_twice_at_once_is_done_once(stores: Stores, tmp_path: Path) -> None:
+    """M-079: also where the second was read before the first was done, or cut off."""
+    (tmp_path / "core.md").write_text("- tea\n")
+    wish = text_proposal("core", stores.owner.scope, "- tea\n- milk\n", "it is said often")
+    wish.plan["files"][0]["was"] = "- tea\n"
+    item = await asked(stores, wish)
+    questions, done = Questions(stores), night_executors(stores)
+    both = await asyncio.gather(questions.approve(item, done), questions.approve(item, done))
+    assert [each.problem for each in both] == ["", ""]
+    assert (tmp_path / "core.md").read_text() == "- tea\n- milk\n"
+    assert len(await stores.changes.history(("core",))) == 1
+
+
+async def test_an_item_that_was_put_back_by_hand_is_undone_all_the_same(stores: Stores) -> None:
+    """M-079: a person said that they do not want it, so it is not asked again."""
+    scope = stores.owner.scope
+    item = await asked(stores, Decision("task", ("tea",), "", "done", {"task": 1}))
+    async with stores.database.transaction() as tx:
+        task = await stores.tasks.add(tx, Reason("tool", scope), "tea", scope=scope)
+        into = await stores.changes.record(tx, Reason("night", scope), [])
+        why = Reason("night", scope, decision=item.seq, into=into)
+        await stores.tasks.complete(tx, Target(task.id, scope, why), "done")
+        await stores.decisions.move(tx, item, "done", into)
+        await stores.tasks.resume(tx, Target(task.id, scope, Reason("command", scope)))
+    [done] = await stores.decisions.listed(stores.database, states=DONE)
+    undone = await undo_items(stores, [done], whole=False)
+    assert (undone.is_nothing, [each.seq for each in undone.items]) == (True, [item.seq])
+    assert (await stores.decisions.answered(scope)).knows(item)
 
 
 def test_a_change_of_what_a_memory_is_says_which_memory_and_what() -> None:
@@ -372,29 +364,28 @@ def test_a_change_of_what_a_memory_is_says_which_memory_and_what() -> None:
     assert change_line(change) == "~ fact fact_1: resting: True -> None (Likes tea)"
 
 
-async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> None:
+async def test_an_item_of_which_a_part_stays_names_the_part(stores: Stores) -> None:
     """Issue: what is back and what a later change holds on to are told apart, by its id as well."""
-    async with _stores(tmp_path) as stores:
+    async with stores.database.transaction() as tx:
+        task = await stores.tasks.add(tx, WHY, "tea", scope=ANN, priority=5)
+    changes: tuple[dict[str, Any], ...] = (
+        {"content": "hot tea", "priority": 9},
+        {"content": "iced tea"},
+    )
+    for change in changes:
         async with stores.database.transaction() as tx:
-            task = await stores.tasks.add(tx, WHY, "tea", scope=ANN, priority=5)
-        changes: tuple[dict[str, Any], ...] = (
-            {"content": "hot tea", "priority": 9},
-            {"content": "iced tea"},
-        )
-        for change in changes:
-            async with stores.database.transaction() as tx:
-                await stores.tasks.change(tx, Target(task.id, ANN, WHY), **change)
-        sets = await stores.changes.history(("task",), ANN)
-        undone = await stores.undo.apply(sets[1])
-        back, kept = (
-            "- the task is partly as it was before: iced tea",
-            "- not undone, because I changed it",
-        )
-        assert undo_lines(undone) == [back, f"{kept} since: text of the task iced tea"]
-        assert f" since ({sets[0].id}): text of " in undo_lines(undone, shell=True)[1]
-        async with stores.database.transaction() as tx:
-            await stores.tasks.delete(tx, Target(task.id, ANN, WHY))
-        assert undo_lines(await stores.undo.apply(sets[0])) == [f"{kept} since: the task iced tea"]
+            await stores.tasks.change(tx, Target(task.id, ANN, WHY), **change)
+    sets = await stores.changes.history(("task",), ANN)
+    undone = await stores.undo.apply(sets[1])
+    back, kept = (
+        "- the task is partly as it was before: iced tea",
+        "- not undone, because I changed it",
+    )
+    assert undo_lines(undone) == [back, f"{kept} since: text of the task iced tea"]
+    assert f" since ({sets[0].id}): text of " in undo_lines(undone, shell=True)[1]
+    async with stores.database.transaction() as tx:
+        await stores.tasks.delete(tx, Target(task.id, ANN, WHY))
+    assert undo_lines(await stores.undo.apply(sets[0])) == [f"{kept} since: the task iced tea"]
 
 
 async def test_change_sets_are_listed_newest_first_and_per_scope(tmp_path: Path) -> None:
@@ -423,53 +414,49 @@ async def test_change_sets_are_listed_newest_first_and_per_scope(tmp_path: Path)
         assert (whole.cause, whole.scope, whole.undoes) == ("tool", ANN, None)
 
 
-async def test_undoing_step_by_step_goes_back_in_time_and_each_undo_can_be_undone(
-    tmp_path: Path,
-) -> None:
+async def test_undoing_step_by_step_goes_back_and_each_can_be_undone(stores: Stores) -> None:
     """M-065: `newest` skips what is undone, and undos."""
-    async with _stores(tmp_path) as stores:
+    async with stores.database.transaction() as tx:
+        task = await stores.tasks.add(tx, WHY, "first", scope=ANN)
+    for words in ("second", "third"):
         async with stores.database.transaction() as tx:
-            task = await stores.tasks.add(tx, WHY, "first", scope=ANN)
-        for words in ("second", "third"):
-            async with stores.database.transaction() as tx:
-                await stores.tasks.change(tx, Target(task.id, ANN, WHY), content=words)
+            await stores.tasks.change(tx, Target(task.id, ANN, WHY), content=words)
 
-        async def content() -> str:
-            return (await stores.tasks.get(task.id, ANN)).content
+    async def content() -> str:
+        return (await stores.tasks.get(task.id, ANN)).content
 
-        undos = []
-        for words in ("second", "first"):
-            newest = await stores.changes.newest(("task",), ANN)
-            assert newest is not None
-            undos.append((await stores.undo.apply(newest)).set_id)
-            assert await content() == words
-        last = await stores.changes.get(undos[-1] or "")
-        assert last is not None
-        assert (last.cause, last.undoes is not None) == ("undo", True)
-        await stores.undo.apply(last)
-        assert await content() == "second"
-
-
-async def test_one_item_of_a_set_can_be_undone_alone(tmp_path: Path) -> None:
-    """Issue, change sets: item by item; a second time there is nothing to do."""
-    async with _stores(tmp_path) as stores:
-        async with stores.database.transaction() as tx:
-            done = await stores.facts.replace(
-                tx, WHY, ANN, [], [("Ann likes tea", "harvest"), ("Ann likes jazz", "harvest")]
-            )
-        found = await stores.changes.get(done.set_id or "")
-        assert found is not None
-        tea, jazz = (fact.id for fact in done.facts)
-        undone = await stores.undo.apply(found, {tea})
-        assert [change.item for change in undone.back] == [tea]
-        assert [fact.id for fact in await stores.facts.live(ANN)] == [jazz]
-        again = await stores.changes.get(found.id)
-        assert again is not None
-        assert again.undone == {tea}
-        assert (await stores.undo.apply(again, {tea})).back == ()
-        newest = await stores.changes.newest(("fact",), ANN)
+    undos = []
+    for words in ("second", "first"):
+        newest = await stores.changes.newest(("task",), ANN)
         assert newest is not None
-        assert newest.id == found.id  # the other item is not undone yet
+        undos.append((await stores.undo.apply(newest)).set_id)
+        assert await content() == words
+    last = await stores.changes.get(undos[-1] or "")
+    assert last is not None
+    assert (last.cause, last.undoes is not None) == ("undo", True)
+    await stores.undo.apply(last)
+    assert await content() == "second"
+
+
+async def test_one_item_of_a_set_can_be_undone_alone(stores: Stores) -> None:
+    """Issue, change sets: item by item; a second time there is nothing to do."""
+    async with stores.database.transaction() as tx:
+        done = await stores.facts.replace(
+            tx, WHY, ANN, [], [("Ann likes tea", "harvest"), ("Ann likes jazz", "harvest")]
+        )
+    found = await stores.changes.get(done.set_id or "")
+    assert found is not None
+    tea, jazz = (fact.id for fact in done.facts)
+    undone = await stores.undo.apply(found, {tea})
+    assert [change.item for change in undone.back] == [tea]
+    assert [fact.id for fact in await stores.facts.live(ANN)] == [jazz]
+    again = await stores.changes.get(found.id)
+    assert again is not None
+    assert again.undone == {tea}
+    assert (await stores.undo.apply(again, {tea})).back == ()
+    newest = await stores.changes.newest(("fact",), ANN)
+    assert newest is not None
+    assert newest.id == found.id  # the other item is not undone yet
 
 
 async def test_what_cannot_be_undone_any_more_is_purged(tmp_path: Path) -> None:
@@ -481,7 +468,7 @@ async def test_what_cannot_be_undone_any_more_is_purged(tmp_path: Path) -> None:
             kept, _ = await stores.facts.add(tx, WHY, "Ann likes jazz", "harvest", scope=ANN)
             await stores.facts.supersede(tx, WHY, (), dict.fromkeys([gone.id]))
         await stores.memories.text(ANN)
-        expiry = _expiry(stores, CheckedClock(clock))
+        expiry = Expiry(stores, CheckedClock(clock))
         clock.advance((KEPT - timedelta(minutes=1)).total_seconds())
         await expiry.purge()
         assert await stores.facts.get(gone.id) is not None
@@ -505,7 +492,7 @@ async def test_nothing_is_purged_by_a_clock_that_is_not_believed(tmp_path: Path)
             await stores.facts.add(tx, WHY, "Ann likes tea", "harvest", scope=ANN)
         machine.ahead = 12 * KEPT
         clock = CheckedClock(machine, asks=True)
-        expiry = _expiry(stores, clock)
+        expiry = Expiry(stores, clock)
         async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as group:
             run = group.create_task(expiry.run())
             await machine.asleep()
@@ -520,10 +507,6 @@ async def test_nothing_is_purged_by_a_clock_that_is_not_believed(tmp_path: Path)
             while await stores.database.rows(kept):
                 pass
             run.cancel()
-
-
-def _expiry(stores: Stores, clock: CheckedClock) -> Expiry:
-    return Expiry(stores, clock)
 
 
 def copies_in(folder: Path) -> set[str]:
@@ -541,18 +524,10 @@ async def test_copies_from_before_upgrades_go_when_changes_do(tmp_path: Path) ->
             os.utime(tmp_path / name, (clock.now().timestamp(),) * 2)
         clock.advance(86_400)
         os.utime(tmp_path / names[2], (clock.now().timestamp(),) * 2)
-        expiry = _expiry(stores, CheckedClock(clock))
+        expiry = Expiry(stores, CheckedClock(clock))
         clock.advance((KEPT - timedelta(days=1)).total_seconds())
         await expiry.purge()
         assert copies_in(tmp_path) == set(names)
         clock.advance(60)
         await expiry.purge()
         assert copies_in(tmp_path) == set(names[2:])
-
-
-@asynccontextmanager
-async def _stores(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Stores]:
-    async with open_migrated(folder / "wintermute.db") as database:
-        yield Stores.of(
-            database, folder, Owner("@ann:test"), clock or FakeClock(), new_id, timezone="UTC"
-        )

@@ -126,9 +126,7 @@ async def test_whatever_takes_the_place_of_the_memories_the_facts_stay(
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_a_skill_that_is_no_text_is_named(
-    memory: Memory, harm: Callable[[Path], None]
-) -> None:
+async def test_a_skill_of_no_text_is_named(memory: Memory, harm: Callable[[Path], None]) -> None:
     path = memory.file.parent / "skills" / "tea.md"
     path.parent.mkdir()
     path.write_text("How to make tea")
@@ -151,9 +149,7 @@ async def test_memories_in_sixteen_bits_are_read_and_written_as_utf_eight(memory
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_prompt_that_is_no_text_is_what_it_last_held(
-    tmp_path: Path, harm: Callable[[Path], None]
-) -> None:
+def test_a_prompt_of_no_text_is_as_it_was(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     """Also over a restart; without an earlier text there is nothing to begin with."""
     path = tmp_path / "A.txt"
     path.write_text("Be kind.\r\n", newline="")
@@ -225,8 +221,7 @@ async def watched(tmp_path: Path, model: ModelServer) -> AsyncIterator[Watched]:
 
 
 async def test_the_owner_hears_once_of_each_file_until_it_is_good_again(watched: Watched) -> None:
-    await watched.house.incoming("hello")
-    await watched.house.said(1)
+    await watched.house.say("hello")
     core, seed = watched.folder / "core.md", watched.folder / "prompts" / "SEED_fr.txt"
     core.write_bytes(LATIN)
     assert await watched.look() == []  # it may be just being saved
@@ -246,25 +241,19 @@ async def test_the_owner_hears_once_of_each_file_until_it_is_good_again(watched:
     assert room == {ROOM}
 
 
-async def test_the_owner_is_told_as_soon_as_there_is_a_chat_with_nobody_else(
-    watched: Watched,
-) -> None:
+async def test_the_owner_is_told_once_there_is_a_chat_with_nobody_else(watched: Watched) -> None:
     watched.house.speaker.unfit.add(ROOM)
-    await watched.house.incoming("hello")
-    await watched.house.said(1)
+    await watched.house.say("hello")
     (watched.folder / "core.md").write_bytes(LATIN)
     assert await watched.look(3) == []
     watched.house.speaker.unfit.clear()
     assert len(await watched.look(3)) == 1
 
 
-async def test_the_owner_hears_once_what_stayed_though_a_file_was_saved_without_it(
-    watched: Watched,
-) -> None:
+async def test_the_owner_hears_once_what_stayed_when_a_file_lost_it(watched: Watched) -> None:
     """F-032, M-090: by their texts, with what removes them."""
     house, file = watched.house, watched.folder / "MEMORIES.txt"
-    await house.incoming("hello")
-    await house.said(1)
+    await house.say("hello")
     await _learn(house, "likes tea", "has a dog", "owns a boat")
     for _ in range(2):
         file.write_text("likes tea\n")
@@ -289,9 +278,7 @@ async def _learn(house: House, *texts: str, scope: str = MINE) -> None:
 
 
 @pytest.mark.breaks("tools")  # `night` is one as soon as something is asked
-async def test_a_file_that_loses_many_lines_at_once_asks_first(
-    watched: Watched, model: ModelServer
-) -> None:
+async def test_a_file_that_loses_much_asks_first(watched: Watched, model: ModelServer) -> None:
     """M-090: named are five and a number; all of them are in the prompt until a yes, and come back
     with a no, or an undo.
     """
@@ -315,23 +302,19 @@ async def test_a_file_that_loses_many_lines_at_once_asks_first(
         assert "8 lines disappeared from data/MEMORIES.txt" in told[-1]
         return told[-1].partition("`/night yes ")[2].partition("`")[0]
 
-    await house.incoming(f"/night no {await emptied(1)}")
-    await house.said(3)
+    await house.say(f"/night no {await emptied(1)}")
     assert file.read_text() == whole
     night = await emptied(4)
-    await house.incoming(f"/night yes {night}")
-    await house.said(6)
+    await house.say(f"/night yes {night}")
     assert await house.stores.facts.live(MINE) == []
-    await house.incoming(f"/night undo {night}")
-    await house.said(7)
+    await house.say(f"/night undo {night}")
     assert file.read_text() == whole
 
 
 async def test_of_lines_of_another_chat_the_owner_hears_nothing(watched: Watched) -> None:
     """M-090: whose they are is asked in the morning."""
     house, scope = watched.house, "person:@bob:test"
-    await house.incoming("hello")
-    await house.said(1)
+    await house.say("hello")
     await _learn(house, *[f"thing {n} is red" for n in range(5)], scope=scope)
     house.stores.places.memories(scope).write_text("")
     await house.stores.memories.text(scope)
@@ -340,9 +323,7 @@ async def test_of_lines_of_another_chat_the_owner_hears_nothing(watched: Watched
     assert len(await house.rows("SELECT 1 FROM answered_decisions WHERE scope = ?", scope)) == 1
 
 
-async def test_a_list_that_is_longer_than_the_window_is_told_once(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_list_beyond_the_window_is_told_once(tmp_path: Path, model: ModelServer) -> None:
     """M-092: in one message, by `/status` and by `/why`, with what helps; until it fits again."""
     clock, file = HeldClock(), tmp_path / "MEMORIES.txt"
     shutil.copytree(PROMPTS, tmp_path / "prompts")

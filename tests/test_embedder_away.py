@@ -116,9 +116,7 @@ async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
         assert (await note(house))[0] == "ok"
 
 
-async def test_an_embedder_that_comes_back_is_used_without_a_start(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_embedder_that_comes_back_is_used(tmp_path: Path, model: ModelServer) -> None:
     """M-023: the work waits for it, and what was noted is over."""
     (tmp_path / "starts").touch()
     its = FakeClock()
@@ -139,9 +137,7 @@ async def test_an_embedder_that_comes_back_is_used_without_a_start(
         assert (await note(house))[0] == "ok"
 
 
-async def test_an_embedder_that_is_killed_between_two_messages_is_not_missed(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_killed_embedder_is_not_missed(tmp_path: Path, model: ModelServer) -> None:
     """Issue 18: it is started again."""
     await lay_memories(tmp_path, model)
     embedder = child("well", tmp_path)
@@ -156,9 +152,7 @@ async def test_an_embedder_that_is_killed_between_two_messages_is_not_missed(
     assert CHESS in str(model.requests[1].messages)
 
 
-async def test_another_model_is_noticed_and_all_is_embedded_anew(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_with_another_model_all_is_embedded_anew(tmp_path: Path, model: ModelServer) -> None:
     """M-022: words meanwhile, and vectors of two models are never compared."""
     await lay_memories(tmp_path, model)
     other = child("hangs", tmp_path, OtherModel)

@@ -146,9 +146,7 @@ async def test_a_passing_failure_is_tried_again_as_chats_are(tmp_path: Path) -> 
             await served.embedder.embed_document(["tea"])
 
 
-async def test_each_request_is_on_record_with_what_it_cost_and_without_the_texts(
-    tmp_path: Path,
-) -> None:
+async def test_each_request_is_on_record_with_its_cost_and_no_texts(tmp_path: Path) -> None:
     """L-087, L-088."""
     async with serving(tmp_path, price=Price(input=2_000_000)) as served:
         await served.embedder.embed_document(["a cup of tea"])
@@ -197,7 +195,7 @@ async def test_the_budget_of_the_day_holds_for_embeddings(tmp_path: Path) -> Non
         (data(lambda rows: [rows[0] | {"embedding": [1]}, *rows[1:]]), "several lengths"),
     ],
 )
-async def test_what_is_no_answer_is_refused_with_what_to_do(
+async def test_no_answer_is_refused_with_advice(
     step: EmbeddingStep, words: str, tmp_path: Path
 ) -> None:
     """M-021, M-071."""

@@ -230,9 +230,7 @@ def test_the_model_is_gone_when_who_asks_is_killed() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux kills by itself")
-def test_a_child_that_reads_nothing_is_gone_as_well_when_who_asks_is_killed(
-    tmp_path: Path,
-) -> None:
+def test_a_child_that_reads_nothing_is_gone_as_well_when_who_asks_is_killed(tmp_path: Path) -> None:
     """M-008: one text may take long on a slow machine."""
     dies_with_its_parent(STARTER, str(tmp_path / "bound"))
 

@@ -127,9 +127,7 @@ async def test_a_row_that_says_it_says_it_no_more(tmp_path: Path, kept: Searchab
 @pytest.mark.parametrize(
     "kept", [each for each in PLACES if each.derived and each != FOLDS], ids=name
 )
-async def test_a_row_that_came_of_it_goes_whatever_it_says(
-    tmp_path: Path, kept: SearchableText
-) -> None:
+async def test_a_row_that_came_of_it_goes_always(tmp_path: Path, kept: SearchableText) -> None:
     """M-030: known by its message or its cast, and by what a recording was made of."""
     for column, value in CAME[kept.table].items():
         (folder := tmp_path / column).mkdir()
@@ -141,9 +139,7 @@ async def test_a_row_that_came_of_it_goes_whatever_it_says(
 
 
 @pytest.mark.parametrize("kept", [kept for kept in PLACES if kept.waits], ids=name)
-async def test_a_row_that_is_still_needed_stays_and_is_waited_for(
-    tmp_path: Path, kept: SearchableText
-) -> None:
+async def test_a_row_still_needed_is_waited_for(tmp_path: Path, kept: SearchableText) -> None:
     """M-030: forgetting is asked for again until nothing of it is under way."""
     done, left = await emptied(tmp_path, kept, OPEN[kept.table])
     assert (done.rows, len(done.waiting)) == (frozenset(), 1)

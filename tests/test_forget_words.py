@@ -56,10 +56,13 @@ WORDS: list[tuple[str, str, bool]] = [
 ]
 
 
+@pytest.fixture
+def house(prompted_house: House) -> House:
+    return prompted_house
+
+
 @pytest.mark.parametrize(("said", "text", "has"), WORDS)
-def test_words_are_whole_words_and_characters_where_no_blanks_are(
-    said: str, text: str, has: bool
-) -> None:
+def test_words_are_whole_or_characters_without_blanks(said: str, text: str, has: bool) -> None:
     """M-084, F-034: closely, and at a glance over many."""
     words = AllWordsMatcher(said)
     assert words.are_in(text) == has
@@ -92,9 +95,7 @@ async def answer_of(house: House, said: str, room: str = ROOM, **about: Any) -> 
 @pytest.mark.quick("han")
 @pytest.mark.parametrize("word", [WORD, "猫", "แมว"], ids=["latin", "han", "thai"])
 @pytest.mark.breaks("fold", "forgetting", "edited core", perhaps=True)
-async def test_all_kinds_are_listed_and_gone_everywhere(
-    tmp_path: Path, model: ModelServer, word: str
-) -> None:
+async def test_all_kinds_are_listed_and_gone(tmp_path: Path, model: ModelServer, word: str) -> None:
     """M-084: answered long ago and before `/new`; summary, core, page, index; nothing is in view."""
     root = furnish(tmp_path / "wiki")
     bird = root / "semantic" / "Bird.md"
@@ -144,100 +145,90 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
 
 
 async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_view(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """M-084: harvested or not; an answer of ours alone; `/forget` alone says how it is used."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        model.script(Text(f"Perhaps a {WORD}?"))
-        await house.say("Which bird shall I buy?")
-        assert "- 1 answer of mine with these words" in await answer_of(house, f"/forget {WORD}")
-        await answer_of(house, "/forget yes")
-        await forgotten(house)
-        assert await answer_of(house, f"/forget {WORD}") == NOTHING_LIKE_IT
-        await import_lines(
-            house, [json.dumps({"text": "tea", "id": "fact_b", "scope": "person:@b:test"})]
-        )
-        assert await answer_of(house, "/forget fact_b") == "I know no memory `fact_b` here."
-        assert await answer_of(house, "/forget yes") == NOT_ASKED
-        for nothing in ("/forget", "/forget  ", "/forget 🐶!"):
-            assert await answer_of(house, nothing) == FORGET_WHAT
-        await house.say("And now?")
-        assert WORD not in str(model.requests[-1].messages)
+    model.script(Text(f"Perhaps a {WORD}?"))
+    await house.say("Which bird shall I buy?")
+    assert "- 1 answer of mine with these words" in await answer_of(house, f"/forget {WORD}")
+    await answer_of(house, "/forget yes")
+    await forgotten(house)
+    assert await answer_of(house, f"/forget {WORD}") == NOTHING_LIKE_IT
+    await import_lines(
+        house, [json.dumps({"text": "tea", "id": "fact_b", "scope": "person:@b:test"})]
+    )
+    assert await answer_of(house, "/forget fact_b") == "I know no memory `fact_b` here."
+    assert await answer_of(house, "/forget yes") == NOT_ASKED
+    for nothing in ("/forget", "/forget  ", "/forget 🐶!"):
+        assert await answer_of(house, nothing) == FORGET_WHAT
+    await house.say("And now?")
+    assert WORD not in str(model.requests[-1].messages)
 
 
 @pytest.mark.breaks("edit", "forgetting", perhaps=True)
-async def test_a_message_counts_in_each_of_its_wordings(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_message_counts_in_each_of_its_wordings(house: House) -> None:
     """M-084: an edit that was noted and not answered; blanks and capitals in the yes do no harm."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        first, _ = await house.say("I have a dog", "hello")
-        assert not await worded(house, edit_of(first, f"I have a {WORD}", house))
-        assert "- 1 message of yours" in await answer_of(house, f"/forget {WORD}")
-        assert (await answer_of(house, "/Forget  YES")).startswith("I forget it for good")
-        await forgotten(house)
-        assert [row["text"] for row in await house.rows("SELECT text FROM edits")] == [""]
-        assert "I have a dog" in await said_by(house, "@ann:test")
+    first, _ = await house.say("I have a dog", "hello")
+    assert not await worded(house, edit_of(first, f"I have a {WORD}", house))
+    assert "- 1 message of yours" in await answer_of(house, f"/forget {WORD}")
+    assert (await answer_of(house, "/Forget  YES")).startswith("I forget it for good")
+    await forgotten(house)
+    assert [row["text"] for row in await house.rows("SELECT text FROM edits")] == [""]
+    assert "I have a dog" in await said_by(house, "@ann:test")
 
 
 async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothing(
-    tmp_path: Path, model: ModelServer
+    house: House, model: ModelServer
 ) -> None:
     """M-084, M-010: what Ann said here in private before is neither shown nor touched."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        model.script(Text(f"A {WORD}, in private"), Text("echo"))
-        await house.say(f"Mine is a {WORD}, in private", room="!club:test")
-        await house.say(f"We keep a {WORD}", **IN_CLUB, **BEN)
-        await house.say(f"The {WORD} is loud", **IN_CLUB)
-        await house.say(f"A {WORD}, said nobody to you", kind="context", **IN_CLUB, **BEN)
-        theirs = await answer_of(house, f"/forget {WORD}", **IN_CLUB, **BEN)
-        assert "- 2 messages of yours" in theirs
-        assert "1 message of others in this room with these words would stay" in theirs
-        assert "private" not in theirs
-        assert await answer_of(house, "/forget yes", **IN_CLUB, **BEN) == FORGETTING_HERE
-        await forgotten(house)
-        mine = await answer_of(house, f"/forget {WORD}", **IN_CLUB)
-        assert "- 1 message of yours" in mine
-        assert "of others" not in mine
-        assert await said_by(house, "@ben:test") == ["", "", "", "/forget yes"]
-        assert f"A {WORD}, in private" in await house.spoken("!club:test")
-        await answer_of(house, "/forget yes", **IN_CLUB)
-        await forgotten(house)
-        await house.say(f"Ben, no {WORD} any more", **IN_CLUB, **BEN)
-        others = await answer_of(house, f"/forget {WORD}", **IN_CLUB)
-        assert "1 message of others in this room with these words would stay" in others
-        assert "of yours" not in others
-        assert f"Mine is a {WORD}, in private" in await said_by(house, "@ann:test")
-        turns = await house.rows("SELECT utterance FROM turns ORDER BY seq LIMIT 1")
-        assert turns[0]["utterance"] == f"A {WORD}, in private"
+    model.script(Text(f"A {WORD}, in private"), Text("echo"))
+    await house.say(f"Mine is a {WORD}, in private", room="!club:test")
+    await house.say(f"We keep a {WORD}", **IN_CLUB, **BEN)
+    await house.say(f"The {WORD} is loud", **IN_CLUB)
+    await house.say(f"A {WORD}, said nobody to you", kind="context", **IN_CLUB, **BEN)
+    theirs = await answer_of(house, f"/forget {WORD}", **IN_CLUB, **BEN)
+    assert "- 2 messages of yours" in theirs
+    assert "1 message of others in this room with these words would stay" in theirs
+    assert "private" not in theirs
+    assert await answer_of(house, "/forget yes", **IN_CLUB, **BEN) == FORGETTING_HERE
+    await forgotten(house)
+    mine = await answer_of(house, f"/forget {WORD}", **IN_CLUB)
+    assert "- 1 message of yours" in mine
+    assert "of others" not in mine
+    assert await said_by(house, "@ben:test") == ["", "", "", "/forget yes"]
+    assert f"A {WORD}, in private" in await house.spoken("!club:test")
+    await answer_of(house, "/forget yes", **IN_CLUB)
+    await forgotten(house)
+    await house.say(f"Ben, no {WORD} any more", **IN_CLUB, **BEN)
+    others = await answer_of(house, f"/forget {WORD}", **IN_CLUB)
+    assert "1 message of others in this room with these words would stay" in others
+    assert "of yours" not in others
+    assert f"Mine is a {WORD}, in private" in await said_by(house, "@ann:test")
+    turns = await house.rows("SELECT utterance FROM turns ORDER BY seq LIMIT 1")
+    assert turns[0]["utterance"] == f"A {WORD}, in private"
 
 
-async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_over_fifty_things_need_a_yes_with_a_number(house: House, tmp_path: Path) -> None:
     """M-084: neither a bare yes will do, nor another number, nor one after something was said."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await import_lines(
-            house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)]
-        )
-        question = await answer_of(house, f"/forget {WORD}")
-        assert "- 60 memories: " in question
-        [one] = re.findall(r" `/forget (fact_\w+)` erases only the first memory\.", question)
-        assert f"(`{one}`); " in question
-        assert "`/forget yes 60`" in question
-        assert len(question.splitlines()) < 8
-        for wrong in ("/forget yes", "/forget yes 61"):
-            assert await answer_of(house, wrong) == NOT_ASKED
-            await answer_of(house, f"/forget {WORD}")
-        assert (await answer_of(house, "/forget yes 60")).startswith("I forget it for good")
-        await forgotten(house)
-        assert await house.stores.facts.live(SCOPE) == []
-        assert "I forgot what you confirmed today at" in await answer_of(house, "/forget yes 60")
-        assert await house.database.scrub()
-        assert files_with(tmp_path) == []
+    await import_lines(house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)])
+    question = await answer_of(house, f"/forget {WORD}")
+    assert "- 60 memories: " in question
+    [one] = re.findall(r" `/forget (fact_\w+)` erases only the first memory\.", question)
+    assert f"(`{one}`); " in question
+    assert "`/forget yes 60`" in question
+    assert len(question.splitlines()) < 8
+    for wrong in ("/forget yes", "/forget yes 61"):
+        assert await answer_of(house, wrong) == NOT_ASKED
+        await answer_of(house, f"/forget {WORD}")
+    assert (await answer_of(house, "/forget yes 60")).startswith("I forget it for good")
+    await forgotten(house)
+    assert await house.stores.facts.live(SCOPE) == []
+    assert "I forgot what you confirmed today at" in await answer_of(house, "/forget yes 60")
+    assert await house.database.scrub()
+    assert files_with(tmp_path) == []
 
 
-async def test_a_yes_counts_only_for_a_list_that_was_seen_before_it_was_sent(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_yes_counts_only_for_a_list_seen_before(tmp_path: Path, model: ModelServer) -> None:
     """U-015: not said in advance, and not after something else: then the command is named."""
     clock = FakeClock()
     async with house_at_work(tmp_path, model.url, clock=clock) as house:

@@ -39,26 +39,25 @@ async def converse(house: House, model: ModelServer, text: str) -> None:
         Calls((Use("append_memory", {"entry": f"- {said}", "source": "user_explicit"}),)),
         Text(f"I will remember that {said}!"),
     )
-    await house.incoming(f"Remember: {said}")
-    await house.said(1)
+    await house.say(f"Remember: {said}")
     await house.incoming("What a fine day")
-    await house.incoming(f"Did I say {text}?")
-    await house.incoming("/memory")
-    await house.said(4)
+    await house.say(f"Did I say {text}?", "/memory")
     (fact,) = [fact for fact in await house.stores.facts.live(SCOPE) if WORD in fact.text]
     async with house.database.transaction() as tx:
         why = Reason("tool", SCOPE)
         await house.stores.facts.replace(
             tx, why, SCOPE, [fact.id], [(f"{fact.text} (since May)", "dreaming_merge")]
         )
-    await house.incoming("And now?")
-    await house.said(5)
+    await house.say("And now?")
     await house.incoming("/undo")
-    await house.incoming("/memory")
-    await house.said(7)
+    await house.say("/memory")
     await import_lines(house, [json.dumps({"text": f"Also {text}", "id": "imported-before"})])
-    await house.incoming("A last word")
-    await house.said(8)
+    await house.say("A last word")
+
+
+@pytest.fixture
+def house(prompted_house: House) -> House:
+    return prompted_house
 
 
 @pytest.mark.quick(every=3)
@@ -83,14 +82,13 @@ async def test_no_file_has_what_was_forgotten_and_the_rest_stays(
         bodies = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
         assert "What a fine day" in bodies
         assert "echo: And now?" in await house.spoken()
-        await house.incoming("Do you remember?")
-        await house.said(9)
+        await house.say("Do you remember?")
         assert WORD not in json.dumps(model.requests[-1].body).lower()
     assert files_with(tmp_path) == []
 
 
 async def test_it_is_forgotten_however_people_and_models_wrote_it(
-    tmp_path: Path, model: ModelServer
+    house: House, tmp_path: Path, model: ModelServer
 ) -> None:
     """F-034: by letters of which each word has one that differs, in every writing of them."""
     text = "Ärztin heißt Öznur Ünlü aus Köln"
@@ -100,50 +98,39 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
         "<b>&Auml;rztin</b> hei&szlig;t &#214;znur<br>Ünlü aus Köln",
         json.dumps({"notes": json.dumps([text])}),
     )
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await import_lines(house, [json.dumps({"text": text}), json.dumps({"text": "likes tea"})])
-        for number, way in enumerate(ways, 1):
-            write = {
-                "skill_name": "doctor",
-                "summary": "Whom to ask",
-                "documentation": f"x {way} y",
-            }
-            model.script(Calls((Use("add_skill", write),)), Text(f"Of course: {way}!"))
-            await house.incoming(f"You know: {way}. And then?")
-            await house.said(number)
-        await deliver(house)
-        async with house.database.transaction() as tx:
-            why = Reason("tool", SCOPE)
-            task = await house.stores.tasks.add(tx, why, f"Call, {ways[0]}, soon", scope=SCOPE)
-        (tmp_path / "MEMORIES.txt~").write_text(text)
-        done = await forget_live(house, "Öznur")
-        names = (
-            f"{task.id} (number {task.number})",
-            "skill doctor",
-            str(tmp_path / "MEMORIES.txt~"),
-        )
-        assert (done.facts, done.unfinished, done.quoted) == (1, 0, names)
-        assert done.records > 12
-        await house.stores.skills.remove(why, "doctor")
-        async with house.database.transaction() as tx:
-            await house.stores.tasks.delete(tx, Target(task.id, None, why))
-        (tmp_path / "MEMORIES.txt~").unlink()
-        assert (await forget(house.stores, [])).quoted == ()
-        await import_lines(house, [json.dumps({"text": text})])
-        assert (await forget_live(house, "Öznur")).quoted == ()
-        assert (
-            files_with(tmp_path, "znur")
-            == files_with(tmp_path, "ztin")
-            == files_with(tmp_path, "ZNUR")
-            == []
-        )
-        (row,) = await house.rows("SELECT content FROM tasks")
-        assert row == {"content": "Call, **[erased]`, soon"}
+    await import_lines(house, [json.dumps({"text": text}), json.dumps({"text": "likes tea"})])
+    for number, way in enumerate(ways, 1):
+        write = {"skill_name": "doctor", "summary": "Whom to ask", "documentation": f"x {way} y"}
+        model.script(Calls((Use("add_skill", write),)), Text(f"Of course: {way}!"))
+        await house.incoming(f"You know: {way}. And then?")
+        await house.said(number)
+    await deliver(house)
+    async with house.database.transaction() as tx:
+        why = Reason("tool", SCOPE)
+        task = await house.stores.tasks.add(tx, why, f"Call, {ways[0]}, soon", scope=SCOPE)
+    (tmp_path / "MEMORIES.txt~").write_text(text)
+    done = await forget_live(house, "Öznur")
+    names = (f"{task.id} (number {task.number})", "skill doctor", str(tmp_path / "MEMORIES.txt~"))
+    assert (done.facts, done.unfinished, done.quoted) == (1, 0, names)
+    assert done.records > 12
+    await house.stores.skills.remove(why, "doctor")
+    async with house.database.transaction() as tx:
+        await house.stores.tasks.delete(tx, Target(task.id, None, why))
+    (tmp_path / "MEMORIES.txt~").unlink()
+    assert (await forget(house.stores, [])).quoted == ()
+    await import_lines(house, [json.dumps({"text": text})])
+    assert (await forget_live(house, "Öznur")).quoted == ()
+    assert (
+        files_with(tmp_path, "znur")
+        == files_with(tmp_path, "ztin")
+        == files_with(tmp_path, "ZNUR")
+        == []
+    )
+    (row,) = await house.rows("SELECT content FROM tasks")
+    assert row == {"content": "Call, **[erased]`, soon"}
 
 
-async def test_what_was_forgotten_does_not_come_back_by_undo(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_forgotten_stays_gone_over_undo(tmp_path: Path, model: ModelServer) -> None:
     """M-066: nothing of it is on record; the other lines of the same import still are."""
     async with open_house(tmp_path, None) as house:
         lines = [{"text": WAYS["plain"]}, {"text": "likes tea"}]
@@ -170,42 +157,38 @@ async def test_what_was_retired_goes_with_what_replaced_it(tmp_path: Path) -> No
     assert files_with(tmp_path) == []
 
 
-async def test_earlier_wordings_are_forgotten_too(tmp_path: Path, model: ModelServer) -> None:
+async def test_earlier_wordings_are_forgotten_too(house: House, tmp_path: Path) -> None:
     """M-066: a line that somebody reworded in the memories file is still the same memory."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await import_lines(house, [json.dumps({"text": "The shed opens with zimtkanarie"})])
-        await house.incoming("The shed opens with zimtkanarie, right?")
-        await house.said(1)
-        (tmp_path / "MEMORIES.txt").write_text("The Shed opens with Zimtkanarie\n")
-        await house.incoming("Is it so?")
-        await house.said(2)
-        await deliver(house)
-        await forget_live(house, "Zimtkanarie")
-        assert files_with(tmp_path, "kanarie") == []
+    await import_lines(house, [json.dumps({"text": "The shed opens with zimtkanarie"})])
+    await house.say("The shed opens with zimtkanarie, right?")
+    (tmp_path / "MEMORIES.txt").write_text("The Shed opens with Zimtkanarie\n")
+    await house.say("Is it so?")
+    await deliver(house)
+    await forget_live(house, "Zimtkanarie")
+    assert files_with(tmp_path, "kanarie") == []
 
 
 async def test_a_running_cast_is_left_alone_and_forgetting_is_to_be_repeated(
-    tmp_path: Path, model: ModelServer
+    house: House, tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: the fact stays until nothing of it is under way, so that it can be named again."""
     text = WAYS["quotes"]
     gate = asyncio.Event()
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await import_lines(house, [json.dumps({"text": text})])
-        model.script(
-            Calls((Use("append_memory", {"entry": text, "source": "harvest"}),)),
-            Slow(gate, Text(f"noted: {text}")),
-        )
-        await house.incoming(f"so {text}")
-        await model.request_arrived(2)
-        done = await forget_live(house)
-        assert (done.facts, done.unfinished) == (0, 1)
-        gate.set()
-        assert await house.said(1) == [f"noted: {text}"]
-        assert (await forget_live(house)).unfinished == 1  # it is to be sent
-        await deliver(house)
-        assert (await forget_live(house)).facts == 1
-        assert files_with(tmp_path) == []
+    await import_lines(house, [json.dumps({"text": text})])
+    model.script(
+        Calls((Use("append_memory", {"entry": text, "source": "harvest"}),)),
+        Slow(gate, Text(f"noted: {text}")),
+    )
+    await house.incoming(f"so {text}")
+    await model.request_arrived(2)
+    done = await forget_live(house)
+    assert (done.facts, done.unfinished) == (0, 1)
+    gate.set()
+    assert await house.said(1) == [f"noted: {text}"]
+    assert (await forget_live(house)).unfinished == 1  # it is to be sent
+    await deliver(house)
+    assert (await forget_live(house)).facts == 1
+    assert files_with(tmp_path) == []
 
 
 async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
@@ -230,35 +213,25 @@ async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
         assert [fact.id for fact in await stores.facts.live("person:@bob:test")] == ["bobs"]
 
 
-async def test_a_short_text_is_erased_where_it_was_learnt_only(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_short_text_is_erased_only_where_learnt(house: House, model: ModelServer) -> None:
     """It would be found in messages that have nothing to do with it."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        model.script(
-            Calls((Use("append_memory", {"entry": "a dog", "source": "user_explicit"}),)),
-            Text("noted"),
-        )
-        await house.incoming("I have a dog")
-        await house.incoming("He has a dog, too")
-        await house.incoming("/memory")
-        await house.said(3)
-        await deliver(house)
-        done = await forget_live(house, "a dog")
-        assert len(done.short) == 1
-        intents = [row["intent"] for row in await house.rows("SELECT intent FROM casts")]
-        assert intents == ["", "He has a dog, too"]
-        assert (await house.spoken())[1:] == ["echo: He has a dog, too", ""]  # a line of its own
+    model.script(
+        Calls((Use("append_memory", {"entry": "a dog", "source": "user_explicit"}),)), Text("noted")
+    )
+    await house.say("I have a dog", "He has a dog, too", "/memory")
+    await deliver(house)
+    done = await forget_live(house, "a dog")
+    assert len(done.short) == 1
+    intents = [row["intent"] for row in await house.rows("SELECT intent FROM casts")]
+    assert intents == ["", "He has a dog, too"]
+    assert (await house.spoken())[1:] == ["echo: He has a dog, too", ""]  # a line of its own
 
 
-async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_erased_answer_is_not_tried_again(tmp_path: Path, model: ModelServer) -> None:
     """M-030: an empty message would be sent in its place."""
     async with house_at_work(tmp_path, model.url) as house:
         await import_lines(house, [json.dumps({"text": WAYS["plain"]})])
-        await house.incoming(WAYS["plain"])
-        await house.said(1)
+        await house.say(WAYS["plain"])
         outgoing = await house.next_outgoing()
         assert outgoing is not None
         await house.outbox.mark_refused(outgoing.id, "M_FORBIDDEN")
@@ -287,9 +260,7 @@ async def test_nothing_stays_in_the_free_space_of_the_database(tmp_path: Path, s
 SIZES = (5, 40, 200, 900, 3000, 9000)
 
 
-async def test_what_was_handed_out_for_a_message_is_forgotten_with_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_handed_out_work_is_forgotten_with_it(tmp_path: Path, model: ModelServer) -> None:
     """M-030, L-048: a sub-session, its report and the answer to it may say it in other words."""
     other = "gelberfink"
 
@@ -315,8 +286,7 @@ async def test_what_was_handed_out_for_a_message_is_forgotten_with_it(
         async with house.working():
             await house.incoming(f"Remember that the bird is a {WORD}")
             assert (await house.said(2))[1] == f"They found out: {other}!"
-            await house.incoming("What a fine day")
-            await house.said(3)
+            await house.say("What a fine day")
             await house.settled()
         await deliver(house)
         assert files_with(tmp_path, other)
@@ -358,9 +328,7 @@ async def test_what_reminders_said_and_runs_found_is_forgotten(tmp_path: Path) -
         assert rows == [{"content": "", "result": ""}] * 2
 
 
-async def test_recorded_questions_of_what_is_forgotten_go_by_their_cast(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_recorded_questions_go_by_their_cast(tmp_path: Path, model: ModelServer) -> None:
     """M-030, L-088: also when its words are too short to be recognised."""
     model.script(Calls((Use("append_memory", {"entry": "- I am zik"}),)), Text("noted: zik"))
     async with open_house(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
@@ -377,9 +345,7 @@ async def test_recorded_questions_of_what_is_forgotten_go_by_their_cast(
 
 @pytest.mark.breaks("fold")
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_recorded_questions_do_not_keep_a_forgotten_summary(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_recorded_questions_keep_no_summary(tmp_path: Path, model: ModelServer) -> None:
     """M-030, L-088: which says it in other words than anybody else."""
     model.script(
         Calls((Use("append_memory", {"entry": "- The parrot is called Zimtkanarie"}),)),

@@ -25,21 +25,21 @@ WORD = "zimtkanarie"
 SAID = f"My bird is a {WORD} called Hugo"
 
 
+@pytest.fixture
+def house(prompted_house: House) -> House:
+    return prompted_house
+
+
 @pytest.mark.breaks("forgetting")
-async def test_a_message_answered_long_ago_leaves_no_trace(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_old_answered_message_leaves_no_trace(tmp_path: Path, model: ModelServer) -> None:
     """M-030, L-048: facts, answers, prompts, core, recordings; what has nothing to do with it stays."""
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS, record=True) as house:
         page = f"# USER\n- Has a {WORD} bird\n- The bird is a {WORD}\n- Likes tea\n"
         await wrote(house, page, f"Has a {WORD} bird")
         gone = await learn(house, model, SAID, f"The bird is a {WORD}")
-        await house.incoming("What a fine day")
-        await house.incoming("/memory")
-        await house.said(3)
+        await house.say("What a fine day", "/memory")
         await deliver(house)
-        await house.incoming("Tell me of the bird")
-        await house.said(4)
+        await house.say("Tell me of the bird")
         await deliver(house)
         assert {"wintermute.db-wal", "MEMORIES.txt"} <= set(files_with(tmp_path))
         await take_back(house, gone)
@@ -50,52 +50,44 @@ async def test_a_message_answered_long_ago_leaves_no_trace(
         assert await house.stores.facts.live(SCOPE) == []
         bodies = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
         assert bodies == ["", "What a fine day", "/memory", "Tell me of the bird"]
-        await house.incoming("Do you remember?")
-        await house.said(5)
+        await house.say("Do you remember?")
         assert WORD not in json.dumps(model.requests[-1].body).lower()
 
 
-async def test_what_another_message_says_as_well_stays(tmp_path: Path, model: ModelServer) -> None:
+async def test_what_another_message_says_as_well_stays(house: House, model: ModelServer) -> None:
     """M-030: it has other evidence, and is not known from the deleted message any more."""
     fact = f"The bird is a {WORD}"
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        gone = await learn(house, model, SAID, fact)
-        other = await learn(house, model, f"As I said, the bird is a {WORD}", fact)
-        assert [f.origins for f in await house.stores.facts.live(SCOPE)] == [(gone, other)]
-        await take_back(house, gone)
-        await forgotten(house)
-        assert [f.origins for f in await house.stores.facts.live(SCOPE)] == [(other,)]
-        rows = await house.rows("SELECT body FROM inbox ORDER BY seq")
-        assert [row["body"] for row in rows] == ["", f"As I said, the bird is a {WORD}"]
+    gone = await learn(house, model, SAID, fact)
+    other = await learn(house, model, f"As I said, the bird is a {WORD}", fact)
+    assert [f.origins for f in await house.stores.facts.live(SCOPE)] == [(gone, other)]
+    await take_back(house, gone)
+    await forgotten(house)
+    assert [f.origins for f in await house.stores.facts.live(SCOPE)] == [(other,)]
+    rows = await house.rows("SELECT body FROM inbox ORDER BY seq")
+    assert [row["body"] for row in rows] == ["", f"As I said, the bird is a {WORD}"]
 
 
-async def test_a_merged_memory_is_made_anew_from_what_is_left(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_merged_memory_is_remade(house: House, tmp_path: Path, model: ModelServer) -> None:
     """M-030: what was merged with it is there again, and queued."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        gone = await learn(house, model, SAID, f"The bird is a {WORD}")
-        await learn(house, model, "The bird sings at night", "The bird sings at night")
-        old = await house.stores.facts.live(SCOPE)
-        async with house.database.transaction() as tx:
-            both = f"The bird is a {WORD} and sings at night"
-            await house.stores.facts.replace(
-                tx, Reason("tool", SCOPE), SCOPE, [f.id for f in old], [(both, "dreaming_merge")]
-            )
-        await take_back(house, gone)
-        await forgotten(house)
-        rows = await house.rows("SELECT text, queued FROM facts")
-        assert rows == [{"text": "The bird sings at night", "queued": 1}]
-        assert await house.database.scrub()
-        assert files_with(tmp_path) == []
+    gone = await learn(house, model, SAID, f"The bird is a {WORD}")
+    await learn(house, model, "The bird sings at night", "The bird sings at night")
+    old = await house.stores.facts.live(SCOPE)
+    async with house.database.transaction() as tx:
+        both = f"The bird is a {WORD} and sings at night"
+        await house.stores.facts.replace(
+            tx, Reason("tool", SCOPE), SCOPE, [f.id for f in old], [(both, "dreaming_merge")]
+        )
+    await take_back(house, gone)
+    await forgotten(house)
+    rows = await house.rows("SELECT text, queued FROM facts")
+    assert rows == [{"text": "The bird sings at night", "queued": 1}]
+    assert await house.database.scrub()
+    assert files_with(tmp_path) == []
 
 
-async def test_who_forgets_two_things_in_a_hurry_forgets_both(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_who_forgets_two_things_in_a_hurry_forgets_both(picker: Picker) -> None:
     """M-030: neither the work of the first nor what is read meanwhile makes the second ask again."""
-    picker, clock = Picker(model), HeldClock()
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
         await import_lines(house, [json.dumps({"text": "Ann's boat is called Saltwind"})])
         await house.say("/forget bird")
@@ -103,15 +95,15 @@ async def test_who_forgets_two_things_in_a_hurry_forgets_both(
         await house.say("/forget yes", *(f"n{n}" for n in range(6)), "/forget boat")
         await deliver(house)
         picker.picks("Ann likes tea")
-        await clock.move(16 * 60)
+        await picker.clock.move(16 * 60)
         await harvested(house)
         await house.say("/forget yes")
         assert (await house.spoken())[-1].startswith("I forget it for good")
 
 
-async def test_no_answer_tells_what_is_being_forgotten(tmp_path: Path, model: ModelServer) -> None:
+async def test_no_answer_tells_what_is_being_forgotten(picker: Picker) -> None:
     """M-030, U-015: from the yes on, also where words were said under another name of a room."""
-    async with talking(tmp_path, model, HeldClock()) as house:
+    async with picker.talking() as house:
         await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
         scope = SCOPE
         async with house.database.transaction() as tx:
@@ -123,17 +115,14 @@ async def test_no_answer_tells_what_is_being_forgotten(tmp_path: Path, model: Mo
         assert WORD not in await house.stores.memories.text(scope)
 
 
-async def test_what_was_learnt_since_it_was_asked_goes_with_its_message(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_learnt_since_it_was_asked_goes_with_its_message(picker: Picker) -> None:
     """M-030, U-015: between the question and its yes a quarter of an hour passes."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks(f"Ann's boss is a {WORD}")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await import_lines(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
         await house.say(f"My boss is a {WORD}", *(f"n{n}" for n in range(5)), f"/forget {WORD}")
         assert "- 1 message of yours" in (await house.spoken())[-1]
-        await clock.move(16 * 60)
+        await picker.clock.move(16 * 60)
         await harvested(house)
         assert len(await house.stores.facts.live(SCOPE)) == 2
         await deliver(house)
@@ -146,13 +135,10 @@ async def test_what_was_learnt_since_it_was_asked_goes_with_its_message(
 
 
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_not_read_yet_is_forgotten_by_words(picker: Picker, tmp_path: Path) -> None:
     """M-030: else it would be learnt again from the message that comes next."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks(f"Ann's boss is a {WORD}")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await house.say("hello", f"My boss is a {WORD}", f"/forget {WORD}")
         assert "- 1 message of yours" in (await house.spoken())[-1]
         await deliver(house)
@@ -165,32 +151,25 @@ async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
         assert files_with(tmp_path) == []
 
 
-async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_unvouched_session_has_nothing_forgotten(house: House, model: ModelServer) -> None:
     """X-034: neither by an id nor by confirming what the owner was shown."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await learn(house, model, SAID, f"The bird is a {WORD}")
-        [fact] = await house.stores.facts.live(SCOPE)
-        await house.incoming(f"/forget {WORD}")
-        for said in (fact.id, WORD, "yes"):
-            await house.incoming(f"/forget {said}", origin="other")
-        assert (await house.said(5))[2:] == [UNVOUCHED] * 3
-        await house.incoming(f"/forget {fact.id}")
-        await house.said(6)
-        await deliver(house)
-        await forgotten(house)
-        assert await house.stores.facts.live(SCOPE) == []
+    await learn(house, model, SAID, f"The bird is a {WORD}")
+    [fact] = await house.stores.facts.live(SCOPE)
+    await house.incoming(f"/forget {WORD}")
+    for said in (fact.id, WORD, "yes"):
+        await house.incoming(f"/forget {said}", origin="other")
+    assert (await house.said(5))[2:] == [UNVOUCHED] * 3
+    await house.say(f"/forget {fact.id}")
+    await deliver(house)
+    await forgotten(house)
+    assert await house.stores.facts.live(SCOPE) == []
 
 
 @pytest.mark.slow
-async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_deleting_a_blank_message_takes_what_else_came_of_it(picker: Picker) -> None:
     """M-030: `/forget` of one memory has blanked the message that two came from."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.", "Ann owns a boat.")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         both, *_ = await house.say("I keep bees and own a boat", *map(str, range(19)))
         await harvested(house)
         await deliver(house)
@@ -205,9 +184,7 @@ async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_i
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_erased_yet_is_looked_for_ever_less_often(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_cannot_be_erased_is_tried_ever_less(tmp_path: Path, model: ModelServer) -> None:
     """M-030: from two seconds up to five minutes; and at once when it is asked for again."""
     clock = HeldClock()
 
@@ -260,9 +237,7 @@ async def test_what_is_owed_for_several_memories_goes_on_without_the_one_that_is
 
 
 @pytest.mark.breaks("forgetting")
-async def test_a_canary_is_in_no_file_whatever_was_made_of_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_canary_is_in_no_file_in_any_form(tmp_path: Path, model: ModelServer) -> None:
     """M-030: picked up, merged with something else, put on core.md so, and answered with later."""
     nurse, merged = "Ann is a nurse at the hospital", f"Ann is a nurse and keeps a {WORD}."
     pages = [merged, "Ann is a nurse."]
@@ -352,9 +327,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
         assert files_with(tmp_path) == []
 
 
-async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_page_kept_back_by_a_kill_is_made_anew(tmp_path: Path, model: ModelServer) -> None:
     """M-030, M-051: what is on record is put in place only while all it was made of is known."""
     core, old = tmp_path / "core.md", "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n"
     core.write_text(old)
@@ -382,24 +355,18 @@ async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
         assert files_with(tmp_path) == []
 
 
-async def test_what_shares_only_common_words_with_it_stays(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_shares_only_common_words_stays(house: House, model: ModelServer) -> None:
     """M-030: a word counts that people said there in no other message, and that no other memory has."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        model.script(Text("The garden is lovely."))
-        await house.incoming("Tell me something")
-        await house.said(1)
-        gone = await learn(house, model, f"My {WORD} sits in the garden", f"Ann has a {WORD}")
-        model.script(Text("The garden is lovely, Ann."), Text(f"Ask the {WORD} then."))
-        await house.incoming("How is the garden?")
-        await house.incoming("And else?")
-        await house.said(4)
-        await deliver(house)
-        await take_back(house, gone)
-        await forgotten(house)
-        spoken = await house.spoken()
-        assert spoken == ["The garden is lovely.", "", "The garden is lovely, Ann.", ""]
-        bodies = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
-        assert bodies == ["Tell me something", "", "How is the garden?", "And else?"]
+    model.script(Text("The garden is lovely."))
+    await house.say("Tell me something")
+    gone = await learn(house, model, f"My {WORD} sits in the garden", f"Ann has a {WORD}")
+    model.script(Text("The garden is lovely, Ann."), Text(f"Ask the {WORD} then."))
+    await house.say("How is the garden?", "And else?")
+    await deliver(house)
+    await take_back(house, gone)
+    await forgotten(house)
+    spoken = await house.spoken()
+    assert spoken == ["The garden is lovely.", "", "The garden is lovely, Ann.", ""]
+    bodies = [row["body"] for row in await house.rows("SELECT body FROM inbox ORDER BY seq")]
+    assert bodies == ["Tell me something", "", "How is the garden?", "And else?"]
     model.allow("forgetting", perhaps=True)

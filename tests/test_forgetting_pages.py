@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.world.files import WORD, texts_below
 from tests.world.forgetting import (
     FACT,
@@ -17,7 +19,7 @@ from tests.world.forgetting import (
     furnish,
     learn,
 )
-from tests.world.house import ANN, PROMPTS, House, house_at_work
+from tests.world.house import ANN, House
 from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from tests.world.terminal import Terminal
@@ -29,38 +31,42 @@ async def owed(house: House) -> list[str]:
     return [json.loads(row["args"])["page"] for row in rows]
 
 
+@pytest.fixture
+def house(prompted_house: House) -> House:
+    return prompted_house
+
+
 async def test_a_memory_that_is_forgotten_is_in_no_file_of_the_wiki(
-    tmp_path: Path, model: ModelServer
+    house: House, tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: lines go, links and what else stands there stay; what lost its source waits for a yes."""
     root = furnish(tmp_path / "wiki")
     half = root / "semantic" / ".part_of_a_kill"
     half.write_text(FACT)
     os.utime(half, (0, 0))
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await learn(house, model, "Remember something of mine", FACT)
-        await forget_all(house)
-        found = texts_below(root)
-        assert not [name for name, text in found.items() if WORD in text.lower()]
-        assert found["semantic/Bird.md"] == f"{MATTER}# Bird\n\n\n{SOURCE}\n"
-        assert found["semantic/Garden.md"] == (
-            f"{MATTER}# Garden\n\nRoses grow there.\n- [[Bird]]\n"
-            f"\n{SOURCE}\nSource: [[{OTHER}/0001-user]]\n"
-        )
-        assert found["meta/Index.md"] == f"{MATTER}# Index\n\n- [[Bird]]\n- [[Garden]]\n"
-        assert found["semantic/Shed.md"] == STORE["semantic/Shed.md"]
-        assert found[f"{OTHER}/0001-user.md"] == STORE[f"{OTHER}/0001-user.md"]
-        assert found.keys() == STORE.keys()
-        json.loads(found["sleep/20260504-010000/changes.json"])
-        wishes = await house.stores.decisions.waiting(f"person:{ANN}", "page")
-        assert [(wish.kind, wish.before) for wish in wishes] == [
-            ("page removed", ("semantic/Bird.md",))
-        ]
-        assert await owed(house) == ["semantic/Garden.md"]
+    await learn(house, model, "Remember something of mine", FACT)
+    await forget_all(house)
+    found = texts_below(root)
+    assert not [name for name, text in found.items() if WORD in text.lower()]
+    assert found["semantic/Bird.md"] == f"{MATTER}# Bird\n\n\n{SOURCE}\n"
+    assert found["semantic/Garden.md"] == (
+        f"{MATTER}# Garden\n\nRoses grow there.\n- [[Bird]]\n"
+        f"\n{SOURCE}\nSource: [[{OTHER}/0001-user]]\n"
+    )
+    assert found["meta/Index.md"] == f"{MATTER}# Index\n\n- [[Bird]]\n- [[Garden]]\n"
+    assert found["semantic/Shed.md"] == STORE["semantic/Shed.md"]
+    assert found[f"{OTHER}/0001-user.md"] == STORE[f"{OTHER}/0001-user.md"]
+    assert found.keys() == STORE.keys()
+    json.loads(found["sleep/20260504-010000/changes.json"])
+    wishes = await house.stores.decisions.waiting(f"person:{ANN}", "page")
+    assert [(wish.kind, wish.before) for wish in wishes] == [
+        ("page removed", ("semantic/Bird.md",))
+    ]
+    assert await owed(house) == ["semantic/Garden.md"]
 
 
 async def test_what_is_written_otherwise_than_in_utf_8_keeps_every_letter(
-    tmp_path: Path, model: ModelServer
+    house: House, tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: UTF-16 is cut as what it is; a page that is no text as we know it is named, not touched."""
     root = furnish(tmp_path / "wiki")
@@ -74,10 +80,9 @@ async def test_what_is_written_otherwise_than_in_utf_8_keeps_every_letter(
     (root / "meta").mkdir(exist_ok=True)
     (root / "meta" / "conversations.json").write_text(json.dumps([str(elsewhere)]))
     (tmp_path / ".git").mkdir()
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await learn(house, model, "Remember something of mine", FACT)
-        unsaid = ErasedTexts([FACT], [FACT])
-        cut = await forget_in_pages(house.stores, unsaid, at="now")
+    await learn(house, model, "Remember something of mine", FACT)
+    unsaid = ErasedTexts([FACT], [FACT])
+    cut = await forget_in_pages(house.stores, unsaid, at="now")
     assert latin.read_bytes() == said.encode("latin-1")
     assert wide.read_text("utf-16") == said.replace(f"{FACT}\n", "")
     assert {str(latin), f"{elsewhere}/0001-user.md", str(tmp_path / ".git")} <= {*cut.named}
@@ -85,7 +90,7 @@ async def test_what_is_written_otherwise_than_in_utf_8_keeps_every_letter(
 
 
 async def test_a_page_that_repeats_the_message_of_a_memory_goes_with_it(
-    tmp_path: Path, model: ModelServer
+    house: House, tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: in the words of the message rather than of the memory, and in a line of the index."""
     said = f"by the way, our small bird is a {WORD}"
@@ -96,16 +101,13 @@ async def test_a_page_that_repeats_the_message_of_a_memory_goes_with_it(
     written = root / "sleep" / "written" / "meta" / "Index.md"
     written.parent.mkdir(parents=True)
     written.write_text(f"- [[Pet of Ann]]: The bird is a {WORD}.\n")
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await learn(house, model, said, FACT)
-        await forget_all(house)
+    await learn(house, model, said, FACT)
+    await forget_all(house)
     assert bird.read_text() == f"{MATTER}# Pet\n\n- It sings.\n"
     assert index.read_text() == f"{MATTER}# Index\n\n- [[Pet of Ann]]\n- [[Garden]]\n"
 
 
-async def test_what_we_wrote_of_it_in_other_words_goes_as_well(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_our_words_of_it_go_too(house: House, tmp_path: Path, model: ModelServer) -> None:
     """M-030: a line that no person wrote and that says no more than the memory; from job folders, too."""
     ours, theirs = f"Bird:   a {WORD}", f"A {WORD} is a bird"
     root = furnish(tmp_path / "wiki")
@@ -114,27 +116,23 @@ async def test_what_we_wrote_of_it_in_other_words_goes_as_well(
     written.parent.mkdir(parents=True)
     written.write_text(f"- Bird: a {WORD}\n")
     (root / "sleep" / "20260504-010000" / "diff.patch").write_text(f"+- {ours}\n+Roses\n")
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await learn(house, model, "Remember something of mine", FACT)
-        await forget_all(house)
+    await learn(house, model, "Remember something of mine", FACT)
+    await forget_all(house)
     assert page.read_text() == f"{MATTER}# Pet\n\n- {theirs}\n"
     assert WORD not in written.read_text()
     assert WORD not in (root / "sleep" / "20260504-010000" / "diff.patch").read_text()
 
 
-async def test_a_deleted_message_goes_from_raw_copies(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_deleted_message_goes_from_raw_copies(house: House, tmp_path: Path) -> None:
     """W-058, M-030."""
     root = furnish(tmp_path / "wiki")
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        [event] = await house.say(FACT)
-        await take_back(house, event)
-        await forgotten(house)
+    [event] = await house.say(FACT)
+    await take_back(house, event)
+    await forgotten(house)
     assert not [name for name, text in texts_below(root).items() if WORD in text.lower()]
 
 
-async def test_what_another_person_forgets_stays_in_the_owners_wiki(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_others_forget_stays_in_the_owners_wiki(house: House, tmp_path: Path) -> None:
     """M-010, M-011."""
     root = furnish(tmp_path / "wiki")
     his: dict[str, Any] = {
@@ -143,11 +141,10 @@ async def test_what_another_person_forgets_stays_in_the_owners_wiki(
         "name": "Ben",
         "origin": "other",
     }
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        event = await house.incoming(FACT, **his)
-        await house.said(1, "!ben:test")
-        await take_back(house, event)
-        await forgotten(house)
+    event = await house.incoming(FACT, **his)
+    await house.said(1, "!ben:test")
+    await take_back(house, event)
+    await forgotten(house)
     assert texts_below(root) == STORE
 
 

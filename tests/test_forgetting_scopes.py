@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import HeldClock
 from tests.world.forgetting import IN_CLUB, deliver, forget_all, forgotten, learn, said_by
-from tests.world.harvested import Picker, harvested, talking
-from tests.world.house import ANN, PROMPTS, ROOM, SCOPE, House, house_at_work
+from tests.world.harvested import Picker, harvested
+from tests.world.house import ANN, ROOM, SCOPE, House
 from tests.world.model import ModelServer, Text
 from tests.world.redacted import take_back
 from wintermute.changes.change_sets import Reason
@@ -32,79 +31,71 @@ async def unsay(house: House) -> None:
         await Relations(house.stores, house.rooms).erase_answers(tx, ROOM, [sent[-1]["event_id"]])
 
 
-async def test_the_same_words_of_another_person_are_theirs(
-    tmp_path: Path, model: ModelServer
-) -> None:
+@pytest.fixture
+def house(prompted_house: House) -> House:
+    return prompted_house
+
+
+async def test_the_same_words_of_another_are_theirs(house: House, model: ModelServer) -> None:
     """M-010, M-030: message, answer, record and memory; it cannot be used to erase what others have."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await house.incoming(FACT, **BENS)
-        await house.said(1, HIS)
-        await house.deliver(HIS)
-        await learn(house, model, "Remember something of mine", FACT)
-        assert await forget_all(house) == FORGETTING
-        assert await said_by(house, BEN) == [FACT]
-        assert await house.spoken(HIS) == [f"echo: {FACT}"]
-        casts = await house.rows("SELECT intent, result FROM casts ORDER BY seq")
-        assert [cast["intent"] for cast in casts] == [FACT, ""]
-        turns = await house.rows("SELECT utterance FROM turns ORDER BY seq")
-        assert [turn["utterance"] for turn in turns] == [f"echo: {FACT}", "", ""]
+    await house.incoming(FACT, **BENS)
+    await house.said(1, HIS)
+    await house.deliver(HIS)
+    await learn(house, model, "Remember something of mine", FACT)
+    assert await forget_all(house) == FORGETTING
+    assert await said_by(house, BEN) == [FACT]
+    assert await house.spoken(HIS) == [f"echo: {FACT}"]
+    casts = await house.rows("SELECT intent, result FROM casts ORDER BY seq")
+    assert [cast["intent"] for cast in casts] == [FACT, ""]
+    turns = await house.rows("SELECT utterance FROM turns ORDER BY seq")
+    assert [turn["utterance"] for turn in turns] == [f"echo: {FACT}", "", ""]
 
 
-async def test_an_answer_that_is_taken_back_was_given_once(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_answer_taken_back_was_given_once(house: House, model: ModelServer) -> None:
     """M-030: what we said to another, or at another time, in the same words is another answer."""
     night = "Good night, sleep well!"
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        model.script(*[Text(night)] * 3)
-        await house.incoming("night", **BENS)
-        await house.said(1, HIS)
-        for number in (1, 2):
-            await house.incoming("bye")
-            await house.said(number)
-            await deliver(house)
-        await house.deliver(HIS)
-        await unsay(house)
-        await forgotten(house)
-        assert await house.spoken(HIS) == [night]
-        assert await house.spoken() == [night, ""]
-        turns = await house.rows("SELECT utterance FROM turns ORDER BY seq")
-        assert [turn["utterance"] for turn in turns] == [night, night, ""]
+    model.script(*[Text(night)] * 3)
+    await house.incoming("night", **BENS)
+    await house.said(1, HIS)
+    for number in (1, 2):
+        await house.incoming("bye")
+        await house.said(number)
+        await deliver(house)
+    await house.deliver(HIS)
+    await unsay(house)
+    await forgotten(house)
+    assert await house.spoken(HIS) == [night]
+    assert await house.spoken() == [night, ""]
+    turns = await house.rows("SELECT utterance FROM turns ORDER BY seq")
+    assert [turn["utterance"] for turn in turns] == [night, night, ""]
 
 
-async def test_commands_and_rules_of_others_outlive_a_deleted_message(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_commands_and_rules_of_others_outlive_a_deleted_message(house: House) -> None:
     """M-030, T-008: what is said by a command is said, also by the same person."""
     text = "Water the old plants"
     command = f"/remind tomorrow 09:00 {text}"
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        his = house.stores.places.core(f"person:{BEN}")
-        his.parent.mkdir(parents=True)
-        his.write_text(f"# RULE\n- {text} every day\n")
-        await house.incoming(command, **BENS)
-        await house.said(1, HIS)
-        await house.deliver(HIS)
-        mine = await house.incoming(text)
-        await house.incoming(command)
-        await house.said(2)
-        await deliver(house)
-        await take_back(house, mine)
-        await forgotten(house)
-        assert await said_by(house, BEN) == [command]
-        assert await said_by(house, ANN) == ["", command]
-        assert text in (await house.spoken(HIS))[0]
-        assert his.read_text() == f"# RULE\n- {text} every day\n"
+    his = house.stores.places.core(f"person:{BEN}")
+    his.parent.mkdir(parents=True)
+    his.write_text(f"# RULE\n- {text} every day\n")
+    await house.incoming(command, **BENS)
+    await house.said(1, HIS)
+    await house.deliver(HIS)
+    mine = await house.incoming(text)
+    await house.say(command)
+    await deliver(house)
+    await take_back(house, mine)
+    await forgotten(house)
+    assert await said_by(house, BEN) == [command]
+    assert await said_by(house, ANN) == ["", command]
+    assert text in (await house.spoken(HIS))[0]
+    assert his.read_text() == f"# RULE\n- {text} every day\n"
 
 
-async def test_of_what_a_memory_came_from_the_rest_keeps_its_text(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_of_what_a_memory_came_from_the_rest_keeps_its_text(picker: Picker) -> None:
     """M-030: a message that shares words with it was not what told it."""
     told, other = "I likes tea", "my boss likes the new tea-room contract, the number is 4711"
-    picker, clock = Picker(model), HeldClock()
     picker.picks("Ann likes tea.")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await house.say(told, other, *(f"n{n}" for n in range(18)))
         await harvested(house)
         await deliver(house)
@@ -133,12 +124,11 @@ async def test_of_what_a_memory_came_from_the_rest_keeps_its_text(
     ],
 )
 async def test_what_was_told_otherwise_than_it_is_kept_is_found(
-    tmp_path: Path, model: ModelServer, told: list[str], entry: str, left: list[str]
+    picker: Picker, told: list[str], entry: str, left: list[str]
 ) -> None:
     """M-030: over several messages, or in other words."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks(entry)
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await house.say(*told, *(f"more {n}" for n in range(17)))
         await harvested(house)
         await deliver(house)
@@ -147,53 +137,49 @@ async def test_what_was_told_otherwise_than_it_is_kept_is_found(
 
 
 async def test_who_asked_is_told_what_still_says_it_and_what_to_do(
-    tmp_path: Path, model: ModelServer
+    house: House, tmp_path: Path, model: ModelServer
 ) -> None:
     """M-030: task, skill, file and copy by their names, once, and not a word of what is gone."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        await learn(house, model, "Remember the bird", FACT)
-        await house.say(f"/remind tomorrow 09:00 {FACT}")
+    await learn(house, model, "Remember the bird", FACT)
+    await house.say(f"/remind tomorrow 09:00 {FACT}")
+    why = Reason("tool", SCOPE)
+    await house.stores.skills.write(why, "birds", "How to feed", f"{FACT}: feed it")
+    (tmp_path / "notes.txt").write_text(FACT)
+    (tmp_path / "wintermute.db.before-0001").write_bytes(b"")
+    await forget_all(house)
+    (task,) = await house.stores.tasks.listed(None)
+    told = (await house.spoken())[-1]
+    assert told.startswith(
+        f"The text that I forgot is still in the task {task.number}"
+        f" (`/tasks cancel {task.number}`), the skill `birds` (ask me to change it), the file"
+        " `notes.txt` (edit it). Please change it there yourself. `wintermute.db.before-0001`, from before an upgrade, may hold it"
+    )
+    assert WORD not in told
+    await house.say(f"/tasks cancel {task.number}")
+    await deliver(house)
+    before = await house.spoken()
+    other = await house.incoming("Something else")
+    await house.said(len(before) + 1)
+    await deliver(house)
+    await take_back(house, other)
+    await forgotten(house)
+    last = (await house.spoken())[len(before) :]
+    assert [said[:35] for said in last] == ["", "`wintermute.db.before-0001`, from be"[:35]]
+
+
+async def test_what_still_says_a_deleted_message_is_told_to_one_alone(house: House) -> None:
+    """M-010, M-030: the others in a room are not told who deleted what."""
+    in_club = {"room": ROOM, "scope": IN_CLUB["scope"]}
+    for about in (in_club, {}):
         why = Reason("tool", SCOPE)
         await house.stores.skills.write(why, "birds", "How to feed", f"{FACT}: feed it")
-        (tmp_path / "notes.txt").write_text(FACT)
-        (tmp_path / "wintermute.db.before-0001").write_bytes(b"")
-        await forget_all(house)
-        (task,) = await house.stores.tasks.listed(None)
-        told = (await house.spoken())[-1]
-        assert told.startswith(
-            f"The text that I forgot is still in the task {task.number}"
-            f" (`/tasks cancel {task.number}`), the skill `birds` (ask me to change it), the file"
-            " `notes.txt` (edit it). Please change it there yourself. `wintermute.db.before-0001`, from before an upgrade, may hold it"
-        )
-        assert WORD not in told
-        await house.say(f"/tasks cancel {task.number}")
+        before = len(await house.spoken())
+        gone = await house.incoming(FACT, **about)
+        await house.said(before + 1)
         await deliver(house)
-        before = await house.spoken()
-        other = await house.incoming("Something else")
-        await house.said(len(before) + 1)
-        await deliver(house)
-        await take_back(house, other)
+        await take_back(house, gone)
         await forgotten(house)
-        last = (await house.spoken())[len(before) :]
-        assert [said[:35] for said in last] == ["", "`wintermute.db.before-0001`, from be"[:35]]
-
-
-async def test_what_still_says_a_deleted_message_is_told_to_a_person_alone_only(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-010, M-030: the others in a room are not told who deleted what."""
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
-        in_club = {"room": ROOM, "scope": IN_CLUB["scope"]}
-        for about in (in_club, {}):
-            why = Reason("tool", SCOPE)
-            await house.stores.skills.write(why, "birds", "How to feed", f"{FACT}: feed it")
-            before = len(await house.spoken())
-            gone = await house.incoming(FACT, **about)
-            await house.said(before + 1)
-            await deliver(house)
-            await take_back(house, gone)
-            await forgotten(house)
-        said = await house.spoken()
-        assert said[:2] == ["", ""]
-        assert len(said) == 3
-        assert "`birds`" in said[2]
+    said = await house.spoken()
+    assert said[:2] == ["", ""]
+    assert len(said) == 3
+    assert "`birds`" in said[2]

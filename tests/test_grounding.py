@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import HeldClock
-from tests.world.harvested import Picker, harvested, harvested_facts, status_line, talking
+from tests.world.harvested import Picker, harvested, harvested_facts, status_line
 from tests.world.house import ROOM
 from tests.world.missing import NO_MEANING
-from tests.world.model import ModelServer, Text
+from tests.world.model import Text
 from wintermute.clock import SystemClock
 from wintermute.config.schema import MemoryHarvest
 from wintermute.llm.embedded import EmbeddedEmbedder
@@ -24,11 +23,8 @@ PAIRS = Path(__file__).parent / "data" / "grounding.jsonl"
 ASKED = "Do you live in Lyon with your sister?"
 
 
-async def test_what_the_assistant_says_is_not_learnt_of_the_person(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_the_assistant_says_is_not_learnt_of_the_person(picker: Picker) -> None:
     """M-085, M-086: but for one question that is answered with a yes; what is dropped is counted."""
-    picker, clock = Picker(model), HeldClock()
     picker.answers |= {
         "I am always thirsty": Text("That sounds like diabetes, try yoga."),
         "guess where I live": Text(ASKED),
@@ -47,7 +43,7 @@ async def test_what_the_assistant_says_is_not_learnt_of_the_person(
     )
     often = MemoryHarvest(message_threshold=9, min_messages=9)
     talk = ["I am always thirsty", "guess where I live", "Yes, exactly!", "and now?", "yes", "hm"]
-    async with talking(tmp_path, model, clock, harvest=often) as house:
+    async with picker.talking(harvest=often) as house:
         said = await house.say(*talk, "yes, and a canoe", "I drink 2 litres of lemonade", "bye")
         await harvested(house)
         found = {fact["text"]: json.loads(fact["origins"]) for fact in await harvested_facts(house)}

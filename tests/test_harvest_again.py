@@ -14,7 +14,6 @@ from tests.world.copier import before, copying
 from tests.world.forgetting import deliver, forgotten
 from tests.world.harvested import Picker, harvested, harvested_facts, talking
 from tests.world.house import PROMPTS, SCOPE, House, open_house
-from tests.world.model import ModelServer
 from tests.world.redacted import take_back
 from wintermute.config.schema import MemoryHarvest
 from wintermute.memory.fact import Fact
@@ -33,13 +32,10 @@ async def tell_and_harvest(house: House, first: Sequence[str], n: int = 20) -> l
 
 @pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothing_else_is_read(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_memory_is_derived_again_from_the_one_message_left(picker: Picker) -> None:
     """At once, whatever was said since; what the assistant answered may repeat what is gone."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         gone, left, *_ = await tell_and_harvest(house, BEES)
         await house.say("one more")
         await deliver(house)
@@ -63,14 +59,13 @@ async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothi
 
 
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_what_a_person_took_back_is_not_derived_again(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_a_person_took_back_is_not_derived_again(picker: Picker, tmp_path: Path) -> None:
     """Neither in the same words nor in another case; not even where it goes with the message."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.", "Ann owns a boat.")
     both = ("My bees and the boat that I own", "The boat I own is called like my bees")
-    opened = open_house(tmp_path, model.url, prompts=PROMPTS, clock=clock, harvest=MemoryHarvest())
+    opened = open_house(
+        tmp_path, picker.model.url, prompts=PROMPTS, clock=picker.clock, harvest=MemoryHarvest()
+    )
     async with opened as house, house.working():
         gone, left, *_ = await tell_and_harvest(house, both)
         await house.say("look")
@@ -93,13 +88,10 @@ async def test_what_a_person_took_back_is_not_derived_again(
 
 @pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to_be_sent(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_it_is_derived_again_while_something_is_still_to_be_sent(picker: Picker) -> None:
     """What goes is not taken for what a person took back; the new one stays when it is purged."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         gone, left, *_ = await tell_and_harvest(house, BEES)
         await house.say("/memory")
         picker.picks("Ann keeps bees.")
@@ -115,23 +107,22 @@ async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to
 
         await until_so(put_off)
         await deliver(house)
-        await clock.move(2)
+        await picker.clock.move(2)
         await forgotten(house)
         assert len(await house.rows("SELECT 1 FROM facts")) == 1
         assert [json.loads(fact["origins"]) for fact in await harvested_facts(house)] == [[left]]
 
 
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_without_harvest_nothing_is_derived_again(tmp_path: Path, model: ModelServer) -> None:
-    picker, clock = Picker(model), HeldClock()
+async def test_without_harvest_nothing_is_derived_again(picker: Picker) -> None:
     picker.picks("Ann keeps bees.")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         gone, *_ = await tell_and_harvest(house, BEES)
-    async with talking(tmp_path, model, clock, harvest=MemoryHarvest(enabled=False)) as house:
+    async with picker.talking(harvest=MemoryHarvest(enabled=False)) as house:
         await take_back(house, gone)
         await forgotten(house)
-    async with talking(tmp_path, model, clock) as house:
-        await clock.move(timedelta(hours=1).total_seconds())
+    async with picker.talking() as house:
+        await picker.clock.move(timedelta(hours=1).total_seconds())
         house.runner.wake("harvest")
         await house.say("And now?")
         assert await harvested_facts(house) == []
@@ -140,29 +131,29 @@ async def test_without_harvest_nothing_is_derived_again(tmp_path: Path, model: M
 
 @pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_it_is_derived_again_whenever_the_forgetting_was_killed(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_it_is_derived_again_after_any_kill(picker: Picker, tmp_path: Path) -> None:
     """Before it is unlearnt, when it is, before it is purged, and before the job is over."""
-    picker, clock, live = Picker(model), HeldClock(), tmp_path / "live"
+    live = tmp_path / "live"
     live.mkdir()
     (tmp_path / "killed").mkdir()
     picker.picks("Ann keeps bees.")
     async with AsyncExitStack() as stack:
         house = await stack.enter_async_context(
-            open_house(live, model.url, prompts=PROMPTS, clock=clock, harvest=MemoryHarvest())
+            open_house(
+                live, picker.model.url, prompts=PROMPTS, clock=picker.clock, harvest=MemoryHarvest()
+            )
         )
         async with house.working():
             gone, left, *_ = await tell_and_harvest(house, BEES)
         await take_back(house, gone)
     with copying(live, tmp_path / "killed") as copier:
-        async with talking(live, model, clock) as house:
+        async with picker.talking(folder=live) as house:
             await forgotten(house)
             await harvested(house, 2)
     starts = ("UPDATE facts SET retired_at", "UPDATE outbox SET body", "DELETE FROM facts")
     for start in (*starts, "UPDATE jobs SET args = '{}', progress"):
         picker.picks("Ann's bees are nice.")
-        async with talking(before(copier, start), model, HeldClock()) as house:
+        async with talking(before(copier, start), picker.model, HeldClock()) as house:
             await forgotten(house)
             await harvested(house, 2)
             (fact,) = await harvested_facts(house)
@@ -172,14 +163,11 @@ async def test_it_is_derived_again_whenever_the_forgetting_was_killed(
 
 @pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
-async def test_a_blank_message_says_nothing_that_could_keep_a_memory(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_blank_message_says_nothing_that_could_keep_a_memory(picker: Picker) -> None:
     """It was blanked by `/forget` of something else that it said."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks("Ann keeps bees.", "Ann owns a boat.")
     said = ("I have bees, Ann keeps them", "My boat is one that Ann owns, she keeps it")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         gone, _, *_ = await tell_and_harvest(house, said)
         boat = next(f for f in await house.stores.facts.live(SCOPE) if "boat" in f.text)
         await house.say(f"/forget {boat.id}")

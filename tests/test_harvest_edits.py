@@ -135,16 +135,14 @@ async def live_texts(house: House) -> list[str]:
 
 
 @pytest.mark.breaks("edit", perhaps=True)
-async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_named(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_merged_is_split_and_what_was_asked_for_named(picker: Picker) -> None:
     """M-089: one change set, undone as one; an explicit fact and a task stay, and the night says so."""
-    picker, clock, nights = Picker(model), HeldClock(), Programmed()
+    nights = Programmed()
     keep = Use("append_memory", {"entry": "Ann's dentist is in Lyon"})
     plan = Use("task", {"action": "add", "content": "call the dentist in Lyon"})
     noted = {"my dentist is in Lyon, note it": Calls((keep, plan))}
-    model.keyed(lambda seen: noted.pop(seen.last_user, None) or picker.choose(seen))
-    async with talking(tmp_path, model, clock, night=nights) as house:
+    picker.model.keyed(lambda seen: noted.pop(seen.last_user, None) or picker.choose(seen))
+    async with picker.talking(night=nights) as house:
         said = await house.say("I live in Lyon", "I keep bees", "my dentist is in Lyon, note it")
         *_, cat = await house.say(*map(str, range(16)), "I have a cat")
         picker.picks("Ann lives in Lyon", "Ann keeps bees", "Ann has a cat")
@@ -176,7 +174,7 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
         async with night_lock(house.stores.data_dir):
             async with house.database.transaction() as tx:
                 begun = await house.stores.nights.begin(
-                    tx, clock.now().date(), "command", "", "learn"
+                    tx, picker.clock.now().date(), "command", "", "learn"
                 )
             assert begun is not None
             await tidying.run_night(begun)

@@ -40,9 +40,7 @@ def every_word(seen: Seen) -> Step | None:
 
 
 @pytest.mark.parametrize("seed", tiered(SEEDS, ("seed 0",)))
-async def test_every_message_stands_in_exactly_one_transcript(
-    tmp_path: Path, model: ModelServer, seed: int
-) -> None:
+async def test_each_is_in_one_transcript(tmp_path: Path, model: ModelServer, seed: int) -> None:
     """M-026, M-028: over fresh starts, folds, edits, other people in the room, and restarts."""
     model.allow("edit", "fold", "fork", perhaps=True)
     draw, picker, clock = random.Random(seed), Picker(model), HeldClock()

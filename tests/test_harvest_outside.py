@@ -36,12 +36,9 @@ SECRETS = (
 
 
 @pytest.mark.slow
-async def test_what_can_be_decrypted_only_after_its_place_was_read_is_read_later_and_once(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_decrypted_after_its_place_was_read_is_read_once(picker: Picker) -> None:
     """M-026, X-021: no gap and no double."""
-    picker, clock = Picker(model), HeldClock()
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         async with house.database.transaction() as tx:
             conversation = await house.conversations.in_room(tx, ROOM, SCOPE)
             await house.inbox.store_locked(tx, conversation, ROOM, "$locked", {"sender": ANN})
@@ -57,11 +54,8 @@ async def test_what_can_be_decrypted_only_after_its_place_was_read_is_read_later
     assert all(whole.count(f"(@ann:test): message {n}.") == 1 for n in range(60))
 
 
-async def test_a_wording_that_was_noted_of_an_older_message_is_the_one_that_is_read(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    picker, clock = Picker(model), HeldClock()
-    async with talking(tmp_path, model, clock) as house:
+async def test_a_wording_noted_of_an_older_message_is_the_one_read(picker: Picker) -> None:
+    async with picker.talking() as house:
         (first,) = await house.say("I live in Lyon")
         await house.say(*(str(n) for n in range(10)))
         (row,) = await house.rows("SELECT * FROM inbox WHERE event_id = ?", first)
@@ -77,13 +71,10 @@ async def test_a_wording_that_was_noted_of_an_older_message_is_the_one_that_is_r
 
 
 @pytest.mark.slow
-async def test_a_message_and_its_edit_stand_in_one_transcript_however_the_talk_is_cut(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_message_and_its_edit_stand_in_one_transcript(picker: Picker) -> None:
     """M-027: the old wording is in none of the pieces."""
-    model.allow("edit", "cutting", perhaps=True)
-    picker, clock = Picker(model), HeldClock()
-    async with talking(tmp_path, model, clock, context_tokens=16_000) as house:
+    picker.model.allow("edit", "cutting", perhaps=True)
+    async with picker.talking(context_tokens=16_000) as house:
         first = await house.say("OLD " + "ships and the sea " * 100)
         await house.say("EDITED " + "ships and the sea " * 100, edits=first[0])
         await house.say(*(f"{n} " + "ships and the sea " * 100 for n in range(19)))
@@ -94,16 +85,13 @@ async def test_a_message_and_its_edit_stand_in_one_transcript_however_the_talk_i
     assert "(@ann:test): OLD" not in whole
 
 
-async def test_where_all_that_was_said_was_deleted_nothing_is_asked_and_the_next_is_read(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_where_all_was_deleted_nothing_is_asked(picker: Picker) -> None:
     """M-030."""
-    model.allow("redaction", perhaps=True)
-    picker, clock = Picker(model), HeldClock()
-    async with talking(tmp_path, model, clock) as house:
+    picker.model.allow("redaction", perhaps=True)
+    async with picker.talking() as house:
         gone = await house.say(*(f"CANARY {n}" for n in range(10)))
         await take_back(house, *gone)
-        await clock.move(16 * 60)
+        await picker.clock.move(16 * 60)
         house.runner.wake("harvest")
         await house.say(*(f"message {n}." for n in range(20)))
         await harvested(house)
@@ -113,13 +101,10 @@ async def test_where_all_that_was_said_was_deleted_nothing_is_asked_and_the_next
     assert read.count("(@ann:test): message") == 20
 
 
-async def test_a_fact_comes_from_every_message_that_it_shares_words_with(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_fact_comes_from_every_message_that_it_shares_words_with(picker: Picker) -> None:
     """M-030: deleting any of them takes it along; where two spoke, it is nobody's alone; none is made of two people's (M-085)."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks("The poodle Rex is 5 years old.", "Ben has a boat.", "Rex owns a boat.")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         rex = await house.say("my poodle Rex is 5 years old", **GROUP)
         rex += await house.say("is Rex still so wild?", sender=BEN, name="Ben", **GROUP)
         boat = await house.say("I have a boat", sender=BEN, name="Ben", **GROUP)
@@ -130,18 +115,15 @@ async def test_a_fact_comes_from_every_message_that_it_shares_words_with(
     assert (json.loads(ship["origins"]), ship["speaker"]) == (boat, "Ben")
 
 
-async def test_a_message_of_a_room_that_was_stopped_before_its_cast_is_read_as_the_rooms(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_message_stopped_before_its_cast_is_read_as_the_rooms(picker: Picker) -> None:
     """M-026: nothing that was said is in no transcript."""
-    picker, clock = Picker(model), HeldClock()
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await house.say(*(str(n) for n in range(5)), **GROUP)
         async with house.database.transaction() as tx:
             conversation = await house.conversations.in_room(tx, "!club:test", CLUB)
             stopped = Incoming(
                 *("$stopped", "!club:test", ANN, "Ann", "owner", "message", "I keep bees"),
-                sent_at=clock.now(),
+                sent_at=picker.clock.now(),
                 direct=False,
             )
             await house.inbox.store(tx, conversation, stopped, "answered")
@@ -151,21 +133,18 @@ async def test_a_message_of_a_room_that_was_stopped_before_its_cast_is_read_as_t
     assert "(@ann:test): I keep bees" in read
 
 
-async def test_a_plea_to_remember_from_outside_is_in_no_transcript_and_taints(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_plea_from_outside_is_in_no_transcript(picker: Picker, tmp_path: Path) -> None:
     """M-029: in a file, in lines of a group, and in what is replied to; in seven languages."""
     notes, data = tmp_path / "notes", tmp_path / "data"
     notes.mkdir()
     data.mkdir()
     (notes / "page.html").write_text("".join(f"<p>{plea}</p>" for plea in PLEAS.values()))
-    picker, clock = Picker(model), HeldClock()
     picker.answers["read it"] = Calls((Use("read_file", {"path": str(notes / "page.html")}),))
-    async with talking(data, model, clock, roots=[notes]) as house:
+    async with picker.talking(folder=data, roots=[notes]) as house:
         await house.say("read it", *map(str, range(19)))
         await harvested(house)
         await house.say("hello", **GROUP)
-        await clock.move(1)
+        await picker.clock.move(1)
         for plea in PLEAS.values():
             line = await house.incoming(plea, kind="context", sender=BEN, name="Ben", **GROUP)
         await house.say("what does Ben say?", **GROUP)
@@ -177,21 +156,18 @@ async def test_a_plea_to_remember_from_outside_is_in_no_transcript_and_taints(
         )
     assert [row["body"] for row in tainted] == ["read it", "what does Ben say?", "and this?"]
     for plea in PLEAS.values():
-        assert any(plea in str(seen.messages) for seen in model.requests)
+        assert any(plea in str(seen.messages) for seen in picker.model.requests)
     assert not any("Belle" in read for read in picker.transcripts)
 
 
-async def test_what_a_person_pastes_or_quotes_is_not_what_they_say(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_a_person_pastes_or_quotes_is_not_what_they_say(picker: Picker) -> None:
     """M-029: their own words around it are read, with a mark where it stood."""
-    picker, clock = Picker(model), HeldClock()
     pasted = [
         *(f"look, a mail:\n> {plea}\n>> {plea}\nodd, is it not? {n}" for n, plea in enumerate(PLEAS.values())),
         *(f"the page says:\n```html\n{plea}\n```\nI keep bees {n}" for n, plea in enumerate(PLEAS.values())),
         *(f"<html><body><p>{plea}</p></body></html> I have a cat {n}" for n, plea in enumerate(PLEAS.values())),
     ]  # fmt: skip
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await house.say(*pasted)
         await harvested(house)
     whole = "".join(picker.transcripts)
@@ -207,13 +183,10 @@ async def test_what_a_person_pastes_or_quotes_is_not_what_they_say(
     assert "[quoted text left out]" in whole
 
 
-async def test_a_mark_of_a_quote_that_never_ends_hides_nothing(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_mark_of_a_quote_that_never_ends_hides_nothing(picker: Picker) -> None:
     """M-027: nothing is skipped; an arrow and a smaller-than are no quotes."""
-    picker, clock = Picker(model), HeldClock()
     said = ["```\nI keep bees", "I -> keep\n>:( cats", "3 < 4 <p> and <3 hens"]
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await house.say(*said, *map(str, range(17)))
         await harvested(house)
     (read,) = picker.transcripts
@@ -221,11 +194,8 @@ async def test_a_mark_of_a_quote_that_never_ends_hides_nothing(
     assert "hens" in read
 
 
-async def test_what_is_replied_to_taints_only_where_somebody_else_said_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    picker, clock = Picker(model), HeldClock()
-    async with talking(tmp_path, model, clock) as house:
+async def test_what_is_replied_to_taints_only_where_somebody_else_said_it(picker: Picker) -> None:
+    async with picker.talking() as house:
         (own,) = await house.say("I keep bees", **GROUP)
         await house.say("as I said", replies_to=own, **GROUP)
         await house.say("as she said", replies_to=own, sender=BEN, name="Ben", **GROUP)
@@ -240,9 +210,7 @@ async def test_what_is_replied_to_taints_only_where_somebody_else_said_it(
     }
 
 
-async def test_what_the_assistant_keeps_of_a_file_is_tainted(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_kept_of_a_file_is_tainted(tmp_path: Path, model: ModelServer) -> None:
     notes, data = tmp_path / "notes", tmp_path / "data"
     notes.mkdir()
     data.mkdir()
@@ -258,36 +226,29 @@ async def test_what_the_assistant_keeps_of_a_file_is_tainted(
     assert (fact["text"], fact["taint"]) == ("Ann owns a page.", 1)
 
 
-async def test_no_secret_is_learnt(tmp_path: Path, model: ModelServer) -> None:
-    picker, clock = Picker(model), HeldClock()
+async def test_no_secret_is_learnt(picker: Picker) -> None:
     picker.picks(*SECRETS, "Ann likes tea.")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await house.say("I like tea", *map(str, range(19)))
         await harvested(house)
         assert [fact["text"] for fact in await harvested_facts(house)] == ["Ann likes tea."]
 
 
-async def test_a_bare_undo_takes_back_nothing_that_was_picked_up(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_bare_undo_takes_back_nothing_that_was_picked_up(picker: Picker) -> None:
     """M-076."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks("Ann likes tea.")
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         await house.say("I like tea", *map(str, range(19)))
         await harvested(house)
         await house.say("/undo")
         assert len(await harvested_facts(house)) == 1
 
 
-async def test_what_is_read_stops_before_a_message_that_is_still_to_be_answered(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_reading_stops_before_a_message_still_to_be_answered(picker: Picker) -> None:
     """M-028: and the work waits for it, instead of being over."""
-    picker, clock = Picker(model), HeldClock()
     picks: Sequence[str] = ("Ann likes tea.",)
     picker.picks(*picks)
-    async with talking(tmp_path, model, clock) as house:
+    async with picker.talking() as house:
         async with house.database.transaction() as tx:
             conversation = await house.conversations.in_room(tx, ROOM, SCOPE)
             await house.inbox.store_locked(tx, conversation, ROOM, "$locked", {"sender": ANN})
@@ -300,7 +261,7 @@ async def test_what_is_read_stops_before_a_message_that_is_still_to_be_answered(
 
         await until_so(put_off)
         await unlocked(house, "I like tea")
-        await clock.move(61)
+        await picker.clock.move(61)
         await harvested(house)
         assert [fact["text"] for fact in await harvested_facts(house)] == list(picks)
 

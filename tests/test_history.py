@@ -226,9 +226,7 @@ CASES: list[tuple[str, list[InboxRow], int | None, int | None]] = [
 
 @pytest.mark.parametrize(("rows", "seq", "minutes"), [case[1:] for case in CASES],
                          ids=[case[0] for case in CASES])  # fmt: skip
-def test_who_is_next_in_a_conversation(
-    rows: Sequence[InboxRow], seq: int | None, minutes: int | None
-) -> None:
+def test_the_next_in_turn(rows: Sequence[InboxRow], seq: int | None, minutes: int | None) -> None:
     """L-034, L-072."""
     found, until = next_row(rows, 0)
     assert (found.seq if found else None) == seq
@@ -249,9 +247,7 @@ WARDS = Wards(10, 20.0, 30, require_done=False)
         ((11, 21.0, 31), "max_turns"),
     ],
 )
-def test_a_ward_holds_until_it_is_used_up(
-    used: tuple[int, float, int], breached: str | None
-) -> None:
+def test_a_ward_holds_until_used_up(used: tuple[int, float, int], breached: str | None) -> None:
     """L-019, L-022."""
     assert WARDS.breached(*used) == breached
 

@@ -37,7 +37,7 @@ async def live_on(house: House) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["flat_file", "fts5"])
-async def test_commands_beside_a_daemon_find_and_lose_nothing(
+async def test_commands_beside_it_are_safe(
     terminal: Terminal, model: ModelServer, way: str
 ) -> None:
     """M-065, M-069, issue 18: two that import, some that search, and one that answers."""
@@ -65,9 +65,7 @@ async def test_commands_beside_a_daemon_find_and_lose_nothing(
     assert await index_is_sound(terminal.data)
 
 
-async def test_what_one_program_takes_back_another_finds_no_more(
-    terminal: Terminal, model: ModelServer
-) -> None:
+async def test_no_program_finds_what_is_undone(terminal: Terminal, model: ModelServer) -> None:
     """M-020, M-065: at the very next search, whoever changed it."""
     keep_by(terminal, "fts5")
     house = open_house(
@@ -115,11 +113,7 @@ for n in range(int(sys.argv[2])):
 
 @pytest.mark.parametrize(
     ("way", "rounds"),
-    [
-        ("flat_file", 3),
-        ("fts5", 3),
-        pytest.param("flat_file", 100, marks=pytest.mark.slow),
-    ],
+    [("flat_file", 3), ("fts5", 3), pytest.param("flat_file", 100, marks=pytest.mark.slow)],
 )
 async def test_a_command_a_daemon_and_an_editor_write_at_once_and_nothing_is_gone(
     terminal: Terminal, model: ModelServer, way: str, rounds: int

@@ -89,9 +89,7 @@ async def test_a_line_may_say_everything_about_a_fact(memory: Memory) -> None:
         (line(text="good", origins=[1]), "origins"),
     ],
 )
-async def test_a_bad_line_is_named_and_the_others_are_taken(
-    memory: Memory, bad: str | bytes, problem: str
-) -> None:
+async def test_only_a_bad_line_is_left_out(memory: Memory, bad: str | bytes, problem: str) -> None:
     """M-067."""
     done = await take(memory, [line(text="first one"), "", bad, line(text="last one")])
     assert await memory.texts() == ["first one", "last one"]

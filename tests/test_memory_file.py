@@ -79,9 +79,7 @@ def test_lines_end_in_any_manner(text: str) -> None:
     assert lines_of(text) == ("a b", "", "c d")
 
 
-async def test_lines_written_by_hand_become_facts_and_removed_ones_are_retired(
-    memory: Memory,
-) -> None:
+async def test_lines_written_by_hand_become_facts_and_others_end(memory: Memory) -> None:
     """M-015: in one change set that can be undone (M-065)."""
     for text in ("likes tea", "has a dog"):
         await memory.add(text, "harvest")
@@ -216,9 +214,7 @@ async def test_a_file_that_cannot_be_read_retires_nothing(
         await memory.flat.remove(ROOM, [fact.id])
 
 
-async def test_a_problem_is_said_again_when_it_comes_back(
-    memory: Memory, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_returns_is_said_again(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
     await memory.add("likes tea")
     await memory.flat.text(ANN)
     for said in (1, 2):
@@ -254,9 +250,7 @@ def on_full_disk(memory: Memory) -> FlatFile:
     return FlatFile(memory.database, memory.facts, places, memory.changes, memory.decisions)
 
 
-async def test_a_file_that_cannot_be_written_is_still_read(
-    memory: Memory, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unwritable_file_is_read(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
     await memory.add("likes tea")
     await memory.flat.text(ANN)
     memory.file.write_text("own words\n")

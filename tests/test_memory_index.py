@@ -42,9 +42,7 @@ def spoil(data: Path, damage: str, name: str = "wintermute.db") -> None:
 
 @pytest.mark.slow
 @damaged
-async def test_a_command_finds_everything_again_and_the_status_says_why(
-    terminal: Terminal, damage: str
-) -> None:
+async def test_a_command_finds_all_again_and_says_why(terminal: Terminal, damage: str) -> None:
     """Issue 18: told once, and the status before that does not ask for another database."""
     lines = [{"id": f"f{n}", "text": f"Tea number {n} is green"} for n in range(5)]
     given = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -62,9 +60,7 @@ async def test_a_command_finds_everything_again_and_the_status_says_why(
 
 
 @damaged
-async def test_a_program_that_starts_finds_everything_again(
-    tmp_path: Path, model: ModelServer, damage: str
-) -> None:
+async def test_a_start_finds_all_again(tmp_path: Path, model: ModelServer, damage: str) -> None:
     """M-017: before the first message, which then gets what fits."""
     async with open_ranked(tmp_path, model, "Ann drinks green tea", "Carl plays chess"):
         pass
@@ -80,9 +76,7 @@ async def test_a_program_that_starts_finds_everything_again(
 
 @pytest.mark.parametrize("use", ["search", "add", "retire", "purge"])
 @pytest.mark.parametrize("damage", ["gone", "no blocks", "no table of settings"])
-async def test_a_program_that_runs_mends_it_at_the_first_use(
-    tmp_path: Path, use: str, damage: str
-) -> None:
+async def test_a_running_program_mends_it_at_once(tmp_path: Path, use: str, damage: str) -> None:
     """A command that was run beside it found it broken and dropped it, or the disk did worse."""
     async with memory_in(tmp_path) as memory:
         search, facts = Search(memory.database, memory.facts), memory.facts
@@ -105,9 +99,7 @@ async def test_a_program_that_runs_mends_it_at_the_first_use(
             assert await words_are_sound(tx)
 
 
-async def test_what_was_remembered_before_there_was_an_index_is_found(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_older_than_the_index_is_found(tmp_path: Path, model: ModelServer) -> None:
     """An upgrade: the step that makes the table knows no words."""
     async with open_ranked(tmp_path, model) as house:
         await remember_fact(house, "Ann drinks green tea")
@@ -136,9 +128,7 @@ def test_what_else_is_broken_is_still_told(terminal: Terminal) -> None:
 
 
 @pytest.mark.slow
-async def test_a_daemon_finds_everything_again(
-    person: NewPerson, bot: NewBot, room: NewRoom
-) -> None:
+async def test_a_daemon_finds_all_again(person: NewPerson, bot: NewBot, room: NewRoom) -> None:
     """M-017, issue 18: `wintermute run` and `/memory WORDS`, with what `status` says of it."""
     ann = await person("ann")
     daemon = await bot(ann)

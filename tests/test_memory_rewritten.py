@@ -48,9 +48,7 @@ async def test_a_list_rewritten_by_a_model_keeps_what_it_must(memory: Memory) ->
         ("own 7\nfact 1\nfact 2\n...", "left out"),
     ],
 )
-async def test_a_list_that_loses_something_is_refused(
-    memory: Memory, text: str, reason: str
-) -> None:
+async def test_a_list_that_loses_much_is_refused(memory: Memory, text: str, reason: str) -> None:
     """M-062: and nothing is changed."""
     for n in range(5):
         await memory.add(f"fact {n}", "harvest")
@@ -63,9 +61,7 @@ async def test_a_list_that_loses_something_is_refused(
 
 
 @pytest.mark.parametrize("removed", ["by hand", "by undo", "before", "by a rewriting"])
-async def test_what_went_while_a_model_worked_does_not_come_back(
-    memory: Memory, removed: str
-) -> None:
+async def test_what_went_while_a_model_worked_stays_away(memory: Memory, removed: str) -> None:
     """M-015: the model has not seen it go; what it took out itself it may put back."""
     for text in ("Ann likes tea", "Bob lives in Rome", "Carl has a dog"):
         await memory.add(text, "harvest")

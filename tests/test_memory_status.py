@@ -53,9 +53,7 @@ EMBEDDED = Settings(backend="local_vector")
         ),
     ],
 )
-def test_a_first_start_finds_by_meaning_where_it_can(
-    machine: Machine, backend: str, why: str
-) -> None:
+def test_a_first_start_uses_meaning_if_it_can(machine: Machine, backend: str, why: str) -> None:
     """M-014, M-018: else by words, with one line that says why and what to do."""
     first = first_backend(machine)
     assert first.backend == backend
@@ -179,9 +177,7 @@ async def test_status_says_what_is_not_installed(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_a_check_asks_nobody_where_nobody_is_needed(
-    tmp_path: Path, settings: Settings, text: str
-) -> None:
+async def test_a_check_asks_no_one_in_vain(tmp_path: Path, settings: Settings, text: str) -> None:
     """M-014."""
     async with kept(tmp_path, None, settings) as stores:
         found = await stores.memory_status.probe()
@@ -223,9 +219,7 @@ async def test_an_index_that_lost_its_words_is_filled_by_the_first_search(tmp_pa
             assert await words_are_sound(tx)
 
 
-async def test_the_export_follows_the_facts_without_anybody_asking(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_the_export_follows_the_facts_by_itself(tmp_path: Path, model: ModelServer) -> None:
     """M-016, M-018: what stood in the file before is taken in at the start."""
     file = tmp_path / "MEMORIES.txt"
     file.write_text("Ann drinks green tea\n")

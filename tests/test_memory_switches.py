@@ -218,9 +218,7 @@ MOST = 400
 
 @pytest.mark.quick(every=5)
 @pytest.mark.parametrize("kill", KILLS.values(), ids=list(KILLS))
-async def test_what_is_killed_in_the_middle_is_done_at_the_next_run(
-    terminal: Terminal, kill: Kill
-) -> None:
+async def test_what_is_killed_is_done_at_the_next_run(terminal: Terminal, kill: Kill) -> None:
     """M-067, M-063, M-077: no fact is lost or doubled; a few statements of the whole command."""
     prepare(terminal, kill)
     await survives(terminal, kill, (9, 18))

@@ -60,9 +60,7 @@ async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         pytest.param(saying("200 OK", '{"result": 7}'), id="another shape"),
     ],
 )
-async def test_a_server_that_is_of_no_use_costs_seconds_and_nothing_else(
-    memory: Memory, answer: Answer
-) -> None:
+async def test_a_useless_server_costs_only_seconds(memory: Memory, answer: Answer) -> None:
     """M-023: what was lost meanwhile is still to leave it, what was learnt to be sent."""
     space = await entered(memory)
     async with at_qdrant(memory.database, IN_MEMORY) as index:
@@ -118,9 +116,7 @@ async def collection(folder: Path, size: int, *, points: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "points"), [(SIZE, 3), (2 * SIZE, 3), (2 * SIZE, 0)])
-async def test_a_collection_of_somebody_else_is_left_alone(
-    memory: Memory, tmp_path: Path, size: int, points: int
-) -> None:
+async def test_others_data_are_left(memory: Memory, tmp_path: Path, size: int, points: int) -> None:
     """M-021: of another dimension, or of the same without our mark."""
     space = await entered(memory)
     await collection(tmp_path / "theirs", size, points=points)
@@ -140,9 +136,7 @@ async def test_a_collection_of_somebody_else_is_left_alone(
     await client.close()
 
 
-async def test_the_collection_of_another_installation_is_left_alone(
-    memory: Memory, tmp_path: Path
-) -> None:
+async def test_another_installations_collection_is_left(memory: Memory, tmp_path: Path) -> None:
     """M-010: two of them at one server would read each other's rooms."""
     where = str(tmp_path / "server")
     space = await entered(memory)

@@ -18,9 +18,7 @@ WHY = Reason("command", SCOPE)
 OVER = re.compile("no longer|nothing any more")
 
 
-async def test_what_fits_comes_with_the_message_and_is_not_told_twice(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_fits_comes_with_the_message_once(tmp_path: Path, model: ModelServer) -> None:
     """P-011, P-012: best first; what is in view already is not repeated."""
     facts = ("Ann drinks green tea", "Carl plays chess", "Ann has a sister in Lyon")
     async with open_ranked(tmp_path, model, *facts) as house:
@@ -35,9 +33,7 @@ async def test_what_fits_comes_with_the_message_and_is_not_told_twice(
     grows(model)
 
 
-async def test_an_event_asks_nothing_and_brings_the_working_set_once(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_event_brings_the_working_set_once(tmp_path: Path, model: ModelServer) -> None:
     """P-013: an unranked set does not claim to be ranked."""
     async with open_ranked(tmp_path, model, "Ann drinks green tea") as house:
         await house.say("tea is due", kind="event", origin="timer")
@@ -90,9 +86,7 @@ async def test_the_tool_finds_what_was_true_on_a_day(tmp_path: Path, model: Mode
 
 
 @pytest.mark.parametrize("how", ["ended", "retired", "replaced"])
-async def test_what_is_in_view_and_no_longer_true_is_named(
-    tmp_path: Path, model: ModelServer, how: str
-) -> None:
+async def test_what_is_true_no_more_is_named(tmp_path: Path, model: ModelServer, how: str) -> None:
     """M-074: once, with what is true instead."""
     async with open_ranked(tmp_path, model) as house:
         lyon = await remember_fact(house, "Ann lives in Lyon")
@@ -157,9 +151,7 @@ async def test_another_backend_or_layout_calls_nothing_over_that_is_true(
     assert told.count("Carl plays chess") == 1
 
 
-async def test_a_message_is_given_the_same_after_each_call(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_message_has_the_same_at_each_call(tmp_path: Path, model: ModelServer) -> None:
     """M-004: what the cast itself stores is in its result, not in a second block."""
     remember_tea = Calls((Use("append_memory", {"entry": "Ann likes tea with milk."}),))
     model.script(remember_tea, Text("noted"), Text("with milk"))
@@ -176,9 +168,7 @@ async def test_a_message_is_given_the_same_after_each_call(
     grows(model)
 
 
-async def test_in_the_system_message_what_fits_is_asked_for_each_time(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_the_system_message_has_what_fits(tmp_path: Path, model: ModelServer) -> None:
     """P-011: the same with `context.layout: system`."""
     async with open_ranked(
         tmp_path,
@@ -253,9 +243,7 @@ async def test_switching_loses_no_hand_edit(tmp_path: Path, model: ModelServer) 
         assert [fact.text for fact in await house.stores.facts.live(SCOPE)] == ["three is three"]
 
 
-async def test_a_file_that_was_there_first_is_taken_in_once(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_file_that_came_first_is_taken_in(tmp_path: Path, model: ModelServer) -> None:
     """M-018."""
     (tmp_path / "MEMORIES.txt").write_text("Ann drinks green tea\n")
     shutil.copy(tmp_path / "MEMORIES.txt", tmp_path / "before.txt")

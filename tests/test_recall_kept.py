@@ -56,8 +56,7 @@ async def test_the_loom_has_what_was_said_without_tags_and_runs_it_again(
     (terminal.data / "prompts").symlink_to(PROMPTS)
     async with opened as house:
         for text in ("where?", "and?"):
-            await house.incoming(text, sender=OWNER)
-            await house.settled()
+            await house.say(text, sender=OWNER)
         assert await house.spoken() == ["Well.", "So it is."]
         (branch,) = await house.rows("SELECT id FROM branches")
         shown = terminal.says("loom", "show", branch["id"])
@@ -107,9 +106,7 @@ def _last() -> str:
     return "\n".join([page("Garden", GARDEN), page("Pond", POND), twice("semantic/Garden")])
 
 
-async def test_an_edit_and_a_receipt_say_nothing_of_pages(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_edit_and_receipt_say_nothing_of_pages(tmp_path: Path, model: ModelServer) -> None:
     """L-054: a page that was looked at is nothing that was done, nor one that was not found."""
     looked = Called((REMEMBER,), "<recall>Gate</recall>\n<recall>Garden</recall>")
     model.script(looked, Empty())
@@ -118,8 +115,7 @@ async def test_an_edit_and_a_receipt_say_nothing_of_pages(
         await house.settled()
         assert await house.spoken() == ['Done: remembered: "Likes tea"']
         model.script(Text("three"))
-        await house.incoming("coffee", edits=event)
-        await house.settled()
+        await house.say("coffee", edits=event)
     asked = model.requests[-1].last_user
     assert "append_memory" in asked
     assert "recall" not in asked

@@ -76,9 +76,7 @@ TEXTS = [
 
 @pytest.mark.parametrize(("text", "left", "titles"), TEXTS)
 @given(cuts=st.lists(st.integers(0, 3_000), max_size=8))
-def test_what_a_person_reads_and_what_is_asked_for(
-    text: str, left: str, titles: list[str], cuts: list[int]
-) -> None:
+def test_what_is_read_or_asked(text: str, left: str, titles: list[str], cuts: list[int]) -> None:
     """W-033: in any case, over line breaks, not in code, however it comes cut."""
     assert read(text, cuts) == (left, titles)
     assert read(text, list(range(len(text)))) == (left, titles)

@@ -38,13 +38,10 @@ async def looked(house: House, sql: str, clock: HeldClock | None = None) -> None
     await until_so(so)
 
 
-async def test_it_tells_what_was_read_last_and_how_many_wait(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_it_tells_what_was_read_last_and_how_many_wait(picker: Picker) -> None:
     """Issue 19: with when and where, and no word of it; nobody else is told more than its state."""
-    picker, clock = Picker(model), HeldClock()
     picker.picks(f"Ann has been to {CANARY}.", "Ann likes tea.")
-    async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
+    async with picker.talking(harvest=OFTEN) as house:
         assert await status_line(house, "learning") == ""
         await house.say(f"I have been to {CANARY}, and I like tea")
         await harvested(house)
@@ -57,10 +54,9 @@ async def test_it_tells_what_was_read_last_and_how_many_wait(
         assert others == "- **learning**: ok"
 
 
-async def test_it_tells_for_what_work_waits(tmp_path: Path, model: ModelServer) -> None:
+async def test_it_tells_for_what_work_waits(picker: Picker) -> None:
     """Issue 19: the night, or six quiet hours, where the server has one slot."""
-    picker, clock = Picker(model), HeldClock()
-    async with talking(tmp_path, model, clock, harvest=OFTEN, models_type=OneSlot) as house:
+    async with picker.talking(harvest=OFTEN, models_type=OneSlot) as house:
         await house.say("I like tea")
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'harvest' AND waits_for <> ''")
         assert await status_line(house, "learning") == (
@@ -83,17 +79,14 @@ async def test_it_tells_that_the_budget_is_spent(tmp_path: Path, model: ModelSer
         )
 
 
-async def test_refused_answers_are_counted_and_a_stop_is_told_once(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_refused_answers_are_counted_and_a_stop_is_told_once(picker: Picker) -> None:
     """M-072: over a restart, without a word of the answer; the next start tries again."""
-    picker, clock = Picker(model), HeldClock()
     junk = Text(json.dumps({"contents": [], f"Ann has been to {CANARY}": 1}))
     picker.usual = lambda: junk
     stopped = "SELECT ended_at FROM jobs WHERE state = 'failed'"
-    async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
+    async with picker.talking(harvest=OFTEN) as house:
         await house.say("I like tea")
-        await looked(house, stopped, clock)
+        await looked(house, stopped, picker.clock)
         told = [text for text in await house.spoken() if "failed three times" in text]
         assert told == [
             "I couldn't look for memories in your messages: it failed three times. I'll try again after the next"
@@ -104,14 +97,14 @@ async def test_refused_answers_are_counted_and_a_stop_is_told_once(
         assert "3 answers of models refused, the last 2026-05-0" in learning
         assert learning.endswith("(harvest): something in it does not belong there")
         await house.say("and coffee")
-        await looked(house, stopped, clock)
+        await looked(house, stopped, picker.clock)
         assert len([text for text in await house.spoken() if "failed three times" in text]) == 1
         assert CANARY not in str(await house.rows("SELECT * FROM jobs"))
         assert CANARY not in str(
             await house.rows("SELECT * FROM single_values WHERE name LIKE 'answers refused%'")
         )
     picker.usual = lambda: Text('{"contents": []}')
-    async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
+    async with picker.talking(harvest=OFTEN) as house:
         await harvested(house)
         assert await status_line(house, "jobs") == ""
         assert "3 answers of models refused, the last" in await status_line(house, "learning")

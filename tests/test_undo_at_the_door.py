@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,7 @@ import pytest
 from tests.world.clock import until_so
 from tests.world.house import PROMPTS, SCOPE, house_at_work, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
-from tests.world.reconstructed import (
-    LYON,
-    ROME,
-    SINCE,
-    VEGETARIAN,
-    Chat,
-    chat,
-    reconstruction,
-)
+from tests.world.reconstructed import LYON, ROME, SINCE, VEGETARIAN, Chat, chat, reconstruction
 from tests.world.request_rules import is_for_core
 from tests.world.terminal import Terminal, beside, keep_by
 from wintermute.changes.change_sets import Reason
@@ -32,6 +25,12 @@ FIRST = "Ann plays chess and tennis"
 SECOND = "Ann plays chess and tennis on Mondays"
 CHESS, TENNIS, MONDAYS = "Ann plays chess", "Ann plays tennis", "Ann plays tennis on Mondays"
 NOT_HERE = "I know no change"
+
+
+@pytest.fixture
+async def talk(tmp_path: Path) -> AsyncIterator[Chat]:
+    async with chat(tmp_path) as talk:
+        yield talk
 
 
 async def sets(talk: Chat, cause: str) -> list[str]:
@@ -51,115 +50,103 @@ async def merged_twice(talk: Chat) -> None:
     assert await talk.remembered() == [SECOND]
 
 
-async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(
-    tmp_path: Path,
-) -> None:
+async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(talk: Chat) -> None:
     """M-065, M-076: newest first, and it says so; work in the background is never meant."""
-    async with chat(tmp_path) as talk:
-        await merged_twice(talk)
-        said = await talk.says("/undo")
-        assert f"- undone first, because it was merged since: the memory is back: {FIRST}" in said
-        assert (
-            f"- undone first, because it was merged since: the memory is gone again: {SECOND}"
-            in said
-        )
-        assert f"- the memory is gone again: {MONDAYS}" in said
-        assert await talk.remembered() == [FIRST]
-        said = await talk.says("/undo")
-        assert f"- the memory is gone again: {TENNIS}" in said
-        assert await talk.remembered() == [CHESS]
-        await talk.says("/undo")
-        assert await talk.remembered() == []
-        assert await talk.says("/undo") == "There is nothing to undo here."
+    await merged_twice(talk)
+    said = await talk.says("/undo")
+    assert f"- undone first, because it was merged since: the memory is back: {FIRST}" in said
+    assert (
+        f"- undone first, because it was merged since: the memory is gone again: {SECOND}" in said
+    )
+    assert f"- the memory is gone again: {MONDAYS}" in said
+    assert await talk.remembered() == [FIRST]
+    said = await talk.says("/undo")
+    assert f"- the memory is gone again: {TENNIS}" in said
+    assert await talk.remembered() == [CHESS]
+    await talk.says("/undo")
+    assert await talk.remembered() == []
+    assert await talk.says("/undo") == "There is nothing to undo here."
 
 
-async def test_an_undo_that_names_a_merge_takes_later_ones_back_first(tmp_path: Path) -> None:
+async def test_an_undo_that_names_a_merge_takes_later_ones_back_first(talk: Chat) -> None:
     """M-065, M-076: and undone itself it is as it was."""
-    async with chat(tmp_path) as talk:
-        await merged_twice(talk)
-        first = (await sets(talk, "reconstruction"))[0]
-        said = await talk.says(f"/undo {first}")
-        assert f"merged since: the memory is gone again: {SECOND}" in said
-        assert await talk.remembered() == sorted([CHESS, TENNIS, MONDAYS])
-        assert await talk.queued() == 0
-        for name in reversed(await sets(talk, "undo")):
-            await talk.says(f"/undo `{name}`")
-        assert await talk.remembered() == [SECOND]
+    await merged_twice(talk)
+    first = (await sets(talk, "reconstruction"))[0]
+    said = await talk.says(f"/undo {first}")
+    assert f"merged since: the memory is gone again: {SECOND}" in said
+    assert await talk.remembered() == sorted([CHESS, TENNIS, MONDAYS])
+    assert await talk.queued() == 0
+    for name in reversed(await sets(talk, "undo")):
+        await talk.says(f"/undo `{name}`")
+    assert await talk.remembered() == [SECOND]
 
 
-async def test_an_undo_of_what_was_ended_since_takes_the_end_back_first(tmp_path: Path) -> None:
+async def test_an_undo_of_what_was_ended_since_takes_the_end_back_first(talk: Chat) -> None:
     """M-065, M-074, M-076."""
     lives = "Ann lives in Lyon with Rex."
     over = "Ann lived in Lyon with Rex until April 2026, in Rome since May 2026."
-    async with chat(tmp_path) as talk:
-        await talk.known(LYON)
-        await talk.told("Ann lives with Rex in Lyon")
-        await talk.worked(reconstruction(lives))
-        assert await talk.remembered() == [lives]
-        first = (await sets(talk, "reconstruction"))[-1]
-        await talk.told(ROME)
-        await talk.worked(reconstruction(over))
-        assert await talk.remembered() == [over]
-        said = await talk.says(f"/undo {first}")
-        assert f"merged since: the memory is gone again: {over}" in said
-        assert f"- the memory is gone again: {lives}" in said
-        assert await talk.remembered() == sorted([LYON, "Ann lives with Rex in Lyon", ROME])
+    await talk.known(LYON)
+    await talk.told("Ann lives with Rex in Lyon")
+    await talk.worked(reconstruction(lives))
+    assert await talk.remembered() == [lives]
+    first = (await sets(talk, "reconstruction"))[-1]
+    await talk.told(ROME)
+    await talk.worked(reconstruction(over))
+    assert await talk.remembered() == [over]
+    said = await talk.says(f"/undo {first}")
+    assert f"merged since: the memory is gone again: {over}" in said
+    assert f"- the memory is gone again: {lives}" in said
+    assert await talk.remembered() == sorted([LYON, "Ann lives with Rex in Lyon", ROME])
 
 
-async def test_what_had_ended_for_a_newer_word_is_back_where_that_is_undone(
-    tmp_path: Path,
-) -> None:
+async def test_what_had_ended_for_a_newer_word_is_back_where_that_is_undone(talk: Chat) -> None:
     """M-074, M-076: else nothing would be known of it any more, for the newer one is gone."""
-    async with chat(tmp_path) as talk:
-        await talk.told("My doctor is Dr Weiss")
-        await talk.told("My doctor is Dr Rossi")
-        facts, now = talk.house.stores.facts, talk.clock.now()
-        older, newer = await facts.live(SCOPE)
-        async with talk.house.database.transaction() as tx:
-            await facts.end(tx, Reason("night", SCOPE), older.id, now, newer.id)
-        assert await talk.remembered() == [newer.text]
-        added = (
-            await talk.house.one("SELECT change_set_id AS id FROM changes WHERE item = ?", newer.id)
-        )["id"]
-        said = await talk.says(f"/undo {added}")
-        assert f"merged since: the memory is as it was before: {older.text}" in said
-        assert f"the memory is gone again: {newer.text}" in said
-        assert await talk.remembered() == [older.text]
+    await talk.told("My doctor is Dr Weiss")
+    await talk.told("My doctor is Dr Rossi")
+    facts, now = talk.house.stores.facts, talk.clock.now()
+    older, newer = await facts.live(SCOPE)
+    async with talk.house.database.transaction() as tx:
+        await facts.end(tx, Reason("night", SCOPE), older.id, now, newer.id)
+    assert await talk.remembered() == [newer.text]
+    added = (
+        await talk.house.one("SELECT change_set_id AS id FROM changes WHERE item = ?", newer.id)
+    )["id"]
+    said = await talk.says(f"/undo {added}")
+    assert f"merged since: the memory is as it was before: {older.text}" in said
+    assert f"the memory is gone again: {newer.text}" in said
+    assert await talk.remembered() == [older.text]
 
 
-async def test_what_somebody_changed_since_stays_and_is_told_with_why(tmp_path: Path) -> None:
+async def test_what_somebody_changed_since_stays_and_is_told_with_why(talk: Chat) -> None:
     """M-065: a merge whose result was given an end by hand."""
-    async with chat(tmp_path) as talk:
-        await talk.known(VEGETARIAN)
-        await talk.told(SINCE)
-        await talk.worked(reconstruction(f"{SINCE}, says she"))
-        facts, now = talk.house.stores.facts, talk.clock.now()
-        [fact] = await facts.live(SCOPE)
-        async with talk.house.database.transaction() as tx:
-            await facts.end(tx, Reason("command", SCOPE), fact.id, now)
-        merge = (await sets(talk, "reconstruction"))[-1]
-        said = await talk.says(f"/undo {merge}")
-        assert f"not undone, because a command changed it since: the memory {fact.text}" in said
-        assert await talk.remembered() == sorted([VEGETARIAN, SINCE])
+    await talk.known(VEGETARIAN)
+    await talk.told(SINCE)
+    await talk.worked(reconstruction(f"{SINCE}, says she"))
+    facts, now = talk.house.stores.facts, talk.clock.now()
+    [fact] = await facts.live(SCOPE)
+    async with talk.house.database.transaction() as tx:
+        await facts.end(tx, Reason("command", SCOPE), fact.id, now)
+    merge = (await sets(talk, "reconstruction"))[-1]
+    said = await talk.says(f"/undo {merge}")
+    assert f"not undone, because a command changed it since: the memory {fact.text}" in said
+    assert await talk.remembered() == sorted([VEGETARIAN, SINCE])
 
 
 @pytest.mark.parametrize("name", ["set_0123456789abcdef", "`set_0123`", "nonsense * _"])
-async def test_a_change_that_is_not_known_here_is_told_so(tmp_path: Path, name: str) -> None:
-    async with chat(tmp_path) as talk:
-        await talk.told(LYON)
-        assert (await talk.says(f"/undo {name}")).startswith(NOT_HERE)
-        assert await talk.remembered() == [LYON]
+async def test_a_change_that_is_not_known_here_is_told_so(talk: Chat, name: str) -> None:
+    await talk.told(LYON)
+    assert (await talk.says(f"/undo {name}")).startswith(NOT_HERE)
+    assert await talk.remembered() == [LYON]
 
 
-async def test_nobody_takes_back_what_is_anothers(tmp_path: Path) -> None:
+async def test_nobody_takes_back_what_is_anothers(talk: Chat) -> None:
     """M-010: not even knowing its name."""
-    async with chat(tmp_path) as talk:
-        await talk.told(LYON)
-        [mine] = await sets(talk, "tool")
-        room, scope = "!group:test", "room:!group:test"
-        await talk.house.incoming(f"/undo {mine}", room=room, scope=scope)
-        assert (await talk.house.said(1, room))[0].startswith(NOT_HERE)
-        assert await talk.remembered() == [LYON]
+    await talk.told(LYON)
+    [mine] = await sets(talk, "tool")
+    room, scope = "!group:test", "room:!group:test"
+    await talk.house.incoming(f"/undo {mine}", room=room, scope=scope)
+    assert (await talk.house.said(1, room))[0].startswith(NOT_HERE)
+    assert await talk.remembered() == [LYON]
 
 
 async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> None:
@@ -194,49 +181,46 @@ async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> N
             assert await house.stores.facts.live(SCOPE) == []
 
 
-async def test_a_change_of_the_core_is_taken_back_and_a_hand_edit_since_stays(
-    tmp_path: Path,
-) -> None:
+async def test_a_core_change_is_undone_and_a_hand_edit_stays(talk: Chat, tmp_path: Path) -> None:
     """M-051, M-076: also after it was undone, and by its name only."""
     page = tmp_path / "core.md"
     page.write_text("# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n\n# USER\n")
     learnt = "- Ann is a vegetarian since 2020.\n"
-    async with chat(tmp_path) as talk:
-        talk.model.updates_core = True
-        keeps = talk.answer
+    talk.model.updates_core = True
+    keeps = talk.answer
 
-        def choose(seen: Seen) -> Step | None:
-            if not is_for_core(seen.body):
-                return keeps(seen)
-            wanted = SINCE in seen.system
-            text = page.read_text() + learnt if wanted else None
-            return Text(json.dumps({"should_update": wanted, "core_markdown": text}))
+    def choose(seen: Seen) -> Step | None:
+        if not is_for_core(seen.body):
+            return keeps(seen)
+        wanted = SINCE in seen.system
+        text = page.read_text() + learnt if wanted else None
+        return Text(json.dumps({"should_update": wanted, "core_markdown": text}))
 
-        talk.model.keyed(choose)
-        await talk.known(VEGETARIAN)
-        await talk.told(SINCE)
-        await talk.worked(reconstruction(SINCE))
-        talk.house.runner.wake(CORE)
+    talk.model.keyed(choose)
+    await talk.known(VEGETARIAN)
+    await talk.told(SINCE)
+    await talk.worked(reconstruction(SINCE))
+    talk.house.runner.wake(CORE)
 
-        async def written() -> bool:
-            open_jobs = await talk.house.rows("SELECT 1 FROM jobs WHERE state = 'running'")
-            return learnt in page.read_text() and not open_jobs
+    async def written() -> bool:
+        open_jobs = await talk.house.rows("SELECT 1 FROM jobs WHERE state = 'running'")
+        return learnt in page.read_text() and not open_jobs
 
-        await until_so(written)
-        row = await talk.house.one("SELECT change_set_id AS id FROM changes WHERE kind = 'core'")
-        page.write_text(page.read_text().replace("- calm", "- calm and brief"))
-        said = await talk.says(f"/undo {row['id']}")
-        assert said == "- what I always keep in mind is as it was before"
-        assert page.read_text() == "# SOUL\n- calm and brief\n\n# TOOLS\n\n# RULE\n\n# USER\n"
-        assert await talk.remembered() == [SINCE]
-        again = (await sets(talk, "undo"))[-1]
-        page.write_text(page.read_text().replace("# TOOLS\n", "# TOOLS\n- a lamp\n"))
-        await talk.says(f"/undo {again}")
-        assert learnt in page.read_text()
-        assert "- a lamp" in page.read_text()
-        said = await talk.says("/undo")
-        assert "keep in mind" not in said
-        assert learnt in page.read_text()
+    await until_so(written)
+    row = await talk.house.one("SELECT change_set_id AS id FROM changes WHERE kind = 'core'")
+    page.write_text(page.read_text().replace("- calm", "- calm and brief"))
+    said = await talk.says(f"/undo {row['id']}")
+    assert said == "- what I always keep in mind is as it was before"
+    assert page.read_text() == "# SOUL\n- calm and brief\n\n# TOOLS\n\n# RULE\n\n# USER\n"
+    assert await talk.remembered() == [SINCE]
+    again = (await sets(talk, "undo"))[-1]
+    page.write_text(page.read_text().replace("# TOOLS\n", "# TOOLS\n- a lamp\n"))
+    await talk.says(f"/undo {again}")
+    assert learnt in page.read_text()
+    assert "- a lamp" in page.read_text()
+    said = await talk.says("/undo")
+    assert "keep in mind" not in said
+    assert learnt in page.read_text()
 
 
 async def test_undo_after_undo_with_a_list_that_is_edited_by_hand_between(tmp_path: Path) -> None:
@@ -297,9 +281,7 @@ async def of_kind(talk: Chat, kind: str) -> list[str]:
     return [row["id"] for row in rows]
 
 
-async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_between(
-    terminal: Terminal,
-) -> None:
+async def test_undo_after_merge_after_undo_with_files_edited_between(terminal: Terminal) -> None:
     """M-016, M-051, M-065, M-076: what hands wrote stays, and all else is as it was."""
     cat = "Ann has a cat"
     keep_by(terminal, "fts5")
@@ -389,22 +371,16 @@ async def test_a_bare_undo_of_an_older_change_is_asked_and_confirmed_once(tmp_pa
 
 
 @pytest.mark.parametrize(("facts", "is_asked"), [(3, False), (4, True)])
-async def test_a_bare_undo_of_many_items_is_asked(
-    tmp_path: Path, facts: int, is_asked: bool
-) -> None:
+async def test_a_bare_undo_of_many_items_is_asked(talk: Chat, facts: int, is_asked: bool) -> None:
     """M-091: of more than three; nothing of a look at it is left behind."""
-    async with chat(tmp_path) as talk:
-        await recorded(talk, *(f"Ann has {n} bees" for n in range(facts)))
-        said = await talk.says("/undo")
-        assert ("`/undo yes`" in said, said.count("- the memory is gone again")) == (
-            is_asked,
-            facts,
-        )
-        assert len(await talk.remembered()) == (facts if is_asked else 0)
-        assert len(await sets(talk, "undo")) == (0 if is_asked else 1)
-        if is_asked:
-            await talk.says("/undo yes")
-            assert await talk.remembered() == []
+    await recorded(talk, *(f"Ann has {n} bees" for n in range(facts)))
+    said = await talk.says("/undo")
+    assert ("`/undo yes`" in said, said.count("- the memory is gone again")) == (is_asked, facts)
+    assert len(await talk.remembered()) == (facts if is_asked else 0)
+    assert len(await sets(talk, "undo")) == (0 if is_asked else 1)
+    if is_asked:
+        await talk.says("/undo yes")
+        assert await talk.remembered() == []
 
 
 async def test_in_a_room_what_somebody_else_did_last_is_asked(tmp_path: Path) -> None:

@@ -31,14 +31,7 @@ from tests.world.vectors import (
 from wintermute.config.read import environment
 from wintermute.db import open_database
 from wintermute.errors import MemoryUnavailable
-from wintermute.memory.vectors import (
-    Embedded,
-    LocalVectors,
-    Space,
-    Spaces,
-    VectorIndex,
-    packed,
-)
+from wintermute.memory.vectors import Embedded, LocalVectors, Space, Spaces, VectorIndex, packed
 
 SERVER = "WINTERMUTE_TEST_QDRANT"
 """The variable with the URL of a Qdrant server, which the contract is run against as well."""
@@ -87,9 +80,7 @@ async def test_a_scope_is_searched_alone(memory: Memory, index: VectorIndex) -> 
     assert await found(index, space, "tea", scope="person:@eve:test") == []
 
 
-async def test_a_vector_is_stored_in_the_scope_of_its_fact_only(
-    memory: Memory, index: VectorIndex
-) -> None:
+async def test_a_vector_has_the_scope_of_its_fact(memory: Memory, index: VectorIndex) -> None:
     """M-010: whatever the caller says."""
     space = await entered(memory)
     fact, _ = await memory.add("likes tea", scope=ROOM)
@@ -98,9 +89,7 @@ async def test_a_vector_is_stored_in_the_scope_of_its_fact_only(
     assert (await checked(memory.database, index, space)).facts == 0
 
 
-async def test_a_long_text_is_found_once_by_its_best_piece(
-    memory: Memory, index: VectorIndex
-) -> None:
+async def test_a_long_text_is_found_by_its_best_piece(memory: Memory, index: VectorIndex) -> None:
     """And has no piece too many when it has become shorter."""
     space = await entered(memory)
     numbers = await learnt(memory, index, space, ["x"])
@@ -204,9 +193,7 @@ async def test_what_was_said_right_after_what_is_removed_for_good_is_embedded_an
     assert [each.id for each in await index.missing(space, 9)] == [told[1].id]
 
 
-async def test_what_was_retired_while_it_was_embedded_is_not_stored(
-    memory: Memory, index: VectorIndex
-) -> None:
+async def test_what_was_retired_meanwhile_is_not_stored(memory: Memory, index: VectorIndex) -> None:
     """Nor does it stay where it was sent."""
     space = await entered(memory)
     numbers = await learnt(memory, index, space, ["b"])
@@ -223,9 +210,7 @@ async def test_what_was_retired_while_it_was_embedded_is_not_stored(
     assert (found_in.facts, found_in.is_sound) == (1, True)
 
 
-async def test_what_is_missing_comes_newest_first_and_in_parts(
-    memory: Memory, index: VectorIndex
-) -> None:
+async def test_the_missing_come_newest_first_in_parts(memory: Memory, index: VectorIndex) -> None:
     """M-008."""
     space = await entered(memory)
     facts = [
@@ -238,9 +223,7 @@ async def test_what_is_missing_comes_newest_first_and_in_parts(
     assert [each.seq for each in await index.missing(space, 4, first[-1].seq)] == numbers[4:]
 
 
-async def test_a_text_without_a_word_is_dealt_with_and_never_found(
-    memory: Memory, index: VectorIndex
-) -> None:
+async def test_a_text_without_a_word_is_never_found(memory: Memory, index: VectorIndex) -> None:
     """Else it would be owed for ever."""
     space = await entered(memory)
     fact, _ = await memory.add("1234567")
@@ -283,9 +266,7 @@ async def test_what_likenesses_mean_stands_with_the_model(memory: Memory) -> Non
         await entered(memory, "model", 9000)
 
 
-async def test_a_rebuilt_index_is_sound_and_says_what_it_lacks(
-    memory: Memory, index: VectorIndex
-) -> None:
+async def test_a_rebuilt_index_says_what_it_lacks(memory: Memory, index: VectorIndex) -> None:
     """M-017."""
     space = await entered(memory)
     names = [str(n) for n in range(30)]
@@ -331,9 +312,7 @@ async def test_a_database_is_opened_without_numpy(tmp_path: Path) -> None:
     assert await child.wait() == 0
 
 
-async def test_an_index_that_is_gone_is_made_again_by_the_first_search(
-    memory: Memory, local: LocalVectors
-) -> None:
+async def test_a_lost_index_is_made_by_a_search(memory: Memory, local: LocalVectors) -> None:
     """M-017: nobody has to notice."""
     space = await entered(memory)
     numbers = await learnt(memory, local, space, ["a", "b"])
@@ -347,9 +326,7 @@ async def test_an_index_that_is_gone_is_made_again_by_the_first_search(
     "damage",
     ["vector = substr(vector, 2)", "bits = zeroblob(3)", "bits = NULL", "scope = 'room:!x'"],
 )
-async def test_a_damaged_row_is_noticed_and_embedded_anew(
-    memory: Memory, local: LocalVectors, damage: str
-) -> None:
+async def test_a_damaged_row_is_made_anew(memory: Memory, local: LocalVectors, damage: str) -> None:
     """M-017: the others stay as they are."""
     space = await entered(memory)
     numbers = await learnt(memory, local, space, ["a", "b"])

@@ -1,6 +1,7 @@
 """What is merged and what is not, and which messages a merged memory goes with; entered by a chat."""
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ from tests.world.redacted import take_back
 from tests.world.request_rules import is_for_reconstruction
 from tests.world.terminal import Terminal, beside, keep_by
 from wintermute.learning.reconstruction import KIND
+
+
+@pytest.fixture
+async def talk(tmp_path: Path) -> AsyncIterator[Chat]:
+    async with chat(tmp_path) as talk:
+        yield talk
 
 
 def asked_for(seen: Seen) -> list[str]:
@@ -30,30 +37,27 @@ async def origins(talk: Chat) -> dict[str, set[str]]:
     return {row["text"]: set(json.loads(row["origins"])) for row in rows}
 
 
-async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(
-    tmp_path: Path,
-) -> None:
+async def test_what_is_too_large_alone_makes_no_questions_of_one_of_the_others(talk: Chat) -> None:
     """M-035, L-036: it stays as it is, and what comes after it is one batch again."""
     large, small = "Ann keeps stones", [f"Room {n} is painted green" for n in range(7)]
     sizes: list[int] = []
-    async with chat(tmp_path) as talk:
 
-        def choose(seen: Seen) -> Step | None:
-            if not is_for_reconstruction(seen.body):
-                return talk.answer(seen)
-            new = asked_for(seen)
-            sizes.append(len(new))
-            return ContextTooLarge() if large in new else reconstruction(*new)
+    def choose(seen: Seen) -> Step | None:
+        if not is_for_reconstruction(seen.body):
+            return talk.answer(seen)
+        new = asked_for(seen)
+        sizes.append(len(new))
+        return ContextTooLarge() if large in new else reconstruction(*new)
 
-        async def is_done() -> bool:
-            return await talk.queued() == 0
+    async def is_done() -> bool:
+        return await talk.queued() == 0
 
-        talk.model.keyed(choose)
-        await talk.told(large, *small)
-        await talk.clock.move(QUIET)
-        talk.house.runner.wake(KIND)
-        await until_so(is_done)
-        assert await talk.remembered() == [large, *small]
+    talk.model.keyed(choose)
+    await talk.told(large, *small)
+    await talk.clock.move(QUIET)
+    talk.house.runner.wake(KIND)
+    await until_so(is_done)
+    assert await talk.remembered() == [large, *small]
     assert sizes == [8, 4, 2, 1, 7]
 
 
@@ -84,32 +88,30 @@ MADE_OF = {
 
 @pytest.mark.parametrize(("new", "memories", "sources"), MADE_OF.values(), ids=MADE_OF)
 async def test_a_memory_goes_with_each_message_that_a_word_of_it_is_from(
-    tmp_path: Path, new: list[str], memories: list[str], sources: dict[str, set[int]]
+    talk: Chat, new: list[str], memories: list[str], sources: dict[str, set[int]]
 ) -> None:
     """M-030."""
-    async with chat(tmp_path) as talk:
-        for text in new:
-            await talk.told(text)
-        said = await origins(talk)
-        await talk.worked(reconstruction(*memories))
-        made = await origins(talk)
+    for text in new:
+        await talk.told(text)
+    said = await origins(talk)
+    await talk.worked(reconstruction(*memories))
+    made = await origins(talk)
     for text, numbers in sources.items():
         assert made[text] == set[str]().union(*(said[new[n]] for n in numbers)), text
 
 
-async def test_what_half_of_a_deleted_message_went_into_goes_with_it(tmp_path: Path) -> None:
+async def test_what_half_of_a_deleted_message_went_into_goes_with_it(talk: Chat) -> None:
     """M-030: also where the other half became another memory."""
     new, memories, _ = MADE_OF["one fact in two memories"]
-    async with chat(tmp_path) as talk:
-        talk.model.allow("forgetting", "redaction", perhaps=True)
-        for text in new:
-            await talk.told(text, room=ROOM)
-        (first,) = (await origins(talk))[new[0]]
-        await talk.worked(reconstruction(*memories))
-        await deliver(talk.house)
-        await take_back(talk.house, first)
-        await forgotten(talk.house)
-        assert await talk.remembered() == [new[1]]
+    talk.model.allow("forgetting", "redaction", perhaps=True)
+    for text in new:
+        await talk.told(text, room=ROOM)
+    (first,) = (await origins(talk))[new[0]]
+    await talk.worked(reconstruction(*memories))
+    await deliver(talk.house)
+    await take_back(talk.house, first)
+    await forgotten(talk.house)
+    assert await talk.remembered() == [new[1]]
 
 
 async def test_what_ends_on_a_day_is_not_merged_and_keeps_its_end(terminal: Terminal) -> None:

@@ -29,6 +29,12 @@ async def ranked(folder: Path, model: ModelServer, **more: Any) -> AsyncIterator
         yield house
 
 
+@pytest.fixture
+async def house(tmp_path: Path, model: ModelServer) -> AsyncIterator[House]:
+    async with ranked(tmp_path, model) as house:
+        yield house
+
+
 async def remember(
     house: House, text: str, *origins: str, scope: str = MINE, source: Source = "user_explicit"
 ) -> Fact:
@@ -64,9 +70,7 @@ async def listed(house: House) -> list[str]:
     return [fact.text for fact in await house.stores.facts.live(MINE)]
 
 
-async def test_why_tells_what_a_message_brought_and_what_was_in_view(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_why_tells_what_a_message_brought(tmp_path: Path, model: ModelServer) -> None:
     """Issue: the last answer, or the one that is replied to; source, day and the message itself."""
     async with ranked(tmp_path, model, clock=HeldClock()) as house:
         assert await house.ask("/why") == "I have not answered anything here yet."
@@ -101,32 +105,25 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
         assert "without a model" in await house.ask("/why", replies_to=f"$of-{command}")
 
 
-async def test_why_after_a_fresh_start_knows_nothing_from_before(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_why_after_a_fresh_start_knows_nothing_from_before(house: House) -> None:
     """Issue, L-074: what a message brings is what was not in view."""
-    async with ranked(tmp_path, model) as house:
-        await remember(house, "Drinks green tea")
-        await house.ask("Which tea?")
-        await house.ask("Which tea again?")
-        assert names(await house.ask("/why"))[0] == "**Already known in this conversation**"
-        await house.ask("/new")
-        await house.ask("Which tea now?")
-        assert names(await house.ask("/why")) == [
-            "**Found for that message**",
-            "Drinks green tea",
-        ]
+    await remember(house, "Drinks green tea")
+    await house.ask("Which tea?")
+    await house.ask("Which tea again?")
+    assert names(await house.ask("/why"))[0] == "**Already known in this conversation**"
+    await house.ask("/new")
+    await house.ask("Which tea now?")
+    assert names(await house.ask("/why")) == ["**Found for that message**", "Drinks green tea"]
 
 
-async def test_why_says_what_became_of_a_memory_since(tmp_path: Path, model: ModelServer) -> None:
+async def test_why_says_what_became_of_a_memory_since(house: House) -> None:
     """M-074: an answer may have been wrong for it."""
-    async with ranked(tmp_path, model) as house:
-        lyon = await remember(house, "Lives in Lyon")
-        await remember(house, "Lyon is far away")
-        await house.ask("How far is Lyon?")
-        await house.ask("/undo")
-        await end(house, lyon, datetime(2026, 5, 20, tzinfo=UTC))
-        said = await house.ask("/why")
+    lyon = await remember(house, "Lives in Lyon")
+    await remember(house, "Lyon is far away")
+    await house.ask("How far is Lyon?")
+    await house.ask("/undo")
+    await end(house, lyon, datetime(2026, 5, 20, tzinfo=UTC))
+    said = await house.ask("/why")
     assert ", until May 2026)" in next(line for line in said.splitlines() if "Lives" in line)
     assert ", removed since)" in next(line for line in said.splitlines() if "far" in line)
 
@@ -138,32 +135,26 @@ async def test_why_with_all_in_the_system_message_has_no_view_from_before(
         await remember(house, "Drinks green tea")
         await house.ask("Which tea?")
         await house.ask("Which tea again?")
-        assert names(await house.ask("/why")) == [
-            "**Found for that message**",
-            "Drinks green tea",
-        ]
+        assert names(await house.ask("/why")) == ["**Found for that message**", "Drinks green tea"]
 
 
-async def test_why_says_when_each_answer_has_all_memories(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_why_says_that_all_memories_are_shown(tmp_path: Path, model: ModelServer) -> None:
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         await remember(house, "Drinks green tea")
         await house.ask("Which tea?")
         assert "each answer has all of them" in await house.ask("/why")
 
 
-async def test_why_shows_nothing_of_another_scope(tmp_path: Path, model: ModelServer) -> None:
+async def test_why_shows_nothing_of_another_scope(house: House) -> None:
     """M-010: who came in since sees nothing of what was said before."""
-    async with ranked(tmp_path, model) as house:
-        await remember(house, "Drinks canary tea")
-        await house.ask("Which tea?")
-        await house.deliver()
-        last = (await house.rows("SELECT id FROM outbox ORDER BY seq DESC LIMIT 1"))[0]["id"]
-        for replies_to in (None, f"$of-{last}"):
-            said = await house.ask("/why", scope=CLUB, replies_to=replies_to)
-            assert "canary" not in said
-        assert said == "Other people were here when I said that, so I do not show it."
+    await remember(house, "Drinks canary tea")
+    await house.ask("Which tea?")
+    await house.deliver()
+    last = (await house.rows("SELECT id FROM outbox ORDER BY seq DESC LIMIT 1"))[0]["id"]
+    for replies_to in (None, f"$of-{last}"):
+        said = await house.ask("/why", scope=CLUB, replies_to=replies_to)
+        assert "canary" not in said
+    assert said == "Other people were here when I said that, so I do not show it."
 
 
 @BACKENDS
@@ -186,9 +177,7 @@ async def test_memory_finds_what_fits_as_the_prompt_does(
 
 
 @BACKENDS
-async def test_what_ends_by_itself_leaves_the_list(
-    tmp_path: Path, model: ModelServer, kept: Memory
-) -> None:
+async def test_what_ends_leaves_the_list(tmp_path: Path, model: ModelServer, kept: Memory) -> None:
     """M-074: "until" may lie ahead."""
     clock = FakeClock()
     async with house_at_work(
@@ -206,9 +195,7 @@ async def test_what_ends_by_itself_leaves_the_list(
 
 
 @BACKENDS
-async def test_undo_takes_the_merge_back_with_what_was_merged(
-    tmp_path: Path, model: ModelServer, kept: Memory
-) -> None:
+async def test_undo_takes_the_merge_back(tmp_path: Path, model: ModelServer, kept: Memory) -> None:
     """M-076: newest first, and it says so; what was merged with it is there again."""
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS, memory=kept) as house:
         dog = await remember(house, "Has a dog")
@@ -233,21 +220,18 @@ async def test_undo_takes_the_merge_back_with_what_was_merged(
         assert await house.ask("/undo") == "There is nothing to undo here."
 
 
-async def test_only_the_merge_it_is_in_goes_back_with_a_memory(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_only_the_merge_it_is_in_goes_back_with_a_memory(house: House) -> None:
     """M-076: a night merges many things in one change set; the others stay merged."""
-    async with ranked(tmp_path, model) as house:
-        facts = [await remember(house, f"Has a {pet}") for pet in ("dog", "cat", "car", "bike")]
-        old = [fact.id for fact in facts]
-        async with house.database.transaction() as tx:
-            new: list[tuple[str, Source]] = [
-                ("Has a dog and a cat", "dreaming_merge"),
-                ("Has a car and a bike", "dreaming_merge"),
-            ]
-            await house.stores.facts.replace(tx, Reason("night", MINE), MINE, old, new)
-        await house.ask("/undo")
-        assert sorted(await listed(house)) == ["Has a car", "Has a dog and a cat"]
+    facts = [await remember(house, f"Has a {pet}") for pet in ("dog", "cat", "car", "bike")]
+    old = [fact.id for fact in facts]
+    async with house.database.transaction() as tx:
+        new: list[tuple[str, Source]] = [
+            ("Has a dog and a cat", "dreaming_merge"),
+            ("Has a car and a bike", "dreaming_merge"),
+        ]
+        await house.stores.facts.replace(tx, Reason("night", MINE), MINE, old, new)
+    await house.ask("/undo")
+    assert sorted(await listed(house)) == ["Has a car", "Has a dog and a cat"]
 
 
 @pytest.mark.parametrize("ids", [("fact_", "fact_z"), ("fact_z", "fact_")])
@@ -272,9 +256,7 @@ async def test_of_merges_of_one_moment_the_newest_goes_back_first(
         assert await listed(house) == ["Has a bird"]
 
 
-async def test_a_merge_that_was_taken_out_since_does_not_come_back(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_merge_taken_out_since_stays_away(tmp_path: Path, model: ModelServer) -> None:
     """M-076: what a person removed by hand stays removed, with all that was in it."""
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         dog, cat = await remember(house, "Has a dog"), await remember(house, "Has a cat")
@@ -289,24 +271,19 @@ async def test_a_merge_that_was_taken_out_since_does_not_come_back(
         assert await listed(house) == []
 
 
-async def test_undoing_the_end_of_a_memory_makes_it_true_again(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_undoing_the_end_of_a_memory_makes_it_true_again(house: House) -> None:
     """M-074: and its successor stays."""
-    async with ranked(tmp_path, model) as house:
-        lyon, rome = await remember(house, "Lives in Lyon"), await remember(house, "Lives in Rome")
-        async with house.database.transaction() as tx:
-            until = datetime(2026, 5, 1, tzinfo=UTC)
-            await house.stores.facts.end(tx, Reason("tool", MINE), lyon.id, until, rome.id)
-        assert await listed(house) == ["Lives in Rome"]
-        assert await house.ask("/undo") == "- the memory is as it was before: Lives in Lyon"
-        assert await house.stores.facts.get(lyon.id) == lyon
-        assert await listed(house) == ["Lives in Lyon", "Lives in Rome"]
+    lyon, rome = await remember(house, "Lives in Lyon"), await remember(house, "Lives in Rome")
+    async with house.database.transaction() as tx:
+        until = datetime(2026, 5, 1, tzinfo=UTC)
+        await house.stores.facts.end(tx, Reason("tool", MINE), lyon.id, until, rome.id)
+    assert await listed(house) == ["Lives in Rome"]
+    assert await house.ask("/undo") == "- the memory is as it was before: Lives in Lyon"
+    assert await house.stores.facts.get(lyon.id) == lyon
+    assert await listed(house) == ["Lives in Lyon", "Lives in Rome"]
 
 
-async def test_a_secret_is_refused_as_a_memory_and_the_model_told_why(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_secret_is_refused_with_a_reason(tmp_path: Path, model: ModelServer) -> None:
     """Issue: by the tools, with what to do instead; a line by hand is the person's own."""
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
         model.script(Calls((Use("append_memory", {"entry": "PIN: 4711"}),)), Text("sorry"))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,21 @@ def transcript(seen: Seen) -> str:
 
 
 class Picker:
-    """A model that picks what it is told to, and answers everything else."""
+    """A model that picks what it is told to, and answers everything else; `talking` opens its house."""
 
-    def __init__(self, model: ModelServer) -> None:
+    def __init__(self, model: ModelServer, folder: Path = Path()) -> None:
         self.model = model
+        self.folder = folder
+        self.clock = HeldClock()
         self.steps: list[Step] = []
         self.answers: dict[str, Step] = {}
         self.usual: Callable[[], Step] = lambda: Text('{"contents": []}')
         model.keyed(self.choose)
+
+    def talking(self, **settings: Any) -> AbstractAsyncContextManager[House]:
+        """Open the house at work, in its folder and by its clock unless the settings say others."""
+        where: dict[str, Any] = {"folder": self.folder, "clock": self.clock} | settings
+        return talking(model=self.model, **where)
 
     def choose(self, seen: Seen) -> Step | None:
         if is_harvest(seen):

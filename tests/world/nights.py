@@ -9,6 +9,7 @@ No model is asked, unless a phase is told to.
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -90,6 +91,16 @@ class Twice:
                 digest=digest,
             )
             yield PhaseStep((item,))
+
+
+async def asked(stores: Stores, wanted: Decision) -> Decision:
+    """Ask for it in a night that is over by now."""
+    async with stores.database.transaction() as tx:
+        night = await stores.nights.begin(tx, date(2026, 5, 4), "asked")
+        assert night
+        [item] = await stores.decisions.number(tx, (night.id, stores.owner.scope, "any"), [wanted])
+        await stores.nights.end(tx, night.id)
+    return item
 
 
 async def drop(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
