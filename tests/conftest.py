@@ -29,6 +29,7 @@ from tests.world.scene import (
     Scene,
 )
 from tests.world.schema import later_program
+from tests.world.story import Story
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
 
@@ -132,6 +133,12 @@ async def model(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             server.allow(*mark.args, **mark.kwargs)
         yield server
         server.prefixes.count(tmp_path)
+
+
+@pytest.fixture
+def story(tmp_path: Path, model: ModelServer) -> Story:
+    """`async with story.at_work() as house`: rooms, a loop and their stores, asking `model`."""
+    return Story(tmp_path, model)
 
 
 @pytest.fixture

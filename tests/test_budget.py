@@ -42,6 +42,7 @@ from tests.world.model import (
     Text,
     Use,
 )
+from tests.world.story import Story
 from wintermute.config.schema import BudgetSettings, Price, Roles
 from wintermute.errors import BudgetSpent, ModelError, ModelRefused, ModelUnavailable
 from wintermute.health.health import status_lines
@@ -432,14 +433,12 @@ async def test_a_backend_can_be_asked_by_its_name(tmp_path: Path) -> None:
                 world.models.window("base", "c")
 
 
-async def test_a_spent_budget_is_told_in_each_room_once_a_day(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_spent_budget_is_told_in_each_room_once_a_day(story: Story) -> None:
     """L-086: commands go on; what waits over midnight is answered once, in order."""
     clock, limits = HeldClock(), BudgetSettings(tokens_per_day=1100)
-    model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(901, 99)))
+    story.model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(901, 99)))
     window: Json = {"context_tokens": 4096, "max_output_tokens": 100}
-    async with house_at_work(tmp_path, model.url, clock=clock, budget=limits, **window) as house:
+    async with story.at_work(clock=clock, budget=limits, **window) as house:
         await house.say_at_once("a")
         await house.incoming("b")
         await house.said(2)

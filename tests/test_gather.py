@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.house import PROMPTS, SCOPE, House, house_at_work, open_laid_out
-from tests.world.model import Calls, Fail, ModelServer, Text, Use
+from tests.world.house import PROMPTS, SCOPE, House, open_laid_out
+from tests.world.model import Calls, Fail, Text, Use
+from tests.world.story import Story
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
@@ -191,13 +192,11 @@ class Asked:
         return None
 
 
-async def test_memory_is_asked_what_was_said_and_answered_last(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_memory_is_asked_what_was_said_and_answered_last(story: Story) -> None:
     """P-012, P-013: the message and the beginning of the last reply; an event asks nothing."""
     asked = Asked()
-    model.script(Text("x" * 600), Text("y"), Text("z"), Fail(400))
-    async with house_at_work(tmp_path, model.url, prompt=asked) as house:
+    story.model.script(Text("x" * 600), Text("y"), Text("z"), Fail(400))
+    async with story.at_work(prompt=asked) as house:
         for text in ("first", "second"):
             await house.say(text)
         await house.incoming("a task is due", kind="event", origin="timer")
@@ -211,11 +210,9 @@ async def test_memory_is_asked_what_was_said_and_answered_last(
 
 
 @pytest.mark.breaks("layout system")
-async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(story: Story) -> None:
     """M-004, T-002, P-037, P-001: message 0 is assembled afresh, and no older one is kept."""
-    model.script(
+    story.model.script(
         Calls((Use("append_memory", {"entry": "Ann likes tea."}),)),
         Calls((Use("task", {"action": "add", "content": "Buy tea"}),)),
         Calls(
@@ -228,11 +225,13 @@ async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(
         ),
         Text("done"),
     )
-    async with open_laid_out(tmp_path, model.url) as house, house.working():
+    async with open_laid_out(story.folder, story.model.url) as house, house.working():
         await house.incoming("remember tea")
         await house.said(1)
-        names = [definition["function"]["name"] for definition in model.requests[0].body["tools"]]
-    prompts = [seen.system for seen in model.requests]
+        names = [
+            definition["function"]["name"] for definition in story.model.requests[0].body["tools"]
+        ]
+    prompts = [seen.system for seen in story.model.requests]
     wanted = ("Ann likes tea.", "Buy tea", "data/skills/tea.md — Making tea")
     assert [[word in prompt for word in wanted] for prompt in prompts] == [
         [False, False, False],
@@ -240,7 +239,7 @@ async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(
         [True, True, False],
         [True, True, True],
     ]
-    roles = [message["role"] for message in model.requests[-1].messages]
+    roles = [message["role"] for message in story.model.requests[-1].messages]
     assert roles.count("system") == 1
     assert names == sorted(names)
     assert set(names) <= TOOLS  # L-003
@@ -259,17 +258,15 @@ async def test_sections_follow_the_tools(tmp_path: Path) -> None:
     assert "<!--" not in with_all
 
 
-async def test_without_instructions_for_its_tools_a_cast_is_refused(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_without_instructions_for_its_tools_a_cast_is_refused(story: Story) -> None:
     """L-005: before any model call."""
-    async with open_laid_out(tmp_path, model.url) as house, house.working():
-        (tmp_path / "prompts" / "BASE_PROMPT.txt").write_text(
+    async with open_laid_out(story.folder, story.model.url) as house, house.working():
+        (story.folder / "prompts" / "BASE_PROMPT.txt").write_text(
             "<!-- section: delegation requires: spawn_sub_session -->\nDelegate.\n"
         )
         await house.incoming("hello")
         assert "BASE_PROMPT.txt has no section" in (await house.said(1))[0]
-    assert model.requests == []
+    assert story.model.requests == []
 
 
 async def test_without_any_base_prompt_nothing_starts(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import Gate, house_at_work
-from tests.world.model import Calls, Fail, ModelServer, Text, Use
+from tests.world.house import Gate
+from tests.world.model import Calls, Fail, Text, Use
 from tests.world.schema import open_migrated
+from tests.world.story import Story
 from wintermute.db import Database, Error
 from wintermute.ids import new_id
 from wintermute.loom.casts import Casts
@@ -332,11 +333,11 @@ async def test_the_end_of_a_cast_is_recorded_once(tmp_path: Path) -> None:
         assert await casts.running("$e") is None
 
 
-async def test_the_turns_of_a_branch_are_one_chain(tmp_path: Path, model: ModelServer) -> None:
+async def test_the_turns_of_a_branch_are_one_chain(story: Story) -> None:
     """L-046: over several casts, calls, failures and branches; ids are never given twice."""
     use = Calls((Use("echo", {"say": "x"}), Use("echo", {"say": "y"})))
-    model.script(use, use, Text("one"), Fail(400), Text("two"), use, Text("three"))
-    async with house_at_work(tmp_path, model.url, gates=[Gate()]) as house:
+    story.model.script(use, use, Text("one"), Fail(400), Text("two"), use, Text("three"))
+    async with story.at_work(gates=[Gate()]) as house:
         for n, text in enumerate(("a", "b", "c", "/new", "d", "e"), start=1):
             await house.incoming(text)
             await house.said(n)

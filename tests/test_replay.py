@@ -22,6 +22,7 @@ from tests.replay import (
     replay,
     steps,
 )
+from tests.world.story import Story
 from tests.world.clock import NOON, FakeClock
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import (
@@ -139,21 +140,21 @@ def _window(_role: str, _backend: str | None) -> int:
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.breaks("fold", "cutting", "retry line", perhaps=True)
 async def test_what_was_recorded_is_asked_again_in_the_same_words(
-    tmp_path: Path, model: ModelServer, prompts: Path, scene: str
+    story: Story, prompts: Path, scene: str
 ) -> None:
     """L-088: and neither a model nor a tool is asked."""
     steps, messages = SCENES[scene]
-    model.script(*steps)
+    story.model.script(*steps)
     retries = 3 if "empty" in scene else 0
-    async with recording(tmp_path, model, prompts, retries=retries, clock=FakeClock()) as house:
+    async with recording(story.folder, story.model, prompts, retries=retries, clock=FakeClock()) as house:
         await tell(house, messages)
-        asked = len(model.requests)
+        asked = len(story.model.requests)
         found = await replayed(house, prompts)
         (calls,) = await house.rows(
             "SELECT count(*) AS n FROM model_calls m JOIN casts c ON c.id = m.cast_id WHERE m.outcome"
             " = 'ok' AND c.branch_id = (SELECT id FROM branches ORDER BY seq DESC LIMIT 1)"
         )
-        assert len(model.requests) == asked
+        assert len(story.model.requests) == asked
     assert found.divergence is None
     assert (found.unrecorded, found.requests) == (0, calls["n"])
 
@@ -168,18 +169,12 @@ async def test_what_was_recorded_is_asked_again_in_the_same_words(
 )
 @pytest.mark.breaks("fold", perhaps=True)
 async def test_one_changed_character_in_a_prompt_file_is_found(
-    tmp_path: Path,
-    model: ModelServer,
-    prompts: Path,
-    file: str,
-    scene: str,
-    turn: int,
-    message: str,
+    story: Story, prompts: Path, file: str, scene: str, turn: int, message: str,
 ) -> None:
     """L-088: with the turn it led to, and the line."""
     steps, messages = SCENES[scene]
-    model.script(*steps)
-    async with recording(tmp_path, model, prompts) as house:
+    story.model.script(*steps)
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, messages)
         path = prompts / file
         text = path.read_text()
@@ -196,13 +191,13 @@ async def test_one_changed_character_in_a_prompt_file_is_found(
 
 
 async def test_what_is_not_ours_may_change(
-    tmp_path: Path, model: ModelServer, prompts: Path
+    story: Story, prompts: Path
 ) -> None:
     """L-088: memories, tasks and the time are those of then."""
-    async with recording(tmp_path, model, prompts) as house:
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, ["a", "b"])
-        (tmp_path / "MEMORIES.txt").write_text("- Likes tea\n")
-        (tmp_path / "core.md").write_text("# USER\n- Ann\n")
+        (story.folder / "MEMORIES.txt").write_text("- Likes tea\n")
+        (story.folder / "core.md").write_text("# USER\n- Ann\n")
         assert (await replayed(house, prompts)).divergence is None
 
 
@@ -214,9 +209,9 @@ class Reworded(Described):
         return f"{super().description} And more."
 
 
-async def test_a_changed_tool_is_found(tmp_path: Path, model: ModelServer, prompts: Path) -> None:
+async def test_a_changed_tool_is_found(story: Story, prompts: Path) -> None:
     """L-088: in its description, or by not being there."""
-    async with recording(tmp_path, model, prompts) as house:
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, ["a"])
         first, *others = house.runner.toolbox.tools
         changed = Reworded(first.name)
@@ -227,10 +222,10 @@ async def test_a_changed_tool_is_found(tmp_path: Path, model: ModelServer, promp
             assert found.turn_id
 
 
-async def test_a_changed_view_is_found(tmp_path: Path, model: ModelServer, prompts: Path) -> None:
+async def test_a_changed_view_is_found(story: Story, prompts: Path) -> None:
     """L-088: here a result that is not shown any more, and a fold at another time."""
-    model.script(ECHO, Text(LONG), Text(LONG), Text("c"), Text("d"))
-    async with recording(tmp_path, model, prompts, Context()) as house:
+    story.model.script(ECHO, Text(LONG), Text(LONG), Text("c"), Text("d"))
+    async with recording(story.folder, story.model, prompts, Context()) as house:
         await tell(house, ["a", "b", "c"])
         hidden = (await replayed(house, prompts, ephemeral=("echo",))).divergence
         folded = (await replayed(house, prompts, context=SMALL)).divergence
@@ -243,14 +238,14 @@ async def test_a_changed_view_is_found(tmp_path: Path, model: ModelServer, promp
 
 
 async def test_what_was_not_recorded_cannot_be_run_again(
-    tmp_path: Path, model: ModelServer, prompts: Path
+    story: Story, prompts: Path
 ) -> None:
     """L-088: `llm.record` is off unless asked for; what was forgotten is gone as well."""
     gates = [Gate(), Gate("broken", _fails)]
-    open_one = open_house(tmp_path, model.url, gates=gates, prompts=prompts)
+    open_one = story.house(gates=gates, prompts=prompts)
     async with open_one as house, house.working():
         await tell(house, ["a"])
-    async with recording(tmp_path, model, prompts) as house:
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, ["b", "another word"])
         found = await replayed(house, prompts)
         assert (found.casts, found.unrecorded, found.divergence) == (2, 1, None)
@@ -261,13 +256,13 @@ async def test_what_was_not_recorded_cannot_be_run_again(
 
 
 async def test_a_stopped_cast_is_run_up_to_its_end(
-    tmp_path: Path, model: ModelServer, prompts: Path
+    story: Story, prompts: Path
 ) -> None:
     """L-088: what nobody recorded is no difference."""
-    model.script(ECHO, Hang())
-    async with recording(tmp_path, model, prompts) as house:
+    story.model.script(ECHO, Hang())
+    async with recording(story.folder, story.model, prompts) as house:
         await house.incoming("a")
-        await model.request_arrived(2)
+        await story.model.request_arrived(2)
         await house.incoming("/stop")
         await house.settled()
         found = await replayed(house, prompts)
@@ -275,7 +270,7 @@ async def test_a_stopped_cast_is_run_up_to_its_end(
 
 
 async def test_a_cast_that_a_crash_interrupted_is_run_again_as_one(
-    tmp_path: Path, model: ModelServer, prompts: Path
+    story: Story, prompts: Path
 ) -> None:
     """L-051, L-088: once while it waited for the model, once within a tool."""
     reached = asyncio.Event()
@@ -285,11 +280,11 @@ async def test_a_cast_that_a_crash_interrupted_is_run_again_as_one(
         return await asyncio.Event().wait()
 
     stuck = Gate("stuck", hangs, durable=False)
-    model.script(ECHO, Hang(), use("stuck"), Text("unknown"))
-    open_one = partial(recording, tmp_path, model, prompts, more_gates=[stuck])
+    story.model.script(ECHO, Hang(), use("stuck"), Text("unknown"))
+    open_one = partial(recording, story.folder, story.model, prompts, more_gates=[stuck])
     async with open_one() as house:
         await house.incoming("a")
-        await model.request_arrived(2)
+        await story.model.request_arrived(2)
     async with open_one():
         await reached.wait()
     async with open_one() as house:
@@ -302,11 +297,11 @@ async def test_a_cast_that_a_crash_interrupted_is_run_again_as_one(
 
 
 async def test_an_outage_and_the_answer_after_it_are_run_again(
-    tmp_path: Path, model: ModelServer, prompts: Path
+    story: Story, prompts: Path
 ) -> None:
     """L-033, L-034, L-088: a retried call is one turn; a cast without an answer has none now."""
-    model.script(Fail(500), ECHO, Fail(500), Fail(500), Text("late"))
-    async with recording(tmp_path, model, prompts, retries=1, clock=FakeClock()) as house:
+    story.model.script(Fail(500), ECHO, Fail(500), Fail(500), Text("late"))
+    async with recording(story.folder, story.model, prompts, retries=1, clock=FakeClock()) as house:
         await tell(house, ["a"])
         found = await replayed(house, prompts)
         casts = await house.rows("SELECT reason FROM casts ORDER BY seq")
@@ -320,17 +315,12 @@ async def test_an_outage_and_the_answer_after_it_are_run_again(
 )
 @pytest.mark.breaks("fold", perhaps=True)
 async def test_what_was_folded_for_its_size_is_folded_again(
-    tmp_path: Path,
-    model: ModelServer,
-    prompts: Path,
-    summary: str,
-    folds: int,
-    requests: int,
+    story: Story, prompts: Path, summary: str, folds: int, requests: int,
 ) -> None:
     """L-038, L-042, L-088: whatever the estimate of its tokens was at that time."""
     context = Context(fold_at=0.4, keep_recent=1)
-    model.script(Text(LONG * 160), Text(summary), ECHO, Text("b"), Text("c"))
-    async with recording(tmp_path, model, prompts, context) as house:
+    story.model.script(Text(LONG * 160), Text(summary), ECHO, Text("b"), Text("c"))
+    async with recording(story.folder, story.model, prompts, context) as house:
         await tell(house, ["a", "b", "c"])
         found = await replayed(house, prompts, context=replace(context, fold_at=0.9))
         kept = await house.rows("SELECT id FROM folds")
@@ -341,14 +331,14 @@ async def test_what_was_folded_for_its_size_is_folded_again(
 @pytest.mark.slow
 @pytest.mark.breaks("fold", "cutting", perhaps=True)
 async def test_folds_of_a_small_window_take_the_same_turns_again(
-    tmp_path: Path, model: ModelServer, prompts: Path
+    story: Story, prompts: Path
 ) -> None:
     """L-038, L-088: how much was too much decides how many of the newest messages stay."""
     said = Text("noted", usage=None)
-    model.keyed(lambda seen: said if seen.body.get("tools") else SUMMARY)
+    story.model.keyed(lambda seen: said if seen.body.get("tools") else SUMMARY)
     context = Context()
     small: dict[str, Any] = {"context_tokens": 4096, "max_output_tokens": 512, "size": "small"}
-    async with recording(tmp_path, model, prompts, context, (), **small) as house:
+    async with recording(story.folder, story.model, prompts, context, (), **small) as house:
         await tell(house, [f"message {n} " + "of the garden " * 24 for n in range(40)])
         today: dict[str, Any] = {"window": lambda *_: 4096 - 512, "small": ["scripted"]}
         found = await replayed(house, prompts, context=context, **today)
@@ -358,11 +348,11 @@ async def test_folds_of_a_small_window_take_the_same_turns_again(
 
 
 async def test_a_sub_session_is_run_again(
-    tmp_path: Path, model: ModelServer, prompts: Path
+    story: Story, prompts: Path
 ) -> None:
     """L-088: with its own tools and today's light instructions."""
-    model.script(use("call_agent", intent="Find it."), ECHO, use("done", answer="here"), Text("ok"))
-    async with recording(tmp_path, model, prompts, sub_sessions=Limits()) as house:
+    story.model.script(use("call_agent", intent="Find it."), ECHO, use("done", answer="here"), Text("ok"))
+    async with recording(story.folder, story.model, prompts, sub_sessions=Limits()) as house:
         await tell(house, ["a"])
         child = await replayed(house, prompts)
         path = prompts / "WORKER_MINIMAL.txt"
@@ -396,11 +386,11 @@ def test_a_script_says_when_more_or_less_is_asked_than_then() -> None:
 
 @pytest.mark.breaks("fork", perhaps=True)
 async def test_a_forked_branch_is_run_again_after_what_it_was_forked_from(
-    tmp_path: Path, model: ModelServer, prompts: Path
+    story: Story, prompts: Path
 ) -> None:
     """L-052, L-088: also where the beginning was folded before the fork."""
-    model.script(Text(LONG), Text(LONG), Text("c"), SUMMARY, Text("d"), Text("e"))
-    async with recording(tmp_path, model, prompts) as house:
+    story.model.script(Text(LONG), Text(LONG), Text("c"), SUMMARY, Text("d"), Text("e"))
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, ["a", "b", "c", "d"])
         turns = await house.rows("SELECT id FROM turns ORDER BY seq")
         async with house.database.transaction() as tx:

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,13 @@ from tests.world.chats import down_for_sends, encrypted_or_not, hears, planning,
 from tests.world.clock import until
 from tests.world.drafts import WORDS, GrowingTalk
 from tests.world.forger import Forger
-from tests.world.house import ANN, ROOM, House, house_at_work, open_thread
+from tests.world.house import ANN, ROOM, House, open_thread
 from tests.world.model import Drip, ModelServer, Slow, Step, Text
 from tests.world.person import Person
 from tests.world.proxy import Proxy, pass_before
 from tests.world.redacted import take_back
 from tests.world.scene import JS, NIO, NewBot, NewPerson, NewRoom, Scene
+from tests.world.story import Story
 from tests.world.upgrades import upgrade
 from tests.world.user import Message, under
 from wintermute.conversation import replies
@@ -350,27 +350,25 @@ async def test_a_thread_ends_with_its_room_and_what_it_owes_is_said_in_the_next(
 
 
 @pytest.mark.breaks("redaction")
-async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(story: Story) -> None:
     """X-056, F-027: from what is being asked, and from its summary; no thread has a seed."""
     gate = asyncio.Event()
-    model.keyed(lambda s: Slow(gate, Text("late")) if s.last_user == "think" else None)
-    async with house_at_work(tmp_path, model.url, language="en") as house:
+    story.model.keyed(lambda s: Slow(gate, Text("late")) if s.last_user == "think" else None)
+    async with story.at_work(language="en") as house:
         first = await house.incoming(SECRET)
         await settle(house, "two", event_id="$two")
-        thread, asked = await open_thread(house.stores, root="$two"), len(model.requests)
+        thread, asked = await open_thread(house.stores, root="$two"), len(story.model.requests)
         await house.incoming("think", conversation=thread)
-        await model.request_arrived(asked + 1)
-        assert SECRET in str(seen(model))
+        await story.model.request_arrived(asked + 1)
+        assert SECRET in str(seen(story.model))
         [turn] = await house.rows("SELECT max(seq), id FROM turns")
         async with house.database.transaction() as tx:
             branch = await house.conversations.current_branch(tx, thread)
             made: Json = {"after": None, "tokens_before": 9, "tokens_after": 1}
             await house.stores.folds.add(tx, branch, turn["id"], f"they told {SECRET}", **made)
         await take_back(house, first)
-        await model.request_arrived(asked + 2)
-        assert SECRET not in str(seen(model))
+        await story.model.request_arrived(asked + 2)
+        assert SECRET not in str(seen(story.model))
         gate.set()
         await house.settled()
         assert (await house.one("SELECT summary FROM folds"))["summary"] == ""
@@ -381,12 +379,10 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
 
 
 @pytest.mark.breaks("fork")
-async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(story: Story) -> None:
     """X-025, X-056, X-004, V-017: its readers are those of its room, whoever asks; other rooms' are not."""
     scope, group = f"person:{ANN}", f"room:{ROOM}"
-    async with house_at_work(tmp_path, model.url) as house:
+    async with story.at_work() as house:
         await house.incoming("elsewhere", room="!other:test")
         await settle(house, "one", event_id="$one")
         thread = await open_thread(house.stores, root="$one")

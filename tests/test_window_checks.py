@@ -13,6 +13,7 @@ from tests.world.homeserver import Login
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.schema import LATER, lay_schema
+from tests.world.story import Story
 from tests.world.stub import PROPS, stub_serving
 from tests.world.warm import Interpreter
 from wintermute.db import driver
@@ -56,11 +57,11 @@ def counting(tokens: int | None) -> Any:
 
 
 async def test_check_and_status_name_a_list_that_is_longer_than_the_window(
-    tmp_path: Path, model: ModelServer, python: Interpreter
+    story: Story, python: Interpreter
 ) -> None:
     """M-092: once a model was asked, also where no daemon runs."""
-    model.keyed(lambda _: Text("ok", usage=None))
-    config = settings(tmp_path, model.url, context_tokens=12_000, max_output_tokens=1_000)
+    story.model.keyed(lambda _: Text("ok", usage=None))
+    config = settings(story.folder, story.model.url, context_tokens=12_000, max_output_tokens=1_000)
     (config.parent / "data").mkdir(exist_ok=True)
     listed = "".join(f"fact {n} is true\n" for n in range(3_000))
     (config.parent / "data" / "MEMORIES.txt").write_text(listed)
@@ -131,8 +132,7 @@ async def test_check_and_status_tell_of_a_server_that_cuts_prompts(
     ],
 )
 async def test_check_asks_once_how_much_the_fixed_part_takes(
-    tmp_path: Path,
-    model: ModelServer,
+    story: Story,
     python: Interpreter,
     tokens: int | None,
     window: Json,
@@ -140,50 +140,48 @@ async def test_check_asks_once_how_much_the_fixed_part_takes(
     told: str,
 ) -> None:
     """Where a server counts nothing our estimate says it."""
-    model.keyed(counting(tokens))
-    code, found = await check(python, settings(tmp_path, model.url, **window))
+    story.model.keyed(counting(tokens))
+    code, found = await check(python, settings(story.folder, story.model.url, **window))
     assert list(found) == [state], found
     assert told in found[state][0]
-    asked = [request.body for request in model.requests if request.body["max_tokens"] == 1]
+    asked = [request.body for request in story.model.requests if request.body["max_tokens"] == 1]
     assert len(asked) == 1
     assert asked[0]["messages"][0]["content"].startswith("# Core Instructions\n")
     assert "task" in {tool["function"]["name"] for tool in asked[0]["tools"]}
     assert code == 1  # there is no homeserver
 
 
-async def test_check_sends_no_secret_and_writes_nothing(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
+async def test_check_sends_no_secret_and_writes_nothing(story: Story, python: Interpreter) -> None:
     """L-089: core memory goes out as in a chat."""
-    config = settings(tmp_path, model.url)
+    config = settings(story.folder, story.model.url)
     core = config.parent / "data/core.md"
     core.write_text("# USER\n- my password is secret\n")
     before = sorted(config.parent.rglob("*"))
     await check(python, config)
-    (whole,) = [r for r in model.requests if r.body["max_tokens"] == 1]
+    (whole,) = [r for r in story.model.requests if r.body["max_tokens"] == 1]
     assert "my password is [secret]" in whole.system
     assert sorted(config.parent.rglob("*")) == before
 
 
 async def test_check_names_the_window_that_a_server_refuses_with(
-    tmp_path: Path, model: ModelServer, python: Interpreter
+    story: Story, python: Interpreter
 ) -> None:
     error = {"message": "maximum context length is 2048 tokens", "code": "context_length_exceeded"}
-    model.keyed(
+    story.model.keyed(
         lambda seen: (
             Fail(400, {"error": error}) if seen.messages[0]["role"] == "system" else Text("ok")
         )
     )
-    _, found = await check(python, settings(tmp_path, model.url))
+    _, found = await check(python, settings(story.folder, story.model.url))
     assert "set llm.backends.scripted.context_tokens to 2048" in found["fail"][0]
 
 
 async def test_check_leaves_a_database_of_an_earlier_version_to_who_starts_with_it(
-    tmp_path: Path, model: ModelServer, later_python: Interpreter
+    story: Story, later_python: Interpreter
 ) -> None:
     """Right after an upgrade of the program: nothing is kept there, and no table is missed."""
-    model.keyed(counting(4000))
-    config = settings(tmp_path, model.url, context_tokens=16_384)
+    story.model.keyed(counting(4000))
+    config = settings(story.folder, story.model.url, context_tokens=16_384)
     path = config.parent / "data/wintermute.db"
     lay_schema(path)
     _, found = await check(later_python, config)
@@ -214,31 +212,29 @@ async def chat(python: Interpreter, config: Path) -> tuple[int, str, str]:
 
 
 async def test_what_only_an_estimate_says_is_told_by_check_and_chat_in_the_same_words(
-    tmp_path: Path, model: ModelServer, python: Interpreter
+    story: Story, python: Interpreter
 ) -> None:
     """L-090: of a server that counts nothing; today and tomorrow, before anything is asked."""
-    model.keyed(counting(None))
-    config = settings(tmp_path, model.url, context_tokens=4096)
+    story.model.keyed(counting(None))
+    config = settings(story.folder, story.model.url, context_tokens=4096)
     _, found = await check(python, config)
-    asked = len(model.requests)
+    asked = len(story.model.requests)
     for _ in range(2):
         refused = 2, "", f"wintermute: scripted: {found['fail'][0]}\n"
         assert await chat(python, config) == refused
     assert "(estimated) of the 3072 that context_tokens: 4096 and max" in found["fail"][0]
-    assert len(model.requests) == asked
+    assert len(story.model.requests) == asked
 
 
-async def test_what_answers_told_refuses_the_next_chat(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
-    model.keyed(counting(3600))
-    config = settings(tmp_path, model.url, context_tokens=8192)
+async def test_what_answers_told_refuses_the_next_chat(story: Story, python: Interpreter) -> None:
+    story.model.keyed(counting(3600))
+    config = settings(story.folder, story.model.url, context_tokens=8192)
     assert (await chat(python, config))[::2] == (0, "")
-    config = settings(tmp_path, model.url, context_tokens=4096)
+    config = settings(story.folder, story.model.url, context_tokens=4096)
     code, _, told = await chat(python, config)
     assert (code, "(measured) of the 3072" in told) == (2, True), told
     done = await python.command(
-        "status", "--config", str(config), cwd=tmp_path, env={"PATH": os.defpath}
+        "status", "--config", str(config), cwd=story.folder, env={"PATH": os.defpath}
     )
     noted = told.removeprefix("wintermute: ").strip()
     assert f"fail  windows: {noted}" in done.stdout.decode()
@@ -250,20 +246,20 @@ OLD = "does not say what <context> blocks are: it is from before them -> move it
 @pytest.mark.slow
 @pytest.mark.breaks("edited prompt", "layout system")
 async def test_instructions_from_before_blocks_are_told_with_what_to_do(
-    tmp_path: Path, model: ModelServer, python: Interpreter
+    story: Story, python: Interpreter
 ) -> None:
     """By `check` and on stderr by a chat, in the same words, and what they name helps."""
-    config = settings(tmp_path, model.url)
+    config = settings(story.folder, story.model.url)
     file = config.parent / "data/prompts/BASE_PROMPT.txt"
     file.write_text(file.read_text().replace("<context>", "further"))
     words = "check", "--config", str(config)
-    done = await python.command(*words, cwd=tmp_path, env={"PATH": os.defpath})
+    done = await python.command(*words, cwd=story.folder, env={"PATH": os.defpath})
     code, said, told = await chat(python, config)
     assert (code, said, told.count("\n")) == (0, "echo: hi\n", 1)
     assert f"warn  prompts: {told}" in done.stdout.decode()
     assert told.startswith(f"BASE_PROMPT.txt {OLD} `wintermute init DIR` writes the new one")
     file.rename(config.parent / "kept")
-    await python.command("init", str(config.parent), cwd=tmp_path, env={"PATH": os.defpath})
+    await python.command("init", str(config.parent), cwd=story.folder, env={"PATH": os.defpath})
     assert await chat(python, config) == (0, "echo: hi\n", "")
     file.write_text((config.parent / "kept").read_text())
     sections = json.loads(config.read_text())
@@ -272,15 +268,15 @@ async def test_instructions_from_before_blocks_are_told_with_what_to_do(
 
 
 async def test_only_instructions_that_a_model_reads_are_old(
-    tmp_path: Path, model: ModelServer, python: Interpreter
+    story: Story, python: Interpreter
 ) -> None:
-    config = settings(tmp_path, model.url, size="small")
+    config = settings(story.folder, story.model.url, size="small")
     prompts = config.parent / "data/prompts"
     (prompts / "BASE_PROMPT.txt").write_text("Be kind.")
     assert await chat(python, config) == (0, "echo: hi\n", "")
     (prompts / "BASE_PROMPT.small.txt").write_text("Be kind.")
     words = "check", "--config", str(config)
-    done = await python.command(*words, cwd=tmp_path, env={"PATH": os.defpath})
+    done = await python.command(*words, cwd=story.folder, env={"PATH": os.defpath})
     assert f"warn  prompts: BASE_PROMPT.small.txt {OLD}" in done.stdout.decode()
 
 
