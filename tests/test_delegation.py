@@ -257,9 +257,7 @@ async def test_a_child_that_takes_too_long_is_timed_out(story: Story) -> None:
         assert await states(house) == {"x": "timed_out", "y": "timed_out"}
 
 
-async def test_a_bug_below_a_spawned_child_fails_it_alone(
-    story: Story, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_bug_fails_one_child_alone(story: Story, caplog: pytest.LogCaptureFixture) -> None:
     """L-031."""
 
     async def broken(_caller: Caller, _args: Json) -> object:

@@ -192,9 +192,7 @@ async def test_the_report_of_a_large_workflow_is_bounded(story: Story) -> None:
         assert len(report) < 60_000
 
 
-async def test_a_turn_that_another_program_left_is_not_looked_at_again_and_again(
-    story: Story,
-) -> None:
+async def test_a_turn_of_another_program_is_looked_at_once(story: Story) -> None:
     """L-068: what waits for the rest of a turn costs nothing where nobody goes on with it."""
     steps = [spawn("a", name="a"), Use("echo"), spawn("b", depends_on=["a"])]
     behave(story.model, steps)

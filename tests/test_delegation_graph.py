@@ -25,7 +25,5 @@ def spawned(name: str | None, *needs: str) -> Json:
         ([{"name": "echo", "arguments": '{"depends_on": ["a"]}'}], set(), set()),
     ],
 )
-def test_what_a_turn_will_depend_on_is_seen_in_its_calls(
-    calls: list[Json], seen: set[int], names: set[str]
-) -> None:
+def test_calls_show_what_they_depend_on(calls: list[Json], seen: set[int], names: set[str]) -> None:
     assert names_still_needed(spawns_of(calls), seen) == names

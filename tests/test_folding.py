@@ -75,9 +75,7 @@ async def test_a_long_talk_is_folded_and_the_newest_messages_stay(story: Story) 
 
 @pytest.mark.parametrize("told", [True, False], ids=["as configured", "smaller"])
 @pytest.mark.breaks("fold", perhaps=True)
-async def test_the_newest_messages_give_way_when_they_alone_do_not_fit(
-    story: Story, told: bool
-) -> None:
+async def test_the_newest_messages_give_way_when_too_long(story: Story, told: bool) -> None:
     """L-041: they are summed up as well, nothing goes out of view without a word."""
     talk = Summariser(story.model, most=None if told else 3 * PROMPT_TOKENS)
     window = WINDOW if told else {}
@@ -195,9 +193,7 @@ async def test_a_forgotten_summary_is_replaced_by_the_one_before_it(story: Story
 @pytest.mark.parametrize("layout", ["append", "system"])
 @pytest.mark.breaks("fold")
 @pytest.mark.breaks("redaction", perhaps=True)
-async def test_a_redaction_takes_the_summaries_of_what_it_blanks(
-    story: Story, layout: Layout
-) -> None:
+async def test_a_redaction_takes_the_summaries_of_it(story: Story, layout: Layout) -> None:
     """L-048: a summary says in its own words what was taken back, and so does the prompt."""
     talk = Summariser(story.model)
     few = replace(FEW, layout=layout)

@@ -59,9 +59,7 @@ BAD: list[tuple[str, Step]] = [
 @pytest.mark.quick(every=3)
 @pytest.mark.parametrize("answer", [case[1] for case in BAD], ids=[case[0] for case in BAD])
 @pytest.mark.breaks("cutting")
-async def test_a_useless_summary_changes_nothing_and_everybody_is_answered(
-    story: Story, answer: Step
-) -> None:
+async def test_a_useless_summary_changes_nothing_else(story: Story, answer: Step) -> None:
     """L-042, L-036: nothing is stored, nothing said; each cast tries once and is then cut."""
     talk = Summariser(story.model, lambda _: answer)
     async with story.at_work(**WINDOW) as house:
@@ -221,9 +219,7 @@ async def test_a_window_that_is_smaller_than_configured_is_found_out(story: Stor
 
 
 @pytest.mark.slow
-async def test_a_history_is_folded_though_the_summarisers_window_is_not_as_told(
-    story: Story,
-) -> None:
+async def test_a_history_is_folded_though_the_window_is_not_as_told(story: Story) -> None:
     """L-036, L-043: it was all one question, and is halved until it is taken."""
     sizes: list[int] = []
 
@@ -276,9 +272,7 @@ async def test_a_summariser_that_is_away_is_nobodys_business(story: Story, how: 
 @pytest.mark.parametrize("what", ["a message", "the summary before"])
 @pytest.mark.breaks("fold")
 @pytest.mark.breaks("redaction", perhaps=True)
-async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
-    story: Story, what: str
-) -> None:
+async def test_what_is_forgotten_meanwhile_is_in_no_summary(story: Story, what: str) -> None:
     """L-048: the summary came from words that are no longer there."""
     go_on = asyncio.Event()
     late = Slow(go_on, Text("summary 2 of it all", usage=None))
@@ -314,9 +308,7 @@ async def test_instructions_larger_than_the_window_cost_no_summaries(story: Stor
 
 
 @pytest.mark.parametrize("window", [8192, 4096])
-async def test_a_window_that_a_fold_cannot_empty_is_cut_with_a_mark(
-    story: Story, window: int
-) -> None:
+async def test_a_window_no_fold_can_empty_is_cut_with_a_mark(story: Story, window: int) -> None:
     """L-038, L-042: else a summary of one message would stand before each message."""
     story.model.allow("cutting")
     talk = Summariser(story.model)
@@ -407,9 +399,7 @@ async def test_a_full_window_is_cut_at_most_once_after_a_summary_of_no_use(story
     assert len(talk.summaries) >= 2
 
 
-async def test_a_message_that_was_read_in_part_is_answered_with_how_much_of_it(
-    story: Story,
-) -> None:
+async def test_a_message_read_in_part_is_answered_with_how_much(story: Story) -> None:
     """L-043: the answer sounds as if all of it had been read."""
     story.model.allow("fold", "cutting", perhaps=True)
     story.model.script(Text("Here is a summary."))

@@ -213,9 +213,7 @@ async def test_stop_ends_an_edit_as_any_message(story: Story) -> None:
 
 @pytest.mark.breaks("fold")
 @pytest.mark.breaks("edit", perhaps=True)
-async def test_a_summary_of_what_both_share_is_used_and_one_of_the_rest_is_not(
-    story: Story,
-) -> None:
+async def test_only_a_summary_of_what_both_share_is_used(story: Story) -> None:
     """L-039, L-052: folds belong to a path."""
 
     def choose(seen: Seen) -> Step:
@@ -273,9 +271,7 @@ def away_for(model: ModelServer, text: str) -> list[bool]:
     return gone
 
 
-async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_before(
-    story: Story,
-) -> None:
+async def test_an_edit_that_waits_tells_newcomers_nothing(story: Story) -> None:
     """L-054, M-010: effects of another scope stay there, arguments and all."""
     mail, clock = Gate("mail"), HeldClock()
     story.model.script(Calls((Use("mail", {"say": "private words"}),)), Text("sent"))

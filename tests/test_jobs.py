@@ -122,9 +122,7 @@ async def test_three_equal_failures_stop_a_series_and_only_that(story: Story) ->
 
 
 @pytest.mark.parametrize("times", [5, 6, 12])
-async def test_failures_that_differ_stop_a_series_when_they_are_six_in_a_row(
-    story: Story, times: int
-) -> None:
+async def test_six_failures_that_differ_stop_a_series(story: Story, times: int) -> None:
     """And each is waited for longer than the one before, up to an hour; so it is told once."""
     bench, clock = Bench(well), FakeClock()
     begun_at = list[float]()
@@ -301,9 +299,7 @@ PERSISTS = JobPolicy(persists=True)
 
 
 @pytest.mark.parametrize("failures", [0, 1])
-async def test_one_that_persists_is_tried_once_an_hour_after_three_crashes(
-    story: Story, failures: int
-) -> None:
+async def test_three_crashes_leave_one_attempt_an_hour(story: Story, failures: int) -> None:
     """M-030: what holds a text that must not stay is never left lying; its owner is told once.
 
     M-095: no start brings it forward, also where it had failed before.

@@ -154,9 +154,7 @@ def test_each_backend_gets_its_own_ids_and_fields_and_nobody_elses(row: str) -> 
         "`messages[3].reasoning`: reasoning is not supported with this model",
     ],
 )
-async def test_a_field_that_its_own_sender_refuses_goes_back_no_more(
-    story: Story, complaint: str
-) -> None:
+async def test_a_field_its_sender_refuses_goes_back_no_more(story: Story, complaint: str) -> None:
     """F-040, F-042."""
 
     def answer(seen: Seen) -> Step:
@@ -212,9 +210,7 @@ async def test_nothing_of_it_is_shown_or_exported(
 
 
 @pytest.mark.breaks("redaction")
-async def test_a_cast_at_work_gives_back_nothing_of_what_was_in_view_of_a_message_taken_back(
-    story: Story,
-) -> None:
+async def test_a_cast_at_work_gives_back_nothing_that_was_taken_back(story: Story) -> None:
     """F-040, F-027."""
     use = Calls((Use("echo", {"say": "x"}),), fields={"reasoning_content": SECRET})
     story.model.script(Text("hi"), use, Text("so be it"))

@@ -114,9 +114,7 @@ async def test_a_template_may_refuse_a_system_message_in_the_words_for_turns() -
     ("answer", "told"),
     [(Fail(500, LLAMA_CPP), "must alternate"), (Fail(400, GEMMA), "System role not supported")],
 )
-async def test_a_template_that_refuses_all_the_same_is_named_and_not_asked_for_ever(
-    answer: Fail, told: str
-) -> None:
+async def test_a_template_that_still_refuses_is_named_and_left(answer: Fail, told: str) -> None:
     """L-035."""
     async with ModelServer(default=lambda _: answer, rules=False) as model:
         async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
@@ -127,9 +125,7 @@ async def test_a_template_that_refuses_all_the_same_is_named_and_not_asked_for_e
 
 
 @pytest.mark.parametrize("field", ["parallel_tool_calls", "return_progress"])
-async def test_a_field_that_is_configured_and_refused_is_named_and_not_asked_for_ever(
-    field: str,
-) -> None:
+async def test_a_configured_field_that_is_refused_is_named_and_left(field: str) -> None:
     """L-035: only the person can take it away."""
     answer = Fail(400, {"error": {"message": f"unknown field {field}"}})
     async with ModelServer(default=lambda _: answer) as model:

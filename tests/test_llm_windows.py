@@ -191,9 +191,7 @@ SMALL = backend(DEAD, context_tokens=8192)
         (FixedPart(5590, None, True), "fail", "about 5590 tokens (estimated) of the 6144"),
     ],
 )
-def test_what_every_request_has_is_compared_with_the_room_for_it(
-    fixed: FixedPart, state: str, told: str
-) -> None:
+def test_the_fixed_part_is_compared_with_its_room(fixed: FixedPart, state: str, told: str) -> None:
     """L-090: counted or estimated."""
     found = judge_fixed_part("local", SMALL, fixed)
     assert (found.state, told in found.text) == (state, True), found
@@ -265,9 +263,7 @@ def test_without_asking_it_is_by_what_was_reported_of_other_requests(
         ({"size": "small"}, FixedPart(1700, 1000), "raise llm", "size: small"),
     ],
 )
-def test_advice_names_only_what_helps(
-    limits: Json, fixed: FixedPart, named: str, unnamed: str
-) -> None:
+def test_advice_names_what_helps(limits: Json, fixed: FixedPart, named: str, unnamed: str) -> None:
     """A longest answer that nobody wrote goes down with the window, not by itself."""
     text = judge_fixed_part("local", backend(DEAD, context_tokens=2048, **limits), fixed).text
     advice = text.partition(" -> ")[2]
@@ -284,7 +280,7 @@ def test_advice_names_only_what_helps(
         (ServerWindow(9000, at_most=True), "ok", "9000"),
     ],
 )
-def test_what_a_server_says_is_compared_with_what_we_were_told(
+def test_what_a_server_says_is_compared_with_ours(
     said: ServerWindow, state: str, told: str
 ) -> None:
     found = compare_windows("local", SMALL, said)

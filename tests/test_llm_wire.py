@@ -251,7 +251,7 @@ def test_usage_is_read_or_known_to_be_missing(reported: Any, usage: Usage | None
         ({"usage": {**ASKED, "prompt_tokens_details": None, "cached_tokens": "7"}}, Usage(9, 2, 0)),
     ],
 )
-def test_what_came_from_a_cache_is_read_in_the_words_of_each_server(
+def test_cached_tokens_are_read_in_the_words_of_each_server(
     told: dict[str, Any], usage: Usage
 ) -> None:
     """L-085: never more than all that was read."""

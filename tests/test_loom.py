@@ -215,9 +215,7 @@ async def test_the_exceptions_let_nothing_else_through(database: Database, state
 
 
 @pytest.mark.parametrize("statement", ALLOWED)
-async def test_ends_completions_and_redactions_are_allowed(
-    database: Database, statement: str
-) -> None:
+async def test_ends_and_redactions_are_allowed(database: Database, statement: str) -> None:
     """L-048."""
     async with database.transaction() as tx:
         assert await tx.execute(statement) >= 1
@@ -227,9 +225,7 @@ SAID = "[late]\n<room_context>\nEve: one\nEve: two\n</room_context>\nAnn: so?"
 
 
 @pytest.mark.parametrize("state", ["running", "terminated"])
-async def test_only_what_was_said_before_a_message_may_get_less(
-    database: Database, state: str
-) -> None:
+async def test_only_what_was_said_before_may_get_less(database: Database, state: str) -> None:
     """F-027, L-048: a line that was taken back goes out of it; all around it stays."""
     ended = "'running', NULL, NULL, NULL" if state == "running" else "'terminated', 'text', '', ''"
     async with database.transaction() as tx:

@@ -108,7 +108,7 @@ async def test_without_instructions_a_message_is_refused(story: Story) -> None:
         ('{"path": ' + "[" * 9000 + "]" * 9000 + "}", "not valid JSON"),
     ],
 )
-async def test_arguments_nobody_can_read_are_told_and_sent_again_readable(
+async def test_unreadable_arguments_are_told_and_mended(
     story: Story, arguments: str, named: str
 ) -> None:
     """L-030; other mistakes: `rules/observations.yaml`."""

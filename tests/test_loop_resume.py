@@ -85,9 +85,7 @@ async def test_a_whole_turn_is_not_done_again(story: Story) -> None:
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["text", "done"])
-async def test_an_answer_that_was_stored_is_said_without_the_model(
-    story: Story, done: bool
-) -> None:
+async def test_a_stored_answer_is_said_without_the_model(story: Story, done: bool) -> None:
     """L-051: killed between the last turn and the outbox."""
     last = reply("", call(0, "done", '{"answer": "four"}')) if done else reply("four")
     async with story.house() as house:

@@ -245,12 +245,7 @@ DONE = Calls((Use("done", {"answer": "by done"}),))
     ],
 )
 async def test_a_small_model_that_is_asked_for_done_and_answers_in_words_again_has_answered(
-    story: Story,
-    size: str,
-    steps: list[Step],
-    turns: int,
-    said: str,
-    end: tuple[str, str],
+    story: Story, size: str, steps: list[Step], turns: int, said: str, end: tuple[str, str]
 ) -> None:
     """L-012: one text alone ends nothing but the last turn that is allowed."""
     story.model.script(*steps)

@@ -20,7 +20,7 @@ LIMITS: dict[Component, int] = {"memories": 10_000, "tasks": 5_000, "skills": 2_
         ({}, ()),
     ],
 )
-def test_each_part_over_its_limit_is_told_in_order(
+def test_parts_over_their_limit_are_told(
     sizes: dict[Component, int], told: tuple[Component, ...]
 ) -> None:
     """P-048, P-050, P-052: a size that is not given never counts."""
@@ -38,7 +38,7 @@ def test_each_part_over_its_limit_is_told_in_order(
         (5_100, timedelta(minutes=1), 5_610, True),
     ],
 )
-def test_nobody_is_told_again_within_a_day_unless_it_grew(
+def test_within_a_day_only_growth_is_told(
     then: int, ago: timedelta, size: int, again: bool
 ) -> None:
     """P-051: a tenth more is news."""

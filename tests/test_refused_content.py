@@ -11,7 +11,7 @@ from tests.world.harvested import harvested, is_harvest, talking
 from tests.world.house import ANN, PROMPTS, ROOM, WARDS, Gate, house_at_work
 from tests.world.memory import because
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, is_for_summary
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.story import Story
 from wintermute.config.schema import Backend, Context, Llm, MemoryHarvest, Roles
 from wintermute.conversation.model_requests import HARMLESS, foldable
@@ -35,13 +35,13 @@ def filtering(seen: Seen) -> Step | None:
 
 
 async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after_a_kill(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-038: nor in a fork; the room goes on."""
     model.keyed(filtering)
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     sent = await ann.send(chat, f"a {BAD} word")
     told = (await ann.wait_for_count(chat, daemon.user_id, 1))[0]
     await daemon.kill()
@@ -100,9 +100,7 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
 
 
 @pytest.mark.parametrize("again", [Fail(503), Fail(401), Hang()])
-async def test_nobody_else_is_asked_with_what_a_provider_has_refused(
-    story: Story, again: Step
-) -> None:
+async def test_nobody_else_is_asked_with_what_was_refused(story: Story, again: Step) -> None:
     """F-038: nor where it does not answer to less."""
     steps = [CONTENT, again]
     story.model.keyed(lambda seen: steps.pop(0) if steps and shows(seen) else None)

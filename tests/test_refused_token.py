@@ -13,7 +13,7 @@ from tests.world.clock import until
 from tests.world.forger import timelines
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Proxy, Request
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import NewCurrent, Scene
 from tests.world.user import CLIENT, MatrixUser
 from wintermute.matrix.inbox import since_known
 
@@ -72,12 +72,12 @@ def test_what_is_behind_the_newest_that_was_seen_is_new(known: Collection[str], 
 
 @pytest.mark.slow
 async def test_a_refused_place_in_the_stream_costs_and_repeats_nothing(
-    homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, homeserver: Homeserver, proxy: Proxy
 ) -> None:
     """F-058: at a start; what was missed is fetched, and who sent us away is known."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    sealed, plain = await room(ann, daemon, encrypted=True), await room(ann, daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
+    sealed, plain = await scene.room(ann, daemon, encrypted=True), await scene.room(ann, daemon)
     other = await ann.create_room([daemon.user_id], preset="private_chat")
     await ann.wait_joined(other, daemon.user_id)
     await echoed_each(ann, sealed, "one")
@@ -105,12 +105,12 @@ async def test_a_refused_place_in_the_stream_costs_and_repeats_nothing(
 
 @pytest.mark.slow
 async def test_who_changed_identity_while_nobody_listened_is_not_believed(
-    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+    scene: Scene, current: NewCurrent, proxy: Proxy
 ) -> None:
     """F-058, X-035: at work; a fresh answer tells of no change, so everybody is asked for first."""
     ann = await current("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=True)
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon, encrypted=True)
     await echoed_each(ann, chat, "one")
     proxy.before = lambda r: Answer(502) if r.path.endswith("/sync") else None
     await daemon.until(

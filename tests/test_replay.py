@@ -22,7 +22,6 @@ from tests.replay import (
     replay,
     steps,
 )
-from tests.world.story import Story
 from tests.world.clock import NOON, FakeClock
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import (
@@ -37,6 +36,7 @@ from tests.world.model import (
     Use,
 )
 from tests.world.schema import traces_of
+from tests.world.story import Story
 from wintermute.cli.prompt import Described
 from wintermute.config.schema import Context
 from wintermute.config.schema import SubSessionSettings as Limits
@@ -139,14 +139,16 @@ def _window(_role: str, _backend: str | None) -> int:
 @pytest.mark.quick("a plain answer", "tool calls", "a fold", "too large", "several casts")
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.breaks("fold", "cutting", "retry line", perhaps=True)
-async def test_what_was_recorded_is_asked_again_in_the_same_words(
+async def test_a_recording_is_asked_again_in_the_same_words(
     story: Story, prompts: Path, scene: str
 ) -> None:
     """L-088: and neither a model nor a tool is asked."""
     steps, messages = SCENES[scene]
     story.model.script(*steps)
     retries = 3 if "empty" in scene else 0
-    async with recording(story.folder, story.model, prompts, retries=retries, clock=FakeClock()) as house:
+    async with recording(
+        story.folder, story.model, prompts, retries=retries, clock=FakeClock()
+    ) as house:
         await tell(house, messages)
         asked = len(story.model.requests)
         found = await replayed(house, prompts)
@@ -169,7 +171,7 @@ async def test_what_was_recorded_is_asked_again_in_the_same_words(
 )
 @pytest.mark.breaks("fold", perhaps=True)
 async def test_one_changed_character_in_a_prompt_file_is_found(
-    story: Story, prompts: Path, file: str, scene: str, turn: int, message: str,
+    story: Story, prompts: Path, file: str, scene: str, turn: int, message: str
 ) -> None:
     """L-088: with the turn it led to, and the line."""
     steps, messages = SCENES[scene]
@@ -190,9 +192,7 @@ async def test_one_changed_character_in_a_prompt_file_is_found(
     assert "-" + new[1:].replace("!", ".", 1) == old
 
 
-async def test_what_is_not_ours_may_change(
-    story: Story, prompts: Path
-) -> None:
+async def test_what_is_not_ours_may_change(story: Story, prompts: Path) -> None:
     """L-088: memories, tasks and the time are those of then."""
     async with recording(story.folder, story.model, prompts) as house:
         await tell(house, ["a", "b"])
@@ -237,9 +237,7 @@ async def test_a_changed_view_is_found(story: Story, prompts: Path) -> None:
     assert folded.lines == ("now a summary is asked for",)
 
 
-async def test_what_was_not_recorded_cannot_be_run_again(
-    story: Story, prompts: Path
-) -> None:
+async def test_what_was_not_recorded_cannot_be_run_again(story: Story, prompts: Path) -> None:
     """L-088: `llm.record` is off unless asked for; what was forgotten is gone as well."""
     gates = [Gate(), Gate("broken", _fails)]
     open_one = story.house(gates=gates, prompts=prompts)
@@ -255,9 +253,7 @@ async def test_what_was_not_recorded_cannot_be_run_again(
         assert (await replayed(house, prompts)).unrecorded == 2
 
 
-async def test_a_stopped_cast_is_run_up_to_its_end(
-    story: Story, prompts: Path
-) -> None:
+async def test_a_stopped_cast_is_run_up_to_its_end(story: Story, prompts: Path) -> None:
     """L-088: what nobody recorded is no difference."""
     story.model.script(ECHO, Hang())
     async with recording(story.folder, story.model, prompts) as house:
@@ -269,9 +265,7 @@ async def test_a_stopped_cast_is_run_up_to_its_end(
     assert (found.casts, found.requests, found.divergence) == (1, 1, None)
 
 
-async def test_a_cast_that_a_crash_interrupted_is_run_again_as_one(
-    story: Story, prompts: Path
-) -> None:
+async def test_a_cast_that_was_interrupted_is_run_again_as_one(story: Story, prompts: Path) -> None:
     """L-051, L-088: once while it waited for the model, once within a tool."""
     reached = asyncio.Event()
 
@@ -296,9 +290,7 @@ async def test_a_cast_that_a_crash_interrupted_is_run_again_as_one(
     assert (found.requests, found.unrecorded, found.divergence) == (3, 0, None)
 
 
-async def test_an_outage_and_the_answer_after_it_are_run_again(
-    story: Story, prompts: Path
-) -> None:
+async def test_an_outage_and_the_answer_after_it_are_run_again(story: Story, prompts: Path) -> None:
     """L-033, L-034, L-088: a retried call is one turn; a cast without an answer has none now."""
     story.model.script(Fail(500), ECHO, Fail(500), Fail(500), Text("late"))
     async with recording(story.folder, story.model, prompts, retries=1, clock=FakeClock()) as house:
@@ -315,7 +307,7 @@ async def test_an_outage_and_the_answer_after_it_are_run_again(
 )
 @pytest.mark.breaks("fold", perhaps=True)
 async def test_what_was_folded_for_its_size_is_folded_again(
-    story: Story, prompts: Path, summary: str, folds: int, requests: int,
+    story: Story, prompts: Path, summary: str, folds: int, requests: int
 ) -> None:
     """L-038, L-042, L-088: whatever the estimate of its tokens was at that time."""
     context = Context(fold_at=0.4, keep_recent=1)
@@ -330,9 +322,7 @@ async def test_what_was_folded_for_its_size_is_folded_again(
 
 @pytest.mark.slow
 @pytest.mark.breaks("fold", "cutting", perhaps=True)
-async def test_folds_of_a_small_window_take_the_same_turns_again(
-    story: Story, prompts: Path
-) -> None:
+async def test_folds_of_a_small_window_take_the_same_turns(story: Story, prompts: Path) -> None:
     """L-038, L-088: how much was too much decides how many of the newest messages stay."""
     said = Text("noted", usage=None)
     story.model.keyed(lambda seen: said if seen.body.get("tools") else SUMMARY)
@@ -347,11 +337,11 @@ async def test_folds_of_a_small_window_take_the_same_turns_again(
     assert (found.casts, found.divergence) == (40, None)
 
 
-async def test_a_sub_session_is_run_again(
-    story: Story, prompts: Path
-) -> None:
+async def test_a_sub_session_is_run_again(story: Story, prompts: Path) -> None:
     """L-088: with its own tools and today's light instructions."""
-    story.model.script(use("call_agent", intent="Find it."), ECHO, use("done", answer="here"), Text("ok"))
+    story.model.script(
+        use("call_agent", intent="Find it."), ECHO, use("done", answer="here"), Text("ok")
+    )
     async with recording(story.folder, story.model, prompts, sub_sessions=Limits()) as house:
         await tell(house, ["a"])
         child = await replayed(house, prompts)
@@ -385,9 +375,7 @@ def test_a_script_says_when_more_or_less_is_asked_than_then() -> None:
 
 
 @pytest.mark.breaks("fork", perhaps=True)
-async def test_a_forked_branch_is_run_again_after_what_it_was_forked_from(
-    story: Story, prompts: Path
-) -> None:
+async def test_a_fork_is_run_again_after_what_came_before_it(story: Story, prompts: Path) -> None:
     """L-052, L-088: also where the beginning was folded before the fork."""
     story.model.script(Text(LONG), Text(LONG), Text("c"), SUMMARY, Text("d"), Text("e"))
     async with recording(story.folder, story.model, prompts) as house:

@@ -265,9 +265,7 @@ async def test_the_room_knows_what_its_tasks_have_told(morning: Morning) -> None
     assert morning.model.requests[2].last_user == "and now?"
 
 
-async def test_messages_that_waited_together_do_not_each_bring_what_a_task_has_told(
-    morning: Morning,
-) -> None:
+async def test_only_the_first_of_many_messages_brings_what_a_task_told(morning: Morning) -> None:
     """T-052: the first that is asked about brings it."""
     async with morning.house() as house:
         await promise(house, "Call Anna")
@@ -375,9 +373,7 @@ async def test_a_task_that_was_deleted_meanwhile_posts_nothing(morning: Morning)
         ]
 
 
-async def test_a_model_that_is_away_for_long_does_not_fill_the_conversation_of_a_run(
-    morning: Morning,
-) -> None:
+async def test_a_model_that_is_long_away_does_not_fill_a_conversation(morning: Morning) -> None:
     """Lesson 25: each attempt began with a word of its own."""
     morning.model.script(*[Fail(503)] * 5, done("all done"))
     async with morning.at_work() as house:
@@ -440,9 +436,7 @@ async def test_a_run_that_the_terminal_began_is_ended_by_the_daemon(morning: Mor
 
 
 @pytest.mark.parametrize("action", ["pause", "delete", "complete"])
-async def test_a_run_that_fails_after_its_task_was_changed_says_nothing_wrong(
-    morning: Morning, action: str
-) -> None:
+async def test_a_run_that_fails_too_late_says_nothing_wrong(morning: Morning, action: str) -> None:
     """T-050: neither that it was paused by us, nor anything of a deleted task."""
     morning.model.script(Hang())
     async with morning.house() as house:

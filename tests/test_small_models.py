@@ -34,9 +34,7 @@ def names(definitions: Sequence[Json]) -> list[str]:
 @pytest.mark.parametrize(
     ("written", "near"), [("tiny", "small"), ("smal", "small"), ("fill", "full")]
 )
-def test_a_size_that_is_none_is_told_the_two_and_the_nearest(
-    tmp_path: Path, written: str, near: str
-) -> None:
+def test_an_unknown_size_is_told_the_nearest(tmp_path: Path, written: str, near: str) -> None:
     """L-082."""
     said = problem(tmp_path, GOOD.replace("model:", f"size: {written}, model:"))
     assert said.endswith(f"llm.backends.local.size: must be one of full, small; nearest: {near}")
@@ -149,9 +147,7 @@ async def test_task_tolerates_what_does_nothing(story: Story, args: Json) -> Non
         assert (await house.one("SELECT is_error FROM observations"))["is_error"] == 0
 
 
-async def test_calls_of_a_small_model_come_one_by_one_until_a_server_refuses_to_be_told(
-    model: ModelServer,
-) -> None:
+async def test_calls_of_a_small_model_come_one_by_one_if_allowed(model: ModelServer) -> None:
     complaint = {"error": {"message": "Unknown parameter: 'parallel_tool_calls'"}}
     model.script(Text("one"), Fail(400, complaint), Text("two"))
     asked = replace(HELLO, tools=TOOLS)
@@ -163,7 +159,7 @@ async def test_calls_of_a_small_model_come_one_by_one_until_a_server_refuses_to_
 
 
 @pytest.mark.parametrize(("size", "tasks"), [("small", 1), ("full", 2)])
-async def test_what_a_small_model_says_twice_in_one_turn_is_done_once(
+async def test_what_a_small_model_says_twice_is_done_once(
     story: Story, size: str, tasks: int
 ) -> None:
     """L-007: in their order; only a repetition, word for word, is not run."""
@@ -218,9 +214,7 @@ async def test_a_run_of_a_small_model_only_adds(story: Story, size: str, refused
 
 
 @pytest.mark.parametrize(("size", "kept"), [("small", "old"), ("full", "gone")])
-async def test_what_a_small_model_hands_out_only_adds_as_well(
-    story: Story, size: str, kept: str
-) -> None:
+async def test_work_of_a_small_model_only_adds_as_well(story: Story, size: str, kept: str) -> None:
     """L-061: nobody watches a sub-session, whoever has asked for it."""
     notes = story.folder / "notes"
     notes.mkdir()

@@ -148,9 +148,7 @@ async def test_such_an_answer_is_the_call_for_a_backend_that_needs_it(story: Sto
 
 
 @pytest.mark.parametrize("configured", [None, False])
-async def test_elsewhere_the_json_of_a_call_stays_text(
-    story: Story, configured: bool | None
-) -> None:
+async def test_elsewhere_json_of_a_call_stays_text(story: Story, configured: bool | None) -> None:
     """A person may ask to see it."""
     gate = Gate()
     story.model.script(Text(BARE))
@@ -188,9 +186,7 @@ async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(story: Sto
         assert await drafted(house) == text
 
 
-async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_later_start(
-    story: Story,
-) -> None:
+async def test_a_model_that_thinks_aloud_is_seen_to_do_so_once(story: Story) -> None:
     """F-020, X-040: two lives of one data folder."""
     said = "Let me see.</think> Seven"
     story.model.script(*(Drip(said, interval=0.01),) * 3)
@@ -221,7 +217,7 @@ async def test_a_model_that_thinks_aloud_no_more_is_shown_growing_again(story: S
 
 
 @pytest.mark.slow
-async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
+async def test_check_keeps_for_the_daemon_what_it_found(
     tmp_path: Path, python: Interpreter
 ) -> None:
     """Once it calls as others do, that is forgotten again; X-040: so with thoughts without beginning."""

@@ -204,9 +204,7 @@ async def test_a_call_behind_a_sentence_is_run_and_one_of_the_message_is_not(sto
     assert (gates, len(gate.taken)) == (["echo", UNREADABLE], 1)
 
 
-async def test_in_a_cast_with_words_of_others_a_call_behind_a_sentence_is_text(
-    story: Story,
-) -> None:
+async def test_beside_words_of_others_a_call_behind_a_sentence_is_text(story: Story) -> None:
     clock, gate, text = FakeClock(), Gate(), f"So.\n{ECHO}"
     story.model.script(Text(text), Text(ECHO), Text("seen"))
     async with story.at_work(clock=clock, gates=[gate]) as house:

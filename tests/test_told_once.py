@@ -83,9 +83,7 @@ async def test_what_changes_stands_behind_the_message_and_is_told_once(story: St
     grows(story.model)
 
 
-async def test_what_a_cast_does_itself_is_in_its_results_and_told_with_the_next_message(
-    story: Story,
-) -> None:
+async def test_what_a_cast_does_is_told_with_the_next_message(story: Story) -> None:
     """M-004, T-002, P-037: the result is the newest word about it."""
     add = Calls((Use("task", {"action": "add", "content": "Buy tea"}),))
     story.model.script(REMEMBER, add, Text("done"), Text("yes"))
@@ -128,9 +126,7 @@ async def test_what_others_change_meanwhile_is_told_behind_the_newest_result(sto
     grows(story.model)
 
 
-async def test_a_restart_in_the_middle_shows_the_same_block_and_what_is_new_behind_it(
-    story: Story,
-) -> None:
+async def test_a_restart_shows_the_same_block_and_the_news_behind_it(story: Story) -> None:
     """L-051: it was stored before the request that showed it first."""
     clock = FakeClock()
     story.model.script(Hang())
@@ -346,9 +342,7 @@ async def test_nobody_can_write_the_tags_of_a_block(story: Story) -> None:
     assert len(story.model.requests) == 3
 
 
-async def test_a_model_that_steps_in_for_another_size_reads_the_texts_of_its_own(
-    story: Story,
-) -> None:
+async def test_a_model_of_another_size_reads_the_texts_of_its_own(story: Story) -> None:
     """L-037: the block and what was said stay as they were; replayed, it is the same again."""
     story.model.allow("tools")
     story.model.allow("failover", perhaps=True)
@@ -419,9 +413,7 @@ async def test_a_smaller_window_that_steps_in_is_met_at_once(story: Story) -> No
     assert len(tried) - len(answers) <= 4
 
 
-async def test_a_cast_that_is_ended_while_it_is_told_something_is_left_as_it_was(
-    story: Story,
-) -> None:
+async def test_a_cast_that_ends_while_it_is_told_stays_as_it_was(story: Story) -> None:
     """L-048: whoever stops it may come between."""
     async with story.at_work(prompts=PROMPTS) as house:
         await tell(house, "one")
@@ -582,9 +574,7 @@ async def test_what_went_just_before_a_fold_is_taken_back_after_it(story: Story)
     assert "# User Memories\nAnn likes tea.\nno longer: The meeting is on Friday.\n" in last[-1]
 
 
-async def test_what_changed_while_it_was_down_is_told_behind_what_was_told_there_already(
-    story: Story,
-) -> None:
+async def test_what_changed_while_it_was_down_is_told_behind_the_rest(story: Story) -> None:
     """L-051, P-005: the newest result had a block when it was killed; the rest follows it."""
     memories = story.folder / "MEMORIES.txt"
 

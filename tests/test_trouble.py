@@ -34,9 +34,7 @@ from wintermute.conversation.state import Stop
 from wintermute.loom.records import Wards
 
 
-async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
-    tmp_path: Path,
-) -> None:
+async def test_a_server_that_is_away_is_told_within_five_seconds(tmp_path: Path) -> None:
     """F-036: with its address and what to do, though each attempt is tried again; once."""
     async with house_at_work(tmp_path, DEAD, clock=SYSTEM, retries=3) as house:
         async with promptly(5):
@@ -120,9 +118,7 @@ async def test_once_one_room_is_answered_the_others_wait_no_longer(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_reason(
-    story: Story,
-) -> None:
+async def test_a_message_that_fails_alone_is_answered_with_the_reason(story: Story) -> None:
     """F-021, F-060: told within a minute, given up after three casts; what is behind it goes first."""
     clock = HeldClock()
     story.model.keyed(poisoned)
@@ -200,7 +196,7 @@ def failing(**known: object) -> FailingMessage:
         ({"alone": None, "told": True}, ("look", 8)),
     ],
 )
-def test_what_is_done_about_a_message_that_fails(
+def test_a_failing_message_has_its_next_step(
     known: dict[str, object], step: tuple[Next, float] | None
 ) -> None:
     """F-021, F-036, L-034."""
@@ -208,9 +204,7 @@ def test_what_is_done_about_a_message_that_fails(
 
 
 @pytest.mark.parametrize("command", ["/help", "/status", "/tasks", "/memory", "/sessions"])
-async def test_what_only_reads_passes_a_message_whose_model_is_silent(
-    story: Story, command: str
-) -> None:
+async def test_a_reading_command_passes_a_silent_model(story: Story, command: str) -> None:
     """F-035: it has been asked five seconds ago, and nothing has come."""
     clock = HeldClock()
     story.model.script(Hang())
@@ -227,9 +221,7 @@ async def test_what_only_reads_passes_a_message_whose_model_is_silent(
         ]
 
 
-async def test_what_only_reads_passes_a_message_whose_model_fell_silent_in_the_middle(
-    story: Story,
-) -> None:
+async def test_a_reading_command_passes_a_model_that_fell_silent(story: Story) -> None:
     """F-035: five seconds after its last word; before, the answer may be about to come."""
     clock = HeldClock()
     story.model.script(Events(({"choices": [{"delta": {"content": "half"}}]},), stay=True))
@@ -252,9 +244,7 @@ async def test_what_only_reads_passes_a_message_whose_model_fell_silent_in_the_m
         assert len(await house.said(2)) == 2
 
 
-async def test_what_only_reads_is_answered_while_somebody_looks_whether_others_are_answered(
-    story: Story,
-) -> None:
+async def test_a_reading_command_is_answered_during_a_look(story: Story) -> None:
     """F-035, F-021: a server that hangs takes ten seconds to be found so."""
     clock = HeldClock()
     story.model.script(Fail(500), Hang())
@@ -268,9 +258,7 @@ async def test_what_only_reads_is_answered_while_somebody_looks_whether_others_a
             assert len(await house.said(1)) == 1
 
 
-async def test_nobody_waits_for_a_look_in_another_room_and_one_is_enough_for_all(
-    story: Story,
-) -> None:
+async def test_nobody_waits_for_a_look_and_one_is_enough_for_all(story: Story) -> None:
     """F-035, F-021: whether others are answered is seen beside everything else."""
     clock, gate = HeldClock(), asyncio.Event()
 
@@ -317,9 +305,7 @@ async def test_a_message_that_was_stopped_troubles_nobody(story: Story) -> None:
 
 
 @pytest.mark.slow
-async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its_place(
-    story: Story,
-) -> None:
+async def test_a_reminder_can_be_set_while_the_model_is_silent(story: Story) -> None:
     """F-035: and that it does is told."""
     clock = HeldClock()
     story.model.script(Fail(500))
@@ -385,7 +371,7 @@ def refusal() -> Events:
         (refusal(), "I will not.", "refusal"),
     ],
 )
-async def test_an_answer_that_was_broken_off_says_so(
+async def test_a_broken_off_answer_says_so(
     story: Story, step: Step, what: str, reason: str
 ) -> None:
     """F-019: what there is, one line, and nothing is paid again."""
@@ -476,9 +462,7 @@ async def nobody_is_told(house: House, model: ModelServer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", ["content", "reasoning_content"])
-async def test_who_is_being_answered_does_not_hear_that_no_answer_comes(
-    story: Story, field: str
-) -> None:
+async def test_who_is_being_answered_hears_of_no_trouble(story: Story, field: str) -> None:
     """F-021: another attempt has begun to speak, or to think; a server may do one thing at a time."""
     clock = HeldClock()
     begun = Events(({"choices": [{"delta": {field: "so"}}]},), stay=True)

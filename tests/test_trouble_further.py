@@ -19,9 +19,7 @@ OTHER = "!other"
 
 
 @pytest.mark.slow
-async def test_a_message_that_is_answered_while_another_is_told_is_not_looked_at(
-    story: Story,
-) -> None:
+async def test_a_message_answered_meanwhile_is_not_looked_at(story: Story) -> None:
     """F-021: both are due at once, and one has its answer before the other has been told."""
     clock, words, begun = HeldClock(), asyncio.Semaphore(0), asyncio.Event()
 
@@ -120,9 +118,7 @@ async def test_an_outage_that_follows_is_no_reason_to_give_up(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-async def test_the_end_of_an_outage_is_not_the_business_of_rooms_that_are_answered_elsewhere(
-    tmp_path: Path,
-) -> None:
+async def test_an_outage_elsewhere_is_no_business_of_a_room(tmp_path: Path) -> None:
     """F-036: what waits in a terminal that is closed is answered once it is open."""
     clock = HeldClock()
     port, url = await gone()
@@ -142,9 +138,7 @@ async def test_the_end_of_an_outage_is_not_the_business_of_rooms_that_are_answer
 
 
 @pytest.mark.slow
-async def test_servers_that_all_refuse_connections_are_told_within_five_seconds(
-    tmp_path: Path,
-) -> None:
+async def test_servers_that_all_are_away_are_told_within_five_seconds(tmp_path: Path) -> None:
     """F-036: also while the first of them is tried again."""
     llm = Llm(backends={"a": backend(DEAD), "b": backend(DEAD)}, roles=Roles(base=("a", "b")))
     opened = open_house(tmp_path, DEAD, clock=SYSTEM, llm=llm)

@@ -18,9 +18,7 @@ MATRIX = [
 @pytest.mark.quick("de-obeying")
 @pytest.mark.breaks("tools", perhaps=True)
 @pytest.mark.parametrize(("name", "voice"), MATRIX)
-async def test_what_people_say_is_what_is_true_in_the_end(
-    story: Story, name: str, voice: str
-) -> None:
+async def test_what_people_say_is_true_in_the_end(story: Story, name: str, voice: str) -> None:
     """M-025, M-029, M-037, M-039, M-052, M-056, M-058, M-074: nothing that a person asked for is lost,
     nothing gets in from where it does not belong, and no question holds words of two people (M-010).
     """

@@ -11,7 +11,7 @@ import pytest
 from tests.world.bot import write_settings
 from tests.world.homeserver import Login
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.schema import LATER, lay_schema
 from tests.world.story import Story
 from tests.world.stub import PROPS, stub_serving
@@ -56,9 +56,7 @@ def counting(tokens: int | None) -> Any:
     return choose
 
 
-async def test_check_and_status_name_a_list_that_is_longer_than_the_window(
-    story: Story, python: Interpreter
-) -> None:
+async def test_a_list_longer_than_the_window_is_named(story: Story, python: Interpreter) -> None:
     """M-092: once a model was asked, also where no daemon runs."""
     story.model.keyed(lambda _: Text("ok", usage=None))
     config = settings(story.folder, story.model.url, context_tokens=12_000, max_output_tokens=1_000)
@@ -97,13 +95,13 @@ def test_a_server_cuts_what_it_counts_alike(row: str) -> None:
 
 
 async def test_check_and_status_tell_of_a_server_that_cuts_prompts(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-064: with its window and what helps, once three of its requests were so far apart."""
     model.keyed(lambda _: Text("ok", usage=Usage(4096, 1)))
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     for n, text in enumerate(("hello", "a " * 9_000, "b " * 20_000), 1):
         await ann.send(chat, text)
         await ann.wait_for_count(chat, daemon.user_id, n)
@@ -132,12 +130,7 @@ async def test_check_and_status_tell_of_a_server_that_cuts_prompts(
     ],
 )
 async def test_check_asks_once_how_much_the_fixed_part_takes(
-    story: Story,
-    python: Interpreter,
-    tokens: int | None,
-    window: Json,
-    state: str,
-    told: str,
+    story: Story, python: Interpreter, tokens: int | None, window: Json, state: str, told: str
 ) -> None:
     """Where a server counts nothing our estimate says it."""
     story.model.keyed(counting(tokens))
@@ -163,9 +156,7 @@ async def test_check_sends_no_secret_and_writes_nothing(story: Story, python: In
     assert sorted(config.parent.rglob("*")) == before
 
 
-async def test_check_names_the_window_that_a_server_refuses_with(
-    story: Story, python: Interpreter
-) -> None:
+async def test_check_names_the_window_of_a_refusal(story: Story, python: Interpreter) -> None:
     error = {"message": "maximum context length is 2048 tokens", "code": "context_length_exceeded"}
     story.model.keyed(
         lambda seen: (
@@ -190,9 +181,7 @@ async def test_check_leaves_a_database_of_an_earlier_version_to_who_starts_with_
         assert old.execute("PRAGMA user_version").fetchone()[0] < LATER
 
 
-async def test_check_compares_what_the_server_says_of_its_window(
-    tmp_path: Path, python: Interpreter
-) -> None:
+async def test_check_compares_what_the_server_says(tmp_path: Path, python: Interpreter) -> None:
     """A server that serves nothing else is told of as well: it is no traceback."""
     answer = {
         "choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}],
@@ -245,9 +234,7 @@ OLD = "does not say what <context> blocks are: it is from before them -> move it
 
 @pytest.mark.slow
 @pytest.mark.breaks("edited prompt", "layout system")
-async def test_instructions_from_before_blocks_are_told_with_what_to_do(
-    story: Story, python: Interpreter
-) -> None:
+async def test_old_instructions_are_told_with_what_to_do(story: Story, python: Interpreter) -> None:
     """By `check` and on stderr by a chat, in the same words, and what they name helps."""
     config = settings(story.folder, story.model.url)
     file = config.parent / "data/prompts/BASE_PROMPT.txt"
@@ -267,9 +254,7 @@ async def test_instructions_from_before_blocks_are_told_with_what_to_do(
     assert (await chat(python, config))[2] == ""
 
 
-async def test_only_instructions_that_a_model_reads_are_old(
-    story: Story, python: Interpreter
-) -> None:
+async def test_only_instructions_that_are_read_are_old(story: Story, python: Interpreter) -> None:
     config = settings(story.folder, story.model.url, size="small")
     prompts = config.parent / "data/prompts"
     (prompts / "BASE_PROMPT.txt").write_text("Be kind.")
@@ -280,10 +265,8 @@ async def test_only_instructions_that_a_model_reads_are_old(
     assert f"warn  prompts: BASE_PROMPT.small.txt {OLD}" in done.stdout.decode()
 
 
-async def test_a_daemon_logs_once_that_its_instructions_are_old(
-    person: NewPerson, bot: NewBot
-) -> None:
-    daemon = await bot(await person("ann"), start=False)
+async def test_a_daemon_logs_old_instructions_once(scene: Scene) -> None:
+    daemon = await scene.bot(await scene.person("ann"), start=False)
     file = daemon.data / "prompts/BASE_PROMPT.txt"
     file.write_text(file.read_text().replace("<context>", "further"))
     await daemon.start()
@@ -292,21 +275,21 @@ async def test_a_daemon_logs_once_that_its_instructions_are_old(
 
 @pytest.mark.slow
 async def test_a_daemon_leaves_with_the_numbers_and_another_one_tells_what_is_tight(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """By the last reported usage where it is less than our estimate; `status` names it as well."""
-    ann = await person("ann")
+    ann = await scene.person("ann")
     known = {"base_url": model.url, "model": "qwen"}
     tight: Json = {"backends": {"scripted": {**known, "context_tokens": 7_000}}}
-    daemon = await bot(ann, llm=tight)
-    chat = await room(ann, daemon)
+    daemon = await scene.bot(ann, llm=tight)
+    chat = await scene.room(ann, daemon)
     await ann.send(chat, "hello")
     [answer] = await ann.wait_for_count(chat, daemon.user_id, 1)
     assert answer.body == "echo: hello"
     code, told = await daemon.command("status", "--all")
     assert (code, "warn  windows: scripted: instructions and tools take about" in told) == (0, True)
     small: Json = {"backends": {"scripted": {**known, "context_tokens": 1024}}}
-    lost = await bot(ann, llm=small, start=False)
+    lost = await scene.bot(ann, llm=small, start=False)
     await lost.start(ready=False)
     assert await lost.ended() == 2
     await lost.logged("so no message fits -> raise llm.backends.scripted.context_tokens")

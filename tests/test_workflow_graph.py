@@ -182,9 +182,7 @@ async def test_a_time_to_start_is_kept_across_a_restart(story: Story) -> None:
         assert await states(house) == {"x": "done"}
 
 
-async def test_after_a_restart_running_ones_go_on_and_done_ones_are_not_repeated(
-    story: Story,
-) -> None:
+async def test_after_a_restart_done_ones_are_not_repeated(story: Story) -> None:
     """L-068."""
     asked: list[str] = []
 
