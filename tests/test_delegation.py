@@ -45,8 +45,7 @@ async def test_the_turns_of_a_child_hang_below_the_turn_that_asked(story: Story)
     """L-046."""
     behave(story.model, [call("count")])
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         rows = await house.rows(
             "SELECT t.*, c.event_id FROM turns t JOIN casts c ON c.id = t.cast_id"
         )
@@ -83,8 +82,7 @@ async def test_a_batch_answers_in_the_order_of_its_calls(story: Story) -> None:
 
     behave(story.model, [batch("a", "b", "c")], child)
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        first, second, third = json.loads((await house.said(1))[0])
+        first, second, third = json.loads(await house.ask("go"))
         assert (first, second) == (
             {"result": "slow a", "is_error": False},
             {"result": "did b", "is_error": False},
@@ -188,8 +186,7 @@ async def test_a_parent_may_ask_for_less_depth(story: Story, asked: int | None, 
     more = {} if asked is None else {"max_depth": asked}
     behave(story.model, [call("x", mode="full", **more)])
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         child = next(seen for seen in story.model.requests if objective(seen))
         assert (tools(child) >= DELEGATING) is may
 
@@ -215,8 +212,7 @@ async def test_a_parent_without_turns_hands_nothing_out(story: Story) -> None:
     behave(story.model, [call("x")])
     wards = Wards(max_turns=1, max_seconds=60, max_tokens=9000, require_done=False)
     async with story.at_work(wards=wards, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         row = await house.one("SELECT result FROM observations")
         assert "max_turns leaves nothing" in row["result"]
         assert await states(house) == {}
@@ -319,8 +315,7 @@ async def test_a_spawned_child_outlives_the_cast_and_a_called_one_does_not(story
     behave(story.model, [spawn("spawned"), call("called")], child)
     wards = Wards(max_turns=9, max_seconds=0.5, max_tokens=9000, require_done=False)
     async with story.at_work(wards=wards, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         row = await house.one(
             "SELECT c.reason FROM casts c JOIN branches b ON b.id = c.branch_id"
             " JOIN sub_sessions s ON s.branch_id = b.id WHERE s.objective = 'called'"

@@ -48,8 +48,7 @@ async def test_a_group_does_not_see_what_was_handed_out_before_it_was_one(story:
         story.model, steps, lambda asked, _s: Slow(gate, done("x")) if "divorce" in asked else None
     )
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
 
         async def one_is_done() -> bool:
             return (await states(house)).get("old") == "done"
@@ -91,8 +90,7 @@ async def test_an_edit_does_not_lose_what_was_done_before_it(story: Story) -> No
     behave(story.model, [spawn("first", name="a")], lambda *_: Slow(gate, done("found it")))
     gate = asyncio.Event()
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         (row,) = await house.rows("SELECT id FROM sub_sessions")
 
         def choose(seen: Seen) -> Step | None:
@@ -301,8 +299,7 @@ async def test_hostile_results_stay_data(story: Story) -> None:
     ]
     behave(story.model, steps, child)
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         await story.model.request_arrived(5)
         assert contexts[0].count("\n# Objective\n") == 1
         assert "\n# Core Instructions" not in contexts[0]
@@ -357,8 +354,7 @@ async def test_other_rooms_neither_see_nor_stop_nor_use_it(story: Story) -> None
     """L-062, M-010: also when both rooms are of one person."""
     behave(story.model, [spawn("x", name="a")], lambda *_: Hang())
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         await story.model.request_arrived(3)
         row = await house.one("SELECT id FROM sub_sessions")
         other = "!other:test"
@@ -410,8 +406,7 @@ async def test_who_waits_for_a_private_result_is_told_that_it_is_kept_back(story
         story.model, [spawn("find a divorce lawyer")], lambda _a, _s: Slow(gate, done("Dr. Weber"))
     )
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         await in_the_group(house, "/help")
         await house.said(2)
         gate.set()

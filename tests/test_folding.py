@@ -149,8 +149,7 @@ async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(stor
     story.model.keyed(choose)
     wards = Wards(**{**WARDS.record(), "max_turns": 12})
     async with story.at_work(gates=[Gate()], wards=wards, context=FEW, **WINDOW) as house:
-        await house.incoming("long " * 1600)
-        await house.said(1)
+        await house.ask("long " * 1600)
         assert await folds(house)
 
 

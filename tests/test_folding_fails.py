@@ -91,8 +91,7 @@ async def test_a_failing_summary_is_asked_for_once_in_a_cast(story: Story) -> No
     story.model.keyed(choose)
     gates = [Gate(act=big)]
     async with story.at_work(gates=gates, **WINDOW) as house:
-        await house.incoming("go on")
-        assert "max_turns" in (await house.said(1))[0]
+        assert "max_turns" in await house.ask("go on")
     assert len(story.model.requests) == 31
     assert len(asked) == 1
 
@@ -404,8 +403,7 @@ async def test_a_message_read_in_part_is_answered_with_how_much(story: Story) ->
     story.model.allow("fold", "cutting", perhaps=True)
     story.model.script(Text("Here is a summary."))
     async with story.at_work(context_tokens=2_000) as house:
-        await house.incoming("Sum this up: " + "many ships on the sea. " * 800)
-        said = (await house.said(1))[0]
+        said = await house.ask("Sum this up: " + "many ships on the sea. " * 800)
         shown = re.fullmatch(
             r"Here is a summary\.\n\n\*I could read only ([\d,]+) of the 18,413 characters of your"
             r" message: the rest is too long for the model\.\*",

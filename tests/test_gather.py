@@ -226,8 +226,7 @@ async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(story
         Text("done"),
     )
     async with open_laid_out(story.folder, story.model.url) as house, house.working():
-        await house.incoming("remember tea")
-        await house.said(1)
+        await house.ask("remember tea")
         names = [
             definition["function"]["name"] for definition in story.model.requests[0].body["tools"]
         ]
@@ -264,8 +263,7 @@ async def test_without_instructions_for_its_tools_a_cast_is_refused(story: Story
         (story.folder / "prompts" / "BASE_PROMPT.txt").write_text(
             "<!-- section: delegation requires: spawn_sub_session -->\nDelegate.\n"
         )
-        await house.incoming("hello")
-        assert "BASE_PROMPT.txt has no section" in (await house.said(1))[0]
+        assert "BASE_PROMPT.txt has no section" in await house.ask("hello")
     assert story.model.requests == []
 
 

@@ -163,8 +163,7 @@ async def test_a_room_is_answered_by_a_model_that_knows_no_system_message(tmp_pa
     async with ModelServer(rules=False) as model:
         model.keyed(lambda seen: template(seen, has_system=False))
         async with house_at_work(tmp_path, model.url) as house:
-            await house.incoming("hello")
-            await house.said(1)
+            await house.ask("hello")
             await house.incoming("and now")
             assert await house.said(2) == ["fits", "fits"]
         assert len(model.requests) == 3

@@ -136,8 +136,7 @@ async def test_a_resumed_cast_has_used_the_time_of_its_turns(story: Story) -> No
 async def test_an_answered_message_is_not_answered_again(story: Story) -> None:
     """L-051, L-073: nor when its event is delivered once more."""
     async with story.at_work() as house:
-        await house.incoming("go", event_id="$1")
-        await house.said(1)
+        await house.ask("go", event_id="$1")
     async with story.at_work() as house:
         await house.incoming("go", event_id="$1")
         await house.incoming("next")
@@ -263,8 +262,7 @@ async def test_what_was_stopped_while_it_was_taken_up_does_not_begin_anew(story:
         assert isinstance(house.inbox, StoppedInbox)
 
         async def stop() -> None:
-            await house.incoming("/stop")
-            await house.said(1)
+            await house.ask("/stop")
 
         await casting(house)
         house.inbox.stop = stop

@@ -188,8 +188,7 @@ async def test_the_prompt_is_read_once_for_each_question(story: Story) -> None:
 
     story.model.script(Fail(400))
     async with story.at_work(prompt=prompt) as house:
-        await house.incoming("go")
-        assert "refuses" in (await house.said(1))[0]
+        assert "refuses" in await house.ask("go")
         found = await house.one("SELECT prompt_hash FROM casts")
         assert await house.casts.prompt(found["prompt_hash"]) == (("", "Be kind."),)
 
@@ -204,8 +203,7 @@ async def test_a_refusal_is_told_and_not_tried_again(story: Story, status: int, 
     opened = story.house(retries=2, clock=HeldClock())
     async with opened as house, house.working():
         async with promptly(2):
-            await house.incoming("go")
-            assert told in (await house.said(1))[0]
+            assert told in await house.ask("go")
         assert house.clock.monotonic() == 0
         assert len(story.model.requests) == 1
         part = await house.health.part("model")
@@ -271,8 +269,7 @@ async def test_shrinking_ends_when_nothing_can_shrink(story: Story) -> None:
     """L-036: never two identical requests, and the person is told which number is wrong."""
     story.model.script(Text("a long story " * 400))
     async with story.at_work() as house:
-        await house.incoming("tell")
-        await house.said(1)
+        await house.ask("tell")
         story.model.keyed(lambda _: ContextTooLarge())
         await house.incoming("look " * 2000)
         said = (await house.said(2))[1]

@@ -37,8 +37,7 @@ async def test_max_seconds_end_a_gate_that_takes_too_long(story: Story) -> None:
     wards = replace(WARDS, max_seconds=0.2)
     story.model.script(replace(AGAIN, text="Wait."))
     async with story.at_work(gates=[Gate(act=hang)], wards=wards) as house:
-        await house.incoming("go")
-        assert "`loop.max_seconds`" in (await house.said(1))[0]
+        assert "`loop.max_seconds`" in await house.ask("go")
         assert await ending(house) == ("truncated", "max_seconds")
         assert len(await house.rows("SELECT 1 FROM turns")) == 1
 
@@ -177,8 +176,7 @@ async def test_a_stop_that_could_be_read_late_stops_nothing_newer(story: Story) 
         lambda seen: Slow(go_on, Text("later")) if seen.last_user == "later" else None
     )
     async with story.at_work() as house:
-        await house.incoming("hello")
-        await house.said(1)
+        await house.ask("hello")
         conversation = (await house.one("SELECT id FROM conversations"))["id"]
         async with house.database.transaction() as tx:
             await house.inbox.store_locked(tx, conversation, ROOM, "$locked", {})
@@ -251,7 +249,6 @@ async def test_a_small_model_that_is_asked_for_done_and_answers_in_words_again_h
     story.model.script(*steps)
     wards = replace(WARDS, require_done=True, max_turns=turns)
     async with story.at_work(gates=[Gate()], wards=wards, size=size) as house:
-        await house.incoming("go")
-        assert (await house.said(1))[0].endswith(said)
+        assert (await house.ask("go")).endswith(said)
         assert await ending(house) == end
         assert (await house.one("SELECT result FROM casts"))["result"] == said

@@ -77,8 +77,7 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
     clock, silent = HeldClock(), where == "silence"  # when it is asked what else is in view
     home |= {"wards": replace(WARDS, max_seconds=2)} if silent else {}
     async with story.at_work(clock=clock, **home) as house:
-        await house.incoming(f"a {BAD} word" if where == "before" else "hello", **group)
-        await house.said(1)
+        await house.ask(f"a {BAD} word" if where == "before" else "hello", **group)
         hangs = {HARMLESS: Hang()} if silent else {}
         story.model.keyed(lambda seen: hangs.get(seen.last_user) or filtering(seen))
         await clock.move(1)

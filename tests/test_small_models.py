@@ -234,6 +234,5 @@ async def test_work_of_a_small_model_only_adds_as_well(story: Story, size: str, 
         roots=[notes],
         size=size,
     ) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
     assert (notes / "old.md").read_text() == kept

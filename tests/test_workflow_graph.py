@@ -55,8 +55,7 @@ async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(story: S
     ]
     behave(story.model, steps, child)
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         await until_so(lambda: is_done(house, "a"))
         assert (await states(house))["c"] == "waiting"
         gate.set()
@@ -135,8 +134,7 @@ async def test_a_later_spawn_may_wait_for_an_earlier_one_by_its_id(story: Story)
 async def test_a_name_is_used_once_in_a_cast(story: Story) -> None:
     behave(story.model, [spawn("one", name="a"), spawn("two", name="a")])
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        assert "named a already" in (await house.said(1))[0]
+        assert "named a already" in await house.ask("go")
         await all_over(house)
         assert len(await house.rows("SELECT 1 FROM sub_sessions")) == 1
 
@@ -153,8 +151,7 @@ async def test_workflows_that_a_new_one_connects_become_one(story: Story) -> Non
     ]
     behave(story.model, steps, lambda asked, _seen: Slow(gate, done(asked)))
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         assert len(await house.rows("SELECT DISTINCT workflow FROM sub_sessions")) == 1
         gate.set()
         await all_over(house)
@@ -168,8 +165,7 @@ async def test_a_time_to_start_is_kept_across_a_restart(story: Story) -> None:
         story.model, [spawn("x", not_before="2026-05-04T14:30")]
     )  # 12:30 UTC, half an hour from now
     async with story.at_work(clock=clock, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        assert "2026-05-04T14:30:00+02:00" in (await house.said(1))[0]
+        assert "2026-05-04T14:30:00+02:00" in await house.ask("go")
         await clock.asleep()
         assert await states(house) == {"x": "waiting"}
     async with story.at_work(clock=clock, sub_sessions=LIMITS) as house:
@@ -224,8 +220,7 @@ async def test_what_three_crashes_interrupt_fails(story: Story) -> None:
     for n, (folder, after) in enumerate(pairwise(folders)):
         async with house_at_work(folder, story.model.url, sub_sessions=LIMITS) as house:
             if not n:
-                await house.incoming("go")
-                await house.said(1)
+                await house.ask("go")
             await story.model.request_arrived(3 + n)
             assert await states(house) == {"x": "running", "y": "waiting"}
             shutil.copytree(folder, after)
@@ -243,8 +238,7 @@ async def test_an_ordinary_restart_is_no_interruption(story: Story) -> None:
     for n in range(5):
         async with story.at_work(sub_sessions=LIMITS) as house:
             if not n:
-                await house.incoming("go")
-                await house.said(1)
+                await house.ask("go")
             await story.model.request_arrived(3 + n)
     behave(story.model, [spawn("x", name="x")])
     async with story.at_work(sub_sessions=LIMITS) as house:
@@ -324,8 +318,7 @@ async def test_what_a_lost_child_spawned_is_told_to_the_room(story: Story) -> No
     behave(story.model, [call("outer", tools=["spawn_sub_session"])], child)
     wards = replace(WARDS, max_seconds=3)  # for what both of them begin with
     async with story.at_work(wards=wards, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         gate.set()
         await all_over(house)
         (report,) = await reports(house)
@@ -350,8 +343,7 @@ async def test_what_a_cast_waited_for_is_over_with_it(story: Story) -> None:
     lose_the_caller(story.model)
     wards = replace(WARDS, max_seconds=2)
     async with story.at_work(wards=wards, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         assert (await states(house))["outer"] == "ended"
         assert (await reasons(house))["outer"] == "parent_terminated"
 
@@ -384,8 +376,7 @@ async def test_one_of_a_workflow_can_be_stopped_alone(story: Story) -> None:
         story.model, steps, lambda asked, _seen: Hang() if asked == "a" else Slow(gate, done(asked))
     )
     async with story.at_work(sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
         await story.model.request_arrived(4)
         await house.incoming("/stop a")
         assert (await house.said(2))[1] == "Stopped."
