@@ -180,11 +180,7 @@ SMALL = backend(DEAD, context_tokens=8192)
 @pytest.mark.parametrize(
     ("fixed", "state", "told"),
     [
-        (
-            FixedPart(3000),
-            "ok",
-            "take 3000 tokens (measured) of the 6144 that context_tokens:",
-        ),
+        (FixedPart(3000), "ok", "take 3000 tokens (measured) of the 6144 that context_tokens:"),
         (FixedPart(5249), "warn", "so 895 remain for a conversation"),
         (FixedPart(6144), "fail", "so no message fits"),
         (FixedPart(5580, None, True), "warn", "so 564 remain for a conversation"),
@@ -251,12 +247,7 @@ def test_without_asking_it_is_by_what_was_reported_of_other_requests(
     ("limits", "fixed", "named", "unnamed"),
     [
         ({"max_output_tokens": 500}, FixedPart(1700), "lower max_output_tokens", "empty"),
-        (
-            {"max_output_tokens": 1900},
-            FixedPart(1700),
-            "leave max_output_tokens empty",
-            "lower",
-        ),
+        ({"max_output_tokens": 1900}, FixedPart(1700), "leave max_output_tokens empty", "lower"),
         ({}, FixedPart(9999), "raise llm", "max_output_tokens:"),
         ({}, FixedPart(9999, 1000), "or set size: small", "lower"),
         ({}, FixedPart(9999, 1536), "raise llm", "size: small"),

@@ -191,10 +191,7 @@ ASKED = {"prompt_tokens": 9, "completion_tokens": 2}
         ({"prompt_tokens": 10**9, "completion_tokens": 10**9 + 1}, Usage(10**9, 0, 0)),
         ({"prompt_tokens": 10**30, "completion_tokens": 10**30}, None),
         ({"prompt_tokens": True, "completion_tokens": 2.0}, None),
-        (
-            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10**30}},
-            Usage(9, 0, 0),
-        ),
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10**30}}, Usage(9, 0, 0)),
         (None, None),
         ([], None),
     ],

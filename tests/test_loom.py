@@ -252,10 +252,7 @@ async def test_only_what_was_said_before_may_get_less(database: Database, state:
 
 async def test_a_conversation_with_history_cannot_be_deleted(database: Database) -> None:
     """L-048: nor take its history along into another name."""
-    for statement in (
-        "DELETE FROM conversations",
-        "UPDATE conversations SET id = 'other'",
-    ):
+    for statement in ("DELETE FROM conversations", "UPDATE conversations SET id = 'other'"):
         with pytest.raises(Error):
             async with database.transaction() as tx:
                 await tx.execute(statement)

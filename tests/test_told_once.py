@@ -278,14 +278,9 @@ async def test_a_clock_that_goes_back_within_a_cast_is_told_as_it_is(story: Stor
             else Calls((Use("echo", {"say": "x"}),))
         )
     )
-    async with (
-        story.at_work(
-            prompts=PROMPTS,
-            gates=[Gate(act=act)],
-            clock=clock,
-            wards=replace(WARDS, max_seconds=3600),
-        ) as house,
-    ):
+    async with story.at_work(
+        prompts=PROMPTS, gates=[Gate(act=act)], clock=clock, wards=replace(WARDS, max_seconds=3600)
+    ) as house:
         await tell(house, "go")
     results = [m["content"] for m in story.model.requests[-1].messages if m["role"] == "tool"]
     late = "x\n\n<context>\n# Current Time\nMonday, 2026-05-04 13:11 CEST\n</context>"
