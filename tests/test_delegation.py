@@ -16,6 +16,7 @@ from tests.world.story import Story
 from wintermute.config.schema import Backend, Llm, Roles, SubSessionSettings
 from wintermute.conversation.toolbox import Caller
 from wintermute.loom.records import Wards
+from wintermute.loom.sub_sessions import names_still_needed, spawns_of
 from wintermute.messages import Json
 
 LIMITS = SubSessionSettings()
@@ -399,3 +400,24 @@ async def test_a_child_acts_for_the_room_of_its_parent(story: Story) -> None:
         assert below.conversation_id == above.conversation_id
         assert (below.scope, below.origin, below.event_id) == (f"person:{ANN}", "owner", event)
         assert below.cast_id != above.cast_id
+
+
+def spawned(name: str | None, *needs: str) -> Json:
+    args = {"objective": "x", "name": name, "depends_on": list(needs)}
+    return {"id": "1", "name": "spawn_sub_session", "arguments": json.dumps(args)}
+
+
+@pytest.mark.parametrize(
+    ("calls", "seen", "names"),
+    [
+        ([spawned("a"), spawned("b", "a")], {0}, {"a"}),
+        ([spawned("a"), spawned("b", "a")], {0, 1}, set()),
+        ([spawned("a"), spawned("b", "a"), spawned(None, "b")], {0, 1}, {"a", "b"}),
+        ([spawned("a", "a")], set(), {"a"}),
+        ([{"name": "spawn_sub_session", "arguments": "[{"}], set(), set()),
+        ([{"name": "spawn_sub_session", "arguments": '{"depends_on": [1, {}]}'}], set(), set()),
+        ([{"name": "echo", "arguments": '{"depends_on": ["a"]}'}], set(), set()),
+    ],
+)
+def test_calls_show_what_they_depend_on(calls: list[Json], seen: set[int], names: set[str]) -> None:
+    assert names_still_needed(spawns_of(calls), seen) == names

@@ -59,13 +59,7 @@ async def test_an_edit_is_answered_in_a_branch_of_its_own(story: Story) -> None:
     assert [cast.intent for cast in past.casts] == ["first", "secnd"]
     assert story.model.requests[3].texts[1:] == ["first", "", "seen", "one", "second"]
     assert story.model.requests[4].texts[1:] == [
-        "first",
-        "",
-        "seen",
-        "one",
-        "second",
-        "better",
-        "third",
+        *("first", "", "seen", "one", "second", "better", "third")
     ]
     assert echo.taken == [{"say": "seen"}]
 
@@ -203,11 +197,7 @@ async def test_stop_ends_an_edit_as_any_message(story: Story) -> None:
         await house.say_at_once("next")
         assert (await house.spoken())[2:] == ["Stopped.", "echo: next"]
     assert story.model.requests[-1].texts[1:] == [
-        "first",
-        "echo: first",
-        "new",
-        "[no answer was given]",
-        "next",
+        *("first", "echo: first", "new", "[no answer was given]", "next")
     ]
 
 
@@ -256,10 +246,7 @@ async def test_a_fork_shows_a_cast_up_to_the_turn_it_came_from(story: Story, don
         await house.say_at_once("and now?")
     results = ["", "a", "", "b"] if done else ["", "a"]
     assert story.model.requests[-1].texts[1:] == [
-        "go",
-        *results,
-        "[no answer was given]",
-        "and now?",
+        *("go", *results, "[no answer was given]", "and now?")
     ]
     assert echo.taken == [{"say": "a"}, {"say": "b"}]
 

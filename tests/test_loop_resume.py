@@ -31,57 +31,37 @@ async def test_a_cast_without_a_turn_asks_the_model(story: Story) -> None:
         assert len(await house.rows("SELECT 1 FROM casts")) == 1
 
 
-async def test_calls_that_never_began_are_run(story: Story) -> None:
-    """L-051."""
-    gate = Gate("mail", durable=False)
-    async with story.house(gates=[gate]) as house:
-        await took_turn(house, await casting(house), reply("", call(0, "mail"), call(1, "mail")))
-        assert await answered_once(house) == "echo: go"
-    assert len(gate.taken) == 2
-    assert results(story.model.requests[-1]) == ["x", "x"]
+UNKNOWN = "error: interrupted: outcome unknown"
+NONE_SUCH = "error: unknown tool: fly. Available: done, mail"
+STAGES = {
+    # its calls and if they are harmless; how many ended, if one more began; what runs, what is seen
+    "none began": ("mail mail", False, 0, False, ["0", "1"], ["0", "1"]),
+    "one began": ("mail", False, 0, True, [], [UNKNOWN]),
+    "one that is harmless began": ("mail", True, 0, True, ["0"], ["0"]),
+    "the second of three began": ("mail mail mail", False, 1, True, ["2"], ["sent", UNKNOWN, "2"]),
+    "all ended": ("mail", False, 1, False, [], ["sent"]),
+    "one that may not run began": ("fly", False, 0, True, [], [NONE_SUCH]),
+}
 
 
-@pytest.mark.parametrize(
-    ("durable", "runs", "result"),
-    [(True, 1, "x"), (False, 0, "error: interrupted: outcome unknown")],
-)
-async def test_a_gate_that_began_runs_again_only_if_that_is_harmless(
-    story: Story, durable: bool, runs: int, result: str
-) -> None:
-    """L-051."""
+@pytest.mark.parametrize("stage", STAGES)
+async def test_each_call_runs_once_unless_it_is_harmless(story: Story, stage: str) -> None:
+    """L-029, L-051: what ended never again, what began if that is harmless, the rest as usual."""
+    names, durable, ended, begun, run, seen = STAGES[stage]
     gate = Gate("mail", durable=durable)
     async with story.house(gates=[gate]) as house:
-        turn = await took_turn(house, await casting(house), reply("", call(0, "mail")))
-        await began(house, turn, 0)
-        assert await answered_once(house) == "echo: go"
-        row = await house.one("SELECT state, is_error FROM observations")
-    assert row == {"state": "completed", "is_error": int(not durable)}
-    assert len(gate.taken) == runs
-    assert results(story.model.requests[-1]) == [result]
-
-
-async def test_completed_gates_are_not_run_again(story: Story) -> None:
-    """L-051: the first is done, the second began, the third is still to be run."""
-    gate = Gate("mail", durable=False)
-    async with story.house(gates=[gate]) as house:
-        calls = [call(n, "mail", f'{{"say": "{n}"}}') for n in range(3)]
+        calls = [call(n, name, f'{{"say": "{n}"}}') for n, name in enumerate(names.split())]
         turn = await took_turn(house, await casting(house), reply("", *calls))
-        await completed(house, turn, 0, "sent")
-        await began(house, turn, 1)
+        for n in range(ended):
+            await completed(house, turn, n, "sent")
+        if begun:
+            await began(house, turn, ended)
         assert await answered_once(house) == "echo: go"
-    assert gate.taken == [{"say": "2"}]
-    assert results(story.model.requests[-1]) == ["sent", "error: interrupted: outcome unknown", "2"]
-
-
-async def test_a_whole_turn_is_not_done_again(story: Story) -> None:
-    """L-051: all gates completed, the next request never sent."""
-    gate = Gate("mail", durable=False)
-    async with story.house(gates=[gate]) as house:
-        turn = await took_turn(house, await casting(house), reply("", call(0, "mail")))
-        await completed(house, turn, 0, "sent")
-        assert await answered_once(house) == "echo: go"
-    assert gate.taken == []
-    assert results(story.model.requests[-1]) == ["sent"]
+        rows = await house.rows("SELECT state, is_error FROM observations ORDER BY n")
+    assert [row["state"] for row in rows] == ["completed"] * len(calls)
+    assert [bool(row["is_error"]) for row in rows] == [text.startswith("error") for text in seen]
+    assert [taken["say"] for taken in gate.taken] == run
+    assert results(story.model.requests[-1]) == seen
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["text", "done"])
@@ -94,15 +74,6 @@ async def test_a_stored_answer_is_said_without_the_model(story: Story, done: boo
             await completed(house, turn, 0, "four")
         assert await answered_once(house) == "four"
     assert story.model.requests == []
-
-
-async def test_calls_that_may_not_run_are_refused_again(story: Story) -> None:
-    """L-029, L-051: a refusal has no effect, so its outcome is never unknown."""
-    async with story.house() as house:
-        turn = await took_turn(house, await casting(house), reply("", call(0, "fly")))
-        await began(house, turn, 0)
-        assert await answered_once(house) == "echo: go"
-    assert results(story.model.requests[-1]) == ["error: unknown tool: fly. Available: done"]
 
 
 async def test_a_failure_that_was_stored_is_tried_again(story: Story) -> None:

@@ -1,12 +1,13 @@
 """What people hear of a model that does not answer (F-019, F-021, F-035, F-036)."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.world.asking import DEAD
+from tests.world.asking import DEAD, gone
 from tests.world.clock import SYSTEM, WITHIN, FakeClock, HeldClock, promptly
 from tests.world.histories import waiting_row
 from tests.world.house import ROOM, Gate, House, house_at_work, open_house
@@ -46,16 +47,22 @@ async def test_a_server_that_is_away_is_told_within_five_seconds(tmp_path: Path)
         assert len(await house.said(2)) == 2
 
 
+@asynccontextmanager
+async def outage(folder: Path) -> AsyncIterator[tuple[House, HeldClock, int]]:
+    """Open a house in which somebody said hello to a server that is away; the port it had."""
+    clock = HeldClock()
+    port, url = await gone()
+    async with house_at_work(folder, url, clock=clock) as house:
+        await house.incoming("hello")
+        await clock.asleep()
+        yield house, clock, port
+
+
 @pytest.mark.slow
 async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) -> None:
     """F-036: and before the answer that waited."""
-    clock = HeldClock()
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
-    async with house_at_work(tmp_path, url, clock=clock) as house:
-        await house.incoming("hello")
+    async with outage(tmp_path) as (house, clock, port):
         await house.incoming("and here", room="!other")
-        await clock.asleep()
         await seconds_pass(house, clock, 180)
         assert len(await house.said(1)) == len(await house.said(1, "!other")) == 1
         async with ModelServer(port=port):
@@ -67,12 +74,7 @@ async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) ->
 
 async def test_a_model_that_refuses_is_back_as_well(tmp_path: Path) -> None:
     """F-036, F-019: it is there, whatever it says."""
-    clock = HeldClock()
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
-    async with house_at_work(tmp_path, url, clock=clock) as house:
-        await house.incoming("hello")
-        await clock.asleep()
+    async with outage(tmp_path) as (house, clock, port):
         await seconds_pass(house, clock, 90)
         async with ModelServer(port=port, default=lambda seen: refusal()):
             await seconds_pass(house, clock, 15)
@@ -82,12 +84,7 @@ async def test_a_model_that_refuses_is_back_as_well(tmp_path: Path) -> None:
 
 async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path) -> None:
     """F-036."""
-    clock = HeldClock()
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
-    async with house_at_work(tmp_path, url, clock=clock) as house:
-        await house.incoming("hello")
-        await clock.asleep()
+    async with outage(tmp_path) as (house, clock, port):
         await clock.move(3)
         await house.said(1)
         async with ModelServer(port=port):
@@ -97,12 +94,7 @@ async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path)
 
 async def test_once_one_room_is_answered_the_others_wait_no_longer(tmp_path: Path) -> None:
     """F-036: told that it is back, nobody waits for the end of their own minute."""
-    clock = HeldClock()
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
-    async with house_at_work(tmp_path, url, clock=clock) as house:
-        await house.incoming("hello")
-        await clock.asleep()
+    async with outage(tmp_path) as (house, clock, port):
         await seconds_pass(house, clock, 30)
         await house.incoming("and here", room="!other")
         await seconds_pass(house, clock, 5)
@@ -152,8 +144,7 @@ async def test_a_message_that_brings_its_server_down_is_given_up(tmp_path: Path)
         asked += POISON in seen.last_user
         return Cut(after_chunks=0) if POISON in seen.last_user else None
 
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
+    port, url = await gone()
     async with open_house(tmp_path, url, clock=clock) as house:
         await house.incoming(POISON)
         await house.incoming("behind")
