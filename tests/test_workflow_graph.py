@@ -27,6 +27,7 @@ from tests.world.delegating import (
     results,
     spawn,
     states,
+    workflow,
 )
 from tests.world.house import WARDS, Gate, HeldClock, House, house_at_work
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Use
@@ -73,24 +74,13 @@ async def is_done(house: House, name: str) -> bool:
 
 async def test_a_failure_reaches_all_that_depend_on_it_and_nothing_else(story: Story) -> None:
     """L-064."""
-    steps = [
-        spawn("a", name="a"),
-        spawn("b", name="b"),
-        spawn("c", name="c", depends_on=["a"]),
-        spawn("d", name="d", depends_on=["c", "b"]),
-        spawn("e", name="e", depends_on=["b"]),
-    ]
+    steps = workflow("a", "b", "c < a", "d < c b", "e < b")
     behave(story.model, steps, lambda asked, _seen: Fail(400) if asked == "a" else None)
     async with story.at_work(sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await all_over(house)
-        assert await states(house) == {
-            "a": "failed",
-            "b": "done",
-            "c": "failed",
-            "d": "failed",
-            "e": "done",
-        }
+        failed, well = dict.fromkeys("acd", "failed"), dict.fromkeys("be", "done")
+        assert await states(house) == failed | well
         assert (await reasons(house))["d"] == "dependency failed: a"
         (report,) = await reports(house)
         assert report.count("failed (dependency failed: a)") == 2
@@ -142,13 +132,7 @@ async def test_a_name_is_used_once_in_a_cast(story: Story) -> None:
 async def test_workflows_that_a_new_one_connects_become_one(story: Story) -> None:
     """L-067."""
     gate = asyncio.Event()
-    steps = [
-        spawn("a", name="a"),
-        spawn("b", name="b", depends_on=["a"]),
-        spawn("c", name="c"),
-        spawn("d", name="d", depends_on=["c"]),
-        spawn("e", name="e", depends_on=["d", "b"]),
-    ]
+    steps = workflow("a", "b < a", "c", "d < c", "e < d b")
     behave(story.model, steps, lambda asked, _seen: Slow(gate, done(asked)))
     async with story.at_work(sub_sessions=LIMITS) as house:
         await house.ask("go")
@@ -161,9 +145,8 @@ async def test_workflows_that_a_new_one_connects_become_one(story: Story) -> Non
 async def test_a_time_to_start_is_kept_across_a_restart(story: Story) -> None:
     """L-066: a time without an offset is meant in the configured zone."""
     clock = HeldClock()
-    behave(
-        story.model, [spawn("x", not_before="2026-05-04T14:30")]
-    )  # 12:30 UTC, half an hour from now
+    half_past = "2026-05-04T14:30"  # 12:30 UTC, half an hour from now
+    behave(story.model, [spawn("x", not_before=half_past)])
     async with story.at_work(clock=clock, sub_sessions=LIMITS) as house:
         assert "2026-05-04T14:30:00+02:00" in await house.ask("go")
         await clock.asleep()
@@ -210,11 +193,7 @@ async def test_after_a_restart_done_ones_are_not_repeated(story: Story) -> None:
 
 async def test_what_three_crashes_interrupt_fails(story: Story) -> None:
     """L-068: what a kill leaves behind is a copy of the folder as it was at that moment."""
-    behave(
-        story.model,
-        [spawn("x", name="x"), spawn("y", name="y", depends_on=["x"])],
-        lambda *_: Hang(),
-    )
+    behave(story.model, workflow("x", "y < x"), lambda *_: Hang())
     folders = [story.folder / str(n) for n in range(4)]
     folders[0].mkdir()
     for n, (folder, after) in enumerate(pairwise(folders)):
@@ -364,13 +343,7 @@ async def test_what_a_lost_child_had_gathered_is_told_to_the_room(story: Story) 
 
 async def test_one_of_a_workflow_can_be_stopped_alone(story: Story) -> None:
     """L-062, L-064: by its name or id; the rest goes on and is told."""
-    steps = [
-        spawn("a", name="a"),
-        spawn("b", name="b", depends_on=["a"]),
-        spawn("c", name="c"),
-        spawn("d", name="d", depends_on=["c"]),
-        spawn("e", name="e", depends_on=["d", "b"]),
-    ]
+    steps = workflow("a", "b < a", "c", "d < c", "e < d b")
     gate = asyncio.Event()
     behave(
         story.model, steps, lambda asked, _seen: Hang() if asked == "a" else Slow(gate, done(asked))
