@@ -117,7 +117,7 @@ import asyncio, sys
 import wintermute.llm.models, wintermute.llm.probes
 from wintermute.config.schema import Backend
 assert not {"openai", "httpx2", "pydantic"} & set(sys.modules)
-print(asyncio.run(wintermute.llm.probes.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)).told)
+print(asyncio.run(wintermute.llm.probes.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)).report)
 """
 
 

@@ -191,7 +191,7 @@ async def main():
     async with memory_in(Path(sys.argv[1])) as memory:
         reader = Import(memory.database, memory.facts, memory.changes, ANN, ZoneInfo("UTC"))
         with open(sys.argv[2], "rb") as file:
-            done = await reader.run(told(file), because("import"))
+            done = await reader.store_lines(told(file), because("import"))
         print("done", done.stored, done.known)
 
 asyncio.run(main())

@@ -27,7 +27,7 @@ from wintermute.memory.fact import NewFact
 from wintermute.tools.memory import AddSkill
 
 PROGRAM = Path(__file__).parents[1] / "wintermute"
-KEPT = re.compile(r'\bKept\(\s*(?:\*\()?"(\w+)"')
+KEPT = re.compile(r'\bSearchableText\(\s*(?:\*\()?"(\w+)"')
 STORED = re.compile(
     r"\bput_in_place\(|pages\.replace\(|def _replace\(self, why"
     r'|(?:INSERT INTO |insert(?:_many)?\(\s*"|insert_many, ")(?:facts|folds|tasks|decisions)\b'

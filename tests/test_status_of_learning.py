@@ -21,7 +21,7 @@ CANARY = "zanzibar"
 class OneSlot(Models):
     """A server whose only slot is the chat's."""
 
-    async def wants_quiet(self, role: str) -> bool:
+    async def evicts_chat_cache(self, role: str) -> bool:
         return role in ("harvest", "reconstruction")
 
 

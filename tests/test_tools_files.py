@@ -68,7 +68,7 @@ class Memories(MemoriesView):
         self.texts = {ANN: "Ann likes tea.\nAnn has a cat.\n", BEN: "Ben likes jazz.\n"}
         self.replaced: list[tuple[str, str, Reason, datetime]] = []
 
-    def shown(self, scope: str) -> str:
+    def shown_path(self, scope: str) -> str:
         return "data/MEMORIES.txt" if scope == ANN else f"data/scopes/{scope}/MEMORIES.txt"
 
     async def text(self, scope: str) -> str:
@@ -352,13 +352,13 @@ async def test_the_memories_of_a_scope_are_one_more_file_for_whoever_talks_there
     memories = Memories()
     read, write = ReadFile(house.roots, memories), WriteFile(house.roots, memories)
     who = caller(origin, scope)
-    mine = memories.shown(scope)
+    mine = memories.shown_path(scope)
     assert await read.run(who, {"path": mine}) == memories.texts[scope]
     receipt = await write.run(who, {"path": f"./{mine}", "content": "One thing.\n"})
     assert receipt == {"kept": 1}
     why = Reason("tool", scope, "cast_1", ("$event",))
     assert memories.replaced == [(scope, "One thing.\n", why, NOON)]
-    theirs = memories.shown(BEN if scope == ANN else ANN)
+    theirs = memories.shown_path(BEN if scope == ANN else ANN)
     for path in (theirs, str(house.data / mine.removeprefix("data/")), "/etc/passwd"):
         with pytest.raises(ToolFailed, match=f"file (is )?{re.escape(mine)}"):
             await read.run(who, {"path": path})
@@ -378,7 +378,7 @@ async def test_memories_come_in_pages_and_fail_in_words(house: House) -> None:
     assert second == "Ann has a cat.\n"
     nobody = caller("other", "nobody")
     with pytest.raises(ToolFailed, match="not UTF-8"):
-        await read.run(nobody, {"path": memories.shown("nobody")})
+        await read.run(nobody, {"path": memories.shown_path("nobody")})
     with pytest.raises(ToolFailed, match="broken character"):
         await write.run(caller("owner"), {"path": path, "content": "a\ud800"})
     assert memories.replaced == []

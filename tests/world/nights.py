@@ -297,5 +297,5 @@ class FromOutside(Gate):
 
     name: str = "page"
 
-    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
+    def is_untrusted(self, caller: Caller, args: Json, result: object) -> bool:
         return True
