@@ -177,7 +177,10 @@ def failing(**known: object) -> FailingMessage:
         ({"unreachable": True}, ("unreachable", 2)),
         ({"unreachable": True, "notified": True}, None),
         ({"unreachable": True, "notified": True, "at_work": False}, ("knock", 10)),
-        ({"unreachable": True, "notified": True, "at_work": False, "connection_tried": 30.0}, ("knock", 40)),
+        (
+            {"unreachable": True, "notified": True, "at_work": False, "connection_tried": 30.0},
+            ("knock", 40),
+        ),
         ({"alone": False}, ("outage", 60)),
         ({"alone": False, "notified": True}, None),
         ({"alone": True}, ("alone", 30)),
