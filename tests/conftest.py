@@ -35,6 +35,7 @@ from tests.world.scene import (
 )
 from tests.world.schema import later_program
 from tests.world.sleeping import Sleep, sleeping
+from tests.world.story import Story
 from tests.world.terminal import Terminal
 from tests.world.tidied import Tidied, open_nights
 from tests.world.warm import Interpreter
@@ -159,6 +160,12 @@ async def prompted_house(model: ModelServer, tmp_path: Path) -> AsyncIterator[Ho
     """A house at work with the real prompts, memory, tasks and skills."""
     async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as opened:
         yield opened
+
+
+@pytest.fixture
+def story(tmp_path: Path, model: ModelServer) -> Story:
+    """`async with story.at_work() as house`: rooms, a loop and their stores, asking `model`."""
+    return Story(tmp_path, model)
 
 
 @pytest.fixture

@@ -64,10 +64,7 @@ SAME = "no divergence"
 SCOPED = {RECALL, NIGHT}
 """Tools that are not there in every conversation."""
 OUR_HEADINGS = {*assemble.HEADINGS, assemble.RANKED, *assemble.WORKER_HEADINGS}
-FILES = {
-    "full": (FILE, "WORKER_MINIMAL.txt"),
-    "small": (FILE_SMALL, "WORKER_MINIMAL.small.txt"),
-}
+FILES = {"full": (FILE, "WORKER_MINIMAL.txt"), "small": (FILE_SMALL, "WORKER_MINIMAL.small.txt")}
 COMPACTION = model_requests.ROLE
 BY_ITSELF = {"text", "done", "max_turns", "max_tokens"}
 """Reasons for which the loop ended a cast without anybody or anything outside."""

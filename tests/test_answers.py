@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewRoom
+from tests.world.scene import JS, NIO, NewAnybody, Scene
 
 
 @pytest.mark.parametrize(
@@ -12,12 +12,12 @@ from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewRoom
     indirect=["anybody"],
 )
 async def test_a_message_is_answered_once_and_in_order(
-    encrypted: bool, anybody: NewAnybody, bot: NewBot, room: NewRoom
+    scene: Scene, encrypted: bool, anybody: NewAnybody
 ) -> None:
     """X-001, X-002, X-015, X-018."""
     ann = await anybody("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=encrypted)
     for n in range(3):
         await ann.send(chat, f"hello {n}")
     answers = await ann.wait_for_count(chat, daemon.user_id, 3)

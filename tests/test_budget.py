@@ -42,6 +42,7 @@ from tests.world.model import (
     Text,
     Use,
 )
+from tests.world.story import Story
 from wintermute.config.schema import BudgetSettings, Price, Roles
 from wintermute.errors import BudgetSpent, ModelError, ModelRefused, ModelUnavailable
 from wintermute.health.health import status_lines
@@ -68,7 +69,7 @@ async def ledger(world: Asking) -> list[tuple[int, bool]]:
 @pytest.mark.parametrize(
     "ceiling", [{"tokens": 7 * WORST + WORST // 2}, {"usd": 7.5 * WORST_USD}], ids=["tokens", "usd"]
 )
-async def test_fifty_questions_at_once_never_pass_the_ceiling(
+async def test_fifty_questions_never_pass_the_ceiling(
     tmp_path: Path, ceiling: dict[str, Any]
 ) -> None:
     """L-085: seven fit at their worst, and exactly seven are sent."""
@@ -98,9 +99,7 @@ async def test_what_was_not_needed_can_be_used_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_fifty_casts_are_reserved_at_the_full_price_and_settled_at_the_cached_one(
-    tmp_path: Path,
-) -> None:
+async def test_fifty_casts_are_settled_at_the_cached_price(tmp_path: Path) -> None:
     """L-085: what came from the server's cache costs less, and nobody knows before how much that is."""
     gate = asyncio.Event()
     took = Text("x", usage=Usage(5000, 10, 4900))
@@ -255,9 +254,7 @@ SETTLED: list[tuple[Step, Usage]] = [
 
 
 @pytest.mark.parametrize(("step", "usage"), SETTLED)
-async def test_an_attempt_is_settled_at_what_it_cost(
-    tmp_path: Path, step: Step, usage: Usage
-) -> None:
+async def test_an_attempt_costs_what_it_cost(tmp_path: Path, step: Step, usage: Usage) -> None:
     """L-085, L-087: as reported, else estimated, and nothing for a refusal."""
     async with ModelServer(default=lambda _: step) as server:
         settings = paid(server.url, timeout_s=0.15, first_token_s=0.15)
@@ -432,14 +429,12 @@ async def test_a_backend_can_be_asked_by_its_name(tmp_path: Path) -> None:
                 world.models.window("base", "c")
 
 
-async def test_a_spent_budget_is_told_in_each_room_once_a_day(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_spent_budget_is_told_in_each_room_once_a_day(story: Story) -> None:
     """L-086: commands go on; what waits over midnight is answered once, in order."""
     clock, limits = HeldClock(), BudgetSettings(tokens_per_day=1100)
-    model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(901, 99)))
+    story.model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(901, 99)))
     window: Json = {"context_tokens": 4096, "max_output_tokens": 100}
-    async with house_at_work(tmp_path, model.url, clock=clock, budget=limits, **window) as house:
+    async with story.at_work(clock=clock, budget=limits, **window) as house:
         await house.say_at_once("a")
         await house.incoming("b")
         await house.said(2)

@@ -47,9 +47,7 @@ async def test_an_answer_grows_and_is_one_message_that_rings_once(
     await talk.daemon.until(lambda: bool(talk.daemon.rows("SELECT 1 FROM rewards WHERE value = 1")))
 
 
-async def test_without_streaming_there_is_nothing_but_the_answer(
-    scene: Scene, model: ModelServer
-) -> None:
+async def test_without_streaming_there_is_only_the_answer(scene: Scene, model: ModelServer) -> None:
     """X-023."""
     talk = await GrowingTalk.of(scene, model, matrix={"streaming": False})
     model.script(Drip(WORDS, interval=0.06))

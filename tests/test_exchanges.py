@@ -9,7 +9,7 @@ from tests.world.bot import said
 from tests.world.forger import Forger
 from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from wintermute.mailbox.rate_limit import RecentExchange, exchange_after
 
 START = 1_700_000_000_000
@@ -51,9 +51,7 @@ PACED = ROUND * 10
         ((*ROUND * 9, ("", 5000), ("bot", -1)), ""),
     ],
 )
-def test_ten_quick_answers_in_a_row_are_those_of_a_program(
-    steps: tuple[Step, ...], paced: str
-) -> None:
+def test_ten_quick_answers_are_those_of_a_program(steps: tuple[Step, ...], paced: str) -> None:
     """F-048."""
     assert played(*steps).paced == paced
 
@@ -74,12 +72,12 @@ class Stamps:
 
 
 async def test_a_program_that_answers_at_once_is_answered_once_a_minute_and_never_left_out(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+    scene: Scene, proxy: Proxy, model: ModelServer
 ) -> None:
     """F-048, X-032: told once; a restart forgets nothing; who takes their time is answered at once."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann, via=proxy.url)
+    chat = await scene.room(ann, daemon)
     stamps = Stamps()
     Forger.at(proxy).change = stamps
     await ann.send(chat, "hello")

@@ -37,6 +37,7 @@ from tests.world.model import (
     own_words,
 )
 from tests.world.schema import traces_of
+from tests.world.story import Story
 from wintermute.config.schema import Context
 from wintermute.conversation.model_requests import FoldedTurn as Old
 from wintermute.conversation.model_requests import chunk, foldable, useless
@@ -51,12 +52,10 @@ from wintermute.prompt.context_builder import MemoryQuery
 
 
 @pytest.mark.breaks("fold")
-async def test_a_long_talk_is_folded_and_the_newest_messages_stay(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_long_talk_is_folded_and_the_newest_messages_stay(story: Story) -> None:
     """L-038 to L-041: no request is too large, few summaries are made, the loom has it all."""
-    talk = Summariser(model)
-    async with house_at_work(tmp_path, model.url, gates=[Gate()], **WINDOW) as house:
+    talk = Summariser(story.model)
+    async with story.at_work(gates=[Gate()], **WINDOW) as house:
         await house.say_at_once(*(f"m{n} {WORDS}" for n in range(30)))
         assert await house.spoken() == [f"noted m{n}" for n in range(30)]
         stored = await folds(house)
@@ -76,13 +75,11 @@ async def test_a_long_talk_is_folded_and_the_newest_messages_stay(
 
 @pytest.mark.parametrize("told", [True, False], ids=["as configured", "smaller"])
 @pytest.mark.breaks("fold", perhaps=True)
-async def test_the_newest_messages_give_way_when_they_alone_do_not_fit(
-    tmp_path: Path, model: ModelServer, told: bool
-) -> None:
+async def test_the_newest_messages_give_way_when_too_long(story: Story, told: bool) -> None:
     """L-041: they are summed up as well, nothing goes out of view without a word."""
-    talk = Summariser(model, most=None if told else 3 * PROMPT_TOKENS)
+    talk = Summariser(story.model, most=None if told else 3 * PROMPT_TOKENS)
     window = WINDOW if told else {}
-    async with house_at_work(tmp_path, model.url, **window) as house:
+    async with story.at_work(**window) as house:
         await house.say_at_once(*(f"m{n} {WORDS * 3}" for n in range(8)))
         assert await house.spoken() == [f"noted m{n}" for n in range(8)]
         assert await folds(house)
@@ -95,12 +92,10 @@ async def test_the_newest_messages_give_way_when_they_alone_do_not_fit(
 
 
 @pytest.mark.breaks("fold")
-async def test_a_second_fold_takes_the_first_summary_and_only_what_is_new(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_second_fold_takes_the_first_summary_and_only_what_is_new(story: Story) -> None:
     """L-040: no turn is read twice, and one marker covers the whole range."""
-    talk = Summariser(model)
-    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+    talk = Summariser(story.model)
+    async with story.at_work(context=FEW) as house:
         await house.say_at_once("a long story", "b long story", "c long story", "/compact")
         await house.say_at_once("d long story", "e long story", "/compact", "f")
         assert [row["turns"] for row in await folds(house)] == [2, 4]
@@ -113,9 +108,7 @@ async def test_a_second_fold_takes_the_first_summary_and_only_what_is_new(
 
 
 @pytest.mark.breaks("fold")
-async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(story: Story) -> None:
     """L-041: never between a call and its result (the server checks), tools and intent stay."""
     intent = "look at everything, please"
 
@@ -132,11 +125,9 @@ async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
         return Calls((Use("echo", {"say": f"p{looked}"}), Use("echo", {"say": "q"})), usage=None)
 
     chats: list[Seen] = []
-    model.keyed(choose)
+    story.model.keyed(choose)
     context = Context(keep_recent=4)
-    async with house_at_work(
-        tmp_path, model.url, gates=[Gate(act=big)], context=context, **WINDOW
-    ) as house:
+    async with story.at_work(gates=[Gate(act=big)], context=context, **WINDOW) as house:
         await house.incoming(intent)
         assert await house.said(1) == ["all seen"]
         assert len(await folds(house)) >= 2
@@ -147,9 +138,7 @@ async def test_a_long_cast_folds_its_own_beginning_and_keeps_its_intent(
         assert shown[-4:] == [f"p{n - 1}", "q", f"p{n}", "q"][-min(4, 2 * n + 2) :]
 
 
-async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(story: Story) -> None:
     """L-038: the newest message alone is more than the share that triggers."""
 
     def choose(seen: Seen) -> Step:
@@ -157,21 +146,18 @@ async def test_nothing_old_at_first_does_not_keep_a_cast_from_folding_later(
             return Text("summary 1 of what was seen", usage=None)
         return Calls((Use("echo", {"say": "y" * 900}),), usage=None)
 
-    model.keyed(choose)
+    story.model.keyed(choose)
     wards = Wards(**{**WARDS.record(), "max_turns": 12})
-    async with house_at_work(
-        tmp_path, model.url, gates=[Gate()], wards=wards, context=FEW, **WINDOW
-    ) as house:
-        await house.incoming("long " * 1600)
-        await house.said(1)
+    async with story.at_work(gates=[Gate()], wards=wards, context=FEW, **WINDOW) as house:
+        await house.ask("long " * 1600)
         assert await folds(house)
 
 
 @pytest.mark.breaks("fold")
-async def test_a_new_branch_has_no_summary(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_new_branch_has_no_summary(story: Story) -> None:
     """L-074: nor does the next fold begin with it."""
-    talk = Summariser(model)
-    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+    talk = Summariser(story.model)
+    async with story.at_work(context=FEW) as house:
         await house.say_at_once("a long story", "b long story", "/compact", "/new")
         await house.say_at_once("c long story", "d long story", "/compact", "e")
     assert talk.marked == [None, None, None, None, (1, "summary 2")]
@@ -186,12 +172,10 @@ async def forget(house: House, events: Sequence[str] = (), texts: Sequence[str] 
 
 
 @pytest.mark.breaks("fold")
-async def test_a_forgotten_summary_is_replaced_by_the_one_before_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_forgotten_summary_is_replaced_by_the_one_before_it(story: Story) -> None:
     """L-042, L-048: then by none; the turns come back into view."""
-    talk = Summariser(model)
-    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+    talk = Summariser(story.model)
+    async with story.at_work(context=FEW) as house:
         await house.say_at_once(*(f"{name} long story" for name in "abc"), "/compact", "d")
         await house.say_at_once("/compact", "e")
         assert [talk.marked[3], talk.marked[4]] == [(2, "summary 1"), (3, "summary 2")]
@@ -208,13 +192,11 @@ async def test_a_forgotten_summary_is_replaced_by_the_one_before_it(
 @pytest.mark.parametrize("layout", ["append", "system"])
 @pytest.mark.breaks("fold")
 @pytest.mark.breaks("redaction", perhaps=True)
-async def test_a_redaction_takes_the_summaries_of_what_it_blanks(
-    tmp_path: Path, model: ModelServer, layout: Layout
-) -> None:
+async def test_a_redaction_takes_the_summaries_of_it(story: Story, layout: Layout) -> None:
     """L-048: a summary says in its own words what was taken back, and so does the prompt."""
-    talk = Summariser(model)
+    talk = Summariser(story.model)
     few = replace(FEW, layout=layout)
-    async with house_at_work(tmp_path, model.url, context=few) as house:
+    async with story.at_work(context=few) as house:
         await house.say_at_once("a long story", "b long story", "/compact")
         [event] = await house.say("c long story")
         await house.say_at_once("d long story", "/compact", "e long story", "f long story")
@@ -230,12 +212,10 @@ async def test_a_redaction_takes_the_summaries_of_what_it_blanks(
 
 @pytest.mark.breaks("fold", "edit")
 @pytest.mark.breaks("fork", perhaps=True)
-async def test_a_fold_in_a_branch_is_not_seen_in_the_one_it_came_from(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_fold_in_a_branch_is_not_seen_in_the_one_it_came_from(story: Story) -> None:
     """L-052, L-039: nor is one made there after the fork, unless it covers only what both share."""
-    talk = Summariser(model)
-    async with house_at_work(tmp_path, model.url, context=FEW) as house:
+    talk = Summariser(story.model)
+    async with story.at_work(context=FEW) as house:
         await house.say_at_once(*(f"{name} long story" for name in "abc"))
         origin = await house.one("SELECT id, conversation_id FROM branches")
         turns = [row["id"] for row in await house.rows("SELECT id FROM turns ORDER BY seq")]
@@ -320,25 +300,25 @@ def test_a_summary_must_be_of_use(text: str, finish: str, replaced: str, useful:
     assert (useless(reply, replaced) is None) == useful
 
 
-async def test_what_the_model_may_not_see_is_not_summed_up(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_the_model_may_not_see_is_not_summed_up(story: Story) -> None:
     """L-055: the summary is a view of the model as well."""
     hidden = Gate("camera")
-    model.script(Calls((Use("camera", {"say": "a naked truth"}, id="c1"),)), Text("noted it all"))
-    model.keyed(lambda s: Text("a summary of it", usage=None) if is_for_summary(s.body) else None)
-    async with house_at_work(
-        tmp_path, model.url, gates=[hidden], ephemeral=["camera"], context=Context(keep_recent=1)
+    story.model.script(
+        Calls((Use("camera", {"say": "a naked truth"}, id="c1"),)), Text("noted it all")
+    )
+    story.model.keyed(
+        lambda s: Text("a summary of it", usage=None) if is_for_summary(s.body) else None
+    )
+    async with story.at_work(
+        gates=[hidden], ephemeral=["camera"], context=Context(keep_recent=1)
     ) as house:
         await house.say_at_once("look there", "a second message", "/compact")
-    (asked,) = [seen for seen in model.requests if is_for_summary(seen.body)]
+    (asked,) = [seen for seen in story.model.requests if is_for_summary(seen.body)]
     assert "[result]\n[ephemeral:camera]" in asked.system
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_one_call_larger_than_the_window_ends_no_cast(
-    tmp_path: Path, model: ModelServer, told: bool
-) -> None:
+async def test_one_call_larger_than_the_window_ends_no_cast(story: Story, told: bool) -> None:
     """L-036, L-043: what the model itself wrote into a call is shortened like any message."""
     most = 8000
 
@@ -354,13 +334,13 @@ async def test_one_call_larger_than_the_window_ends_no_cast(
             return Calls((Use("echo", {"say": "x" * 12000, "n": [1]}),), usage=None)
         return Text("done it", usage=None)
 
-    model.keyed(answer)
+    story.model.keyed(answer)
     window: Json = {"context_tokens": 4096, "max_output_tokens": 1024} if told else {}
     echo = Gate("echo", act=_short)
-    async with house_at_work(tmp_path, model.url, gates=[echo], **window) as house:
+    async with story.at_work(gates=[echo], **window) as house:
         await house.say_at_once("write much")
         assert await house.spoken() == ["done it"]
-    sent = [json.dumps(seen.body) for seen in model.requests]
+    sent = [json.dumps(seen.body) for seen in story.model.requests]
     assert all(one != other for one, other in pairwise(sent))
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.world.house import PROMPTS, SCOPE, House, house_at_work, open_laid_out
-from tests.world.model import Calls, Fail, ModelServer, Text, Use
+from tests.world.house import PROMPTS, SCOPE, House, open_laid_out
+from tests.world.model import Calls, Fail, Text, Use
+from tests.world.story import Story
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
@@ -19,7 +20,14 @@ from wintermute.memory.flat_file import T
 from wintermute.memory.ranking import Query
 from wintermute.messages import Size
 from wintermute.prompt.context_block import ChangingParts, Layout
-from wintermute.prompt.context_builder import ContextBuilder, Instructions, MemoryQuery
+from wintermute.prompt.context_builder import (
+    Component,
+    ContextBuilder,
+    Instructions,
+    MemoryQuery,
+    SizeNotice,
+    components_to_report,
+)
 from wintermute.prompt.tool_names import TOOLS
 
 ROOM = "room:!club:test"
@@ -191,13 +199,11 @@ class Asked:
         return None
 
 
-async def test_memory_is_asked_what_was_said_and_answered_last(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_memory_is_asked_what_was_said_and_answered_last(story: Story) -> None:
     """P-012, P-013: the message and the beginning of the last reply; an event asks nothing."""
     asked = Asked()
-    model.script(Text("x" * 600), Text("y"), Text("z"), Fail(400))
-    async with house_at_work(tmp_path, model.url, prompt=asked) as house:
+    story.model.script(Text("x" * 600), Text("y"), Text("z"), Fail(400))
+    async with story.at_work(prompt=asked) as house:
         for text in ("first", "second"):
             await house.say(text)
         await house.incoming("a task is due", kind="event", origin="timer")
@@ -211,11 +217,9 @@ async def test_memory_is_asked_what_was_said_and_answered_last(
 
 
 @pytest.mark.breaks("layout system")
-async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(story: Story) -> None:
     """M-004, T-002, P-037, P-001: message 0 is assembled afresh, and no older one is kept."""
-    model.script(
+    story.model.script(
         Calls((Use("append_memory", {"entry": "Ann likes tea."}),)),
         Calls((Use("task", {"action": "add", "content": "Buy tea"}),)),
         Calls(
@@ -228,11 +232,12 @@ async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(
         ),
         Text("done"),
     )
-    async with open_laid_out(tmp_path, model.url) as house, house.working():
-        await house.incoming("remember tea")
-        await house.said(1)
-        names = [definition["function"]["name"] for definition in model.requests[0].body["tools"]]
-    prompts = [seen.system for seen in model.requests]
+    async with open_laid_out(story.folder, story.model.url) as house, house.working():
+        await house.ask("remember tea")
+        names = [
+            definition["function"]["name"] for definition in story.model.requests[0].body["tools"]
+        ]
+    prompts = [seen.system for seen in story.model.requests]
     wanted = ("Ann likes tea.", "Buy tea", "data/skills/tea.md — Making tea")
     assert [[word in prompt for word in wanted] for prompt in prompts] == [
         [False, False, False],
@@ -240,7 +245,7 @@ async def test_the_next_question_of_a_cast_shows_what_the_last_call_stored(
         [True, True, False],
         [True, True, True],
     ]
-    roles = [message["role"] for message in model.requests[-1].messages]
+    roles = [message["role"] for message in story.model.requests[-1].messages]
     assert roles.count("system") == 1
     assert names == sorted(names)
     assert set(names) <= TOOLS  # L-003
@@ -259,20 +264,58 @@ async def test_sections_follow_the_tools(tmp_path: Path) -> None:
     assert "<!--" not in with_all
 
 
-async def test_without_instructions_for_its_tools_a_cast_is_refused(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_without_instructions_for_its_tools_a_cast_is_refused(story: Story) -> None:
     """L-005: before any model call."""
-    async with open_laid_out(tmp_path, model.url) as house, house.working():
-        (tmp_path / "prompts" / "BASE_PROMPT.txt").write_text(
+    async with open_laid_out(story.folder, story.model.url) as house, house.working():
+        (story.folder / "prompts" / "BASE_PROMPT.txt").write_text(
             "<!-- section: delegation requires: spawn_sub_session -->\nDelegate.\n"
         )
-        await house.incoming("hello")
-        assert "BASE_PROMPT.txt has no section" in (await house.said(1))[0]
-    assert model.requests == []
+        assert "BASE_PROMPT.txt has no section" in await house.ask("hello")
+    assert story.model.requests == []
 
 
 async def test_without_any_base_prompt_nothing_starts(tmp_path: Path) -> None:
     """L-005, P-066."""
     with pytest.raises(ConfigurationError, match=r"BASE_PROMPT\.txt is missing"):
         Instructions(tmp_path)
+
+
+NOW = datetime(2025, 1, 15, 13, 32, tzinfo=UTC)
+MOST: dict[Component, int] = {"memories": 10_000, "tasks": 5_000, "skills": 2_000}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"memories": 10_000, "tasks": 5_000, "skills": 2_000}, ()),
+        ({"memories": 10_001}, ("memories",)),
+        ({"tasks": 5_001}, ("tasks",)),
+        ({"skills": 2_001, "tasks": 9_000, "memories": 10_001}, ("memories", "tasks", "skills")),
+        ({}, ()),
+    ],
+)
+def test_parts_over_their_limit_are_told(
+    sizes: dict[Component, int], told: tuple[Component, ...]
+) -> None:
+    """P-048, P-050, P-052: a size that is not given never counts."""
+    assert components_to_report(sizes, MOST, {}, NOW) == told
+
+
+@pytest.mark.parametrize(
+    ("then", "ago", "size", "again"),
+    [
+        (5_100, timedelta(0), 5_100, False),
+        (5_100, timedelta(hours=24, seconds=-1), 5_600, False),
+        (5_100, timedelta(hours=24), 5_001, True),
+        (5_100, timedelta(hours=24), 5_000, False),
+        (5_100, timedelta(minutes=1), 5_609, False),
+        (5_100, timedelta(minutes=1), 5_610, True),
+    ],
+)
+def test_within_a_day_only_growth_is_told(
+    then: int, ago: timedelta, size: int, again: bool
+) -> None:
+    """P-051: a tenth more is news."""
+    told: dict[Component, SizeNotice] = {"tasks": SizeNotice(then, NOW - ago)}
+    assert components_to_report({"tasks": size}, MOST, told, NOW) == (("tasks",) if again else ())
+    assert components_to_report({"tasks": size, "skills": 2_001}, MOST, told, NOW)[-1] == "skills"

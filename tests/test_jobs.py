@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock, until_so
-from tests.world.house import ANN, House, house_at_work, open_house
+from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from tests.world.schema import traces_of
+from tests.world.story import Story
 from wintermute.cli.night_report import tidying_of
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
@@ -81,19 +82,15 @@ async def talked(house: House) -> None:
     await house.said(1)
 
 
-async def test_people_hear_of_each_job_and_step_in_their_own_words(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_people_hear_of_each_job_and_step_in_their_own_words(story: Story) -> None:
     """U-014: there are words for all of them."""
-    async with opened(tmp_path, model, Bench(well)) as house:
+    async with opened(story.folder, story.model, Bench(well)) as house:
         kinds = [kind for kind in house.runner.job_types if isinstance(kind, StoredJobs)]
         assert [kind.name for kind in kinds if kind.policy.use == JobPolicy().use] == ["tidy"]
         assert {*tidying_of(house.stores, house.config, house.models).phases} <= {*USES}
 
 
-async def test_three_equal_failures_stop_a_series_and_only_that(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_three_equal_failures_stop_a_series_and_only_that(story: Story) -> None:
     """U-014: its owner hears no name of a job, and where to find it."""
 
     async def do(key: str) -> JobDone:
@@ -102,7 +99,7 @@ async def test_three_equal_failures_stop_a_series_and_only_that(
         return JobDone()
 
     bench = Bench(do)
-    async with opened(tmp_path, model, bench) as house, house.working():
+    async with opened(story.folder, story.model, bench) as house, house.working():
         await talked(house)
         await owe(house, "ann 1")
         await became(house, **{"ann 1": "failed"})
@@ -120,14 +117,12 @@ async def test_three_equal_failures_stop_a_series_and_only_that(
             in (await house.said(3))[2]
         )
     bench.do = well
-    async with opened(tmp_path, model, bench) as house, house.working():
+    async with opened(story.folder, story.model, bench) as house, house.working():
         await became(house, **{"ann 1": "done", "ann 2": "done", "bob 1": "done"})
 
 
 @pytest.mark.parametrize("times", [5, 6, 12])
-async def test_failures_that_differ_stop_a_series_when_they_are_six_in_a_row(
-    tmp_path: Path, model: ModelServer, times: int
-) -> None:
+async def test_six_failures_that_differ_stop_a_series(story: Story, times: int) -> None:
     """And each is waited for longer than the one before, up to an hour; so it is told once."""
     bench, clock = Bench(well), FakeClock()
     begun_at = list[float]()
@@ -139,7 +134,7 @@ async def test_failures_that_differ_stop_a_series_when_they_are_six_in_a_row(
         return JobDone()
 
     bench.do = do
-    async with opened(tmp_path, model, bench, clock) as house, house.working():
+    async with opened(story.folder, story.model, bench, clock) as house, house.working():
         await talked(house)
         await owe(house, "a")
         await became(house, a="done" if times < 6 else "failed")
@@ -154,9 +149,7 @@ async def test_failures_that_differ_stop_a_series_when_they_are_six_in_a_row(
 @pytest.mark.parametrize(
     "error", [ModelUnavailable("away"), BudgetSpent("spent", None), HomeserverUnavailable("away")]
 )
-async def test_a_server_that_is_away_counts_for_nobody(
-    tmp_path: Path, model: ModelServer, error: Exception
-) -> None:
+async def test_a_server_that_is_away_counts_for_nobody(story: Story, error: Exception) -> None:
     bench = Bench(well)
 
     async def do(_key: str) -> JobDone:
@@ -165,7 +158,7 @@ async def test_a_server_that_is_away_counts_for_nobody(
         return JobDone()
 
     bench.do = do
-    async with opened(tmp_path, model, bench) as house, house.working():
+    async with opened(story.folder, story.model, bench) as house, house.working():
         await owe(house, "a")
         await became(house, a="done")
         assert await house.rows("SELECT attempts, last_error FROM jobs") == [
@@ -173,15 +166,13 @@ async def test_a_server_that_is_away_counts_for_nobody(
         ]
 
 
-async def test_a_bug_in_one_job_ends_no_other_and_is_told_without_its_words(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_bug_in_one_job_ends_no_other_and_is_told_without_its_words(story: Story) -> None:
     async def do(key: str) -> JobDone:
         if key == "bad":
             raise KeyError("a private thing")
         return JobDone()
 
-    async with opened(tmp_path, model, Bench(do)) as house, house.working():
+    async with opened(story.folder, story.model, Bench(do)) as house, house.working():
         await talked(house)
         await owe(house, "bad", scope=BOB)
         await owe(house, "good")
@@ -195,9 +186,7 @@ async def test_a_bug_in_one_job_ends_no_other_and_is_told_without_its_words(
         assert note["state"] == "fail"
 
 
-async def test_a_bug_in_what_follows_from_a_job_stores_nothing_of_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_bug_in_what_follows_from_a_job_stores_nothing_of_it(story: Story) -> None:
     async def store(tx: Transaction) -> None:
         await tx.execute("INSERT INTO single_values (name, value) VALUES ('half', 1)")
         raise KeyError
@@ -205,20 +194,20 @@ async def test_a_bug_in_what_follows_from_a_job_stores_nothing_of_it(
     async def do(key: str) -> JobDone:
         return JobDone(store if key == "bad" else None)
 
-    async with opened(tmp_path, model, Bench(do)) as house, house.working():
+    async with opened(story.folder, story.model, Bench(do)) as house, house.working():
         await owe(house, "bad", scope=BOB)
         await owe(house, "good")
         await became(house, bad="failed", good="done")
         assert await house.rows("SELECT 1 FROM single_values WHERE name = 'half'") == []
 
 
-async def test_what_takes_too_long_has_failed(tmp_path: Path, model: ModelServer) -> None:
+async def test_what_takes_too_long_has_failed(story: Story) -> None:
     async def do(_key: str) -> JobDone:
         await asyncio.Event().wait()
         return JobDone()
 
     bench = Bench(do, JobPolicy(max_seconds=0.05))
-    async with opened(tmp_path, model, bench) as house, house.working():
+    async with opened(story.folder, story.model, bench) as house, house.working():
         await owe(house, "a")
         await became(house, a="failed")
         [row] = await house.rows("SELECT last_error FROM jobs")
@@ -226,9 +215,7 @@ async def test_what_takes_too_long_has_failed(tmp_path: Path, model: ModelServer
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-async def test_no_more_are_at_work_than_there_are_places(
-    tmp_path: Path, model: ModelServer, at_once: int
-) -> None:
+async def test_no_more_are_at_work_than_there_are_places(story: Story, at_once: int) -> None:
     full, go_on = asyncio.Event(), asyncio.Event()
     at_work: list[int] = []
     now = 0
@@ -244,7 +231,10 @@ async def test_no_more_are_at_work_than_there_are_places(
         return JobDone()
 
     keys = [f"k{n}" for n in range(7)]
-    async with opened(tmp_path, model, Bench(do, JobPolicy(at_once))) as house, house.working():
+    async with (
+        opened(story.folder, story.model, Bench(do, JobPolicy(at_once))) as house,
+        house.working(),
+    ):
         await owe(house, *keys)
         await full.wait()
         go_on.set()
@@ -268,42 +258,40 @@ async def begun(house: House, bench: Bench, n: int) -> None:
 
 
 @pytest.mark.slow
-async def test_three_crashes_put_a_job_off_and_ordinary_restarts_do_not(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_three_crashes_put_a_job_off_and_ordinary_restarts_do_not(story: Story) -> None:
     """M-095: what a kill leaves behind is a copy of the folder as it was at that moment."""
     bench, clock = Bench(hang), FakeClock()
-    folders: Sequence[Path] = [tmp_path / str(n) for n in range(5)]
+    folders: Sequence[Path] = [story.folder / str(n) for n in range(5)]
     folders[0].mkdir()
-    async with opened(folders[0], model, bench) as house, house.working():
+    async with opened(folders[0], story.model, bench) as house, house.working():
         await talked(house)
         await owe(house, "a")
         await begun(house, bench, 1)
     for n in range(4):
-        async with opened(folders[0], model, bench) as house, house.working():
+        async with opened(folders[0], story.model, bench) as house, house.working():
             await begun(house, bench, n + 2)
     for n, (folder, after) in enumerate(pairwise(folders[:4])):
-        async with opened(folder, model, bench, clock) as house, house.working():
+        async with opened(folder, story.model, bench, clock) as house, house.working():
             await begun(house, bench, n + 6)
             shutil.copytree(folder, after)
     for _ in range(2):  # and no start tries it again before its time
-        async with opened(folders[3], model, bench, clock) as house, house.working():
+        async with opened(folders[3], story.model, bench, clock) as house, house.working():
             await became(house, a="waiting")
             assert (await house.said(2))[1:] == [
                 "I couldn't finish some work in the background: it made me crash three times. I'll"
                 " try again in an hour, then in a day, then every week."
             ]
     clock.advance(3600)
-    async with opened(folders[3], model, bench, clock) as house, house.working():
+    async with opened(folders[3], story.model, bench, clock) as house, house.working():
         await begun(house, bench, 9)
         shutil.copytree(folders[3], folders[4])
     bench.do = well
     clock.advance(23 * 3600)
-    async with opened(folders[4], model, bench, clock) as house, house.working():
+    async with opened(folders[4], story.model, bench, clock) as house, house.working():
         await owe(house, "b")
         await became(house, a="waiting", b="done")
     clock.advance(3600)
-    async with opened(folders[4], model, bench, clock) as house, house.working():
+    async with opened(folders[4], story.model, bench, clock) as house, house.working():
         await became(house, a="done", b="done")
 
 
@@ -311,9 +299,7 @@ PERSISTS = JobPolicy(persists=True)
 
 
 @pytest.mark.parametrize("failures", [0, 1])
-async def test_one_that_persists_is_tried_once_an_hour_after_three_crashes(
-    tmp_path: Path, model: ModelServer, failures: int
-) -> None:
+async def test_three_crashes_leave_one_attempt_an_hour(story: Story, failures: int) -> None:
     """M-030: what holds a text that must not stay is never left lying; its owner is told once.
 
     M-095: no start brings it forward, also where it had failed before.
@@ -323,21 +309,21 @@ async def test_one_that_persists_is_tried_once_an_hour_after_three_crashes(
         return await hang(key) if len(bench.begun) > failures else JobFailed("locked")
 
     bench, clock = Bench(do, PERSISTS), FakeClock()
-    folders: Sequence[Path] = [tmp_path / str(n) for n in range(5)]
+    folders: Sequence[Path] = [story.folder / str(n) for n in range(5)]
     folders[0].mkdir()
-    async with opened(folders[0], model, bench, clock) as house, house.working():
+    async with opened(folders[0], story.model, bench, clock) as house, house.working():
         await talked(house)
         await owe(house, "a")
         await begun(house, bench, 1 + failures)
         shutil.copytree(folders[0], folders[1])
     for n in (1, 2):
-        async with opened(folders[n], model, bench, clock) as house, house.working():
+        async with opened(folders[n], story.model, bench, clock) as house, house.working():
             await begun(house, bench, n + 1 + failures)
             shutil.copytree(folders[n], folders[n + 1])
     bench.do = well
     others = dict[str, str]()
     for n in range(2):
-        async with opened(folders[3], model, bench, clock) as house, house.working():
+        async with opened(folders[3], story.model, bench, clock) as house, house.working():
             others[f"b{n}"] = "done"
             await owe(house, *others)
             await became(house, a="waiting", **others)
@@ -346,20 +332,18 @@ async def test_one_that_persists_is_tried_once_an_hour_after_three_crashes(
                 " try again every hour."
             ]
     clock.advance(3600)
-    async with opened(folders[3], model, bench, clock) as house, house.working():
+    async with opened(folders[3], story.model, bench, clock) as house, house.working():
         await became(house, a="done", **others)
 
 
-async def test_one_that_persists_is_never_stopped_by_failures(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_one_that_persists_is_never_stopped_by_failures(story: Story) -> None:
     """M-030: the next of its kind goes on, and it is tried again without a new start."""
 
     async def do(key: str) -> JobDone | JobFailed:
         return JobFailed("the shed is locked") if key == "a" and len(bench.begun) < 6 else JobDone()
 
     bench, clock = Bench(do, PERSISTS), FakeClock()
-    async with opened(tmp_path, model, bench, clock) as house, house.working():
+    async with opened(story.folder, story.model, bench, clock) as house, house.working():
         await talked(house)
         await owe(house, "a")
         await begun(house, bench, 1)
@@ -381,7 +365,7 @@ async def test_one_that_persists_is_never_stopped_by_failures(
         ]
 
 
-async def test_a_job_goes_on_where_it_was(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_job_goes_on_where_it_was(story: Story) -> None:
     found: list[Json] = []
 
     async def function(job: Job) -> JobDone:
@@ -395,10 +379,10 @@ async def test_a_job_goes_on_where_it_was(tmp_path: Path, model: ModelServer) ->
     def kind(stores: Stores, speaker: Speaker, clock: Clock) -> JobType[Job]:
         return StoredJobs(stores, "tidy", function, JobPolicy(), speaker, clock)
 
-    async with house_at_work(tmp_path, model.url, kinds=[kind]) as house:
+    async with story.at_work(kinds=[kind]) as house:
         await owe(house, "a")
         await until_so(lambda: has_progress(house))
-    async with house_at_work(tmp_path, model.url, kinds=[kind]) as house:
+    async with story.at_work(kinds=[kind]) as house:
         await became(house, a="done")
     assert found == [{}, {"page": 7}]
 
@@ -407,23 +391,19 @@ async def has_progress(house: House) -> bool:
     return bool(await house.rows("SELECT 1 FROM jobs WHERE progress <> '{}'"))
 
 
-async def test_what_was_cancelled_below_a_job_gives_its_place_back(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_was_cancelled_below_a_job_gives_its_place_back(story: Story) -> None:
     async def do(key: str) -> JobDone:
         if key == "bad":
             raise asyncio.CancelledError
         return JobDone()
 
-    async with opened(tmp_path, model, Bench(do)) as house, house.working():
+    async with opened(story.folder, story.model, Bench(do)) as house, house.working():
         await owe(house, "bad", scope=BOB)
         await owe(house, "good")
         await became(house, bad="failed", good="done")
 
 
-async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(story: Story) -> None:
     forgotten = asyncio.Event()
 
     async def do(_key: str) -> JobDone:
@@ -434,7 +414,7 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
         return JobDone(store)
 
     bench = Bench(do)
-    async with opened(tmp_path, model, bench) as house, house.working():
+    async with opened(story.folder, story.model, bench) as house, house.working():
         await talked(house)
         args = {"text": "the shed opens with 4711"}
         async with house.database.transaction() as tx:
@@ -453,9 +433,9 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
         ] == [1]
 
 
-async def test_what_was_done_long_ago_goes(tmp_path: Path, model: ModelServer) -> None:
+async def test_what_was_done_long_ago_goes(story: Story) -> None:
     clock = FakeClock()
-    async with opened(tmp_path, model, Bench(well), clock) as house, house.working():
+    async with opened(story.folder, story.model, Bench(well), clock) as house, house.working():
         await owe(house, "a")
         await became(house, a="done")
         clock.advance((KEPT + timedelta(days=1)).total_seconds())

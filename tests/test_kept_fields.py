@@ -4,16 +4,16 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.servers import function, tools
 from tests.world.forgetting import deliver, forgotten
-from tests.world.house import PROMPTS, ROOM, Gate, house_at_work, open_house
+from tests.world.house import PROMPTS, ROOM, Gate
 from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use, is_for_summary
 from tests.world.redacted import take_back
+from tests.world.story import Story
 from tests.world.strict import Strict
 from tests.world.terminal import Terminal, exported, house_at, tell_at, with_prompts
 from wintermute.config.schema import Backend, Context, Llm, Roles
@@ -154,9 +154,7 @@ def test_each_backend_gets_its_own_ids_and_fields_and_nobody_elses(row: str) -> 
         "`messages[3].reasoning`: reasoning is not supported with this model",
     ],
 )
-async def test_a_field_that_its_own_sender_refuses_goes_back_no_more(
-    tmp_path: Path, model: ModelServer, complaint: str
-) -> None:
+async def test_a_field_its_sender_refuses_goes_back_no_more(story: Story, complaint: str) -> None:
     """F-040, F-042."""
 
     def answer(seen: Seen) -> Step:
@@ -166,12 +164,12 @@ async def test_a_field_that_its_own_sender_refuses_goes_back_no_more(
             return Text("so be it")
         return Calls((Use("echo", {"say": "x"}),), fields={"reasoning": "Hm"})
 
-    model.keyed(answer)
-    async with house_at_work(tmp_path, model.url, gates=[Gate()]) as house:
+    story.model.keyed(answer)
+    async with story.at_work(gates=[Gate()]) as house:
         for n in (1, 2):
             await house.incoming("hello")
             assert await house.said(n) == ["so be it"] * n
-    assert len(model.requests) == 5
+    assert len(story.model.requests) == 5
 
 
 async def test_nothing_of_it_is_shown_or_exported(
@@ -212,27 +210,23 @@ async def test_nothing_of_it_is_shown_or_exported(
 
 
 @pytest.mark.breaks("redaction")
-async def test_a_cast_at_work_gives_back_nothing_of_what_was_in_view_of_a_message_taken_back(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_cast_at_work_gives_back_nothing_that_was_taken_back(story: Story) -> None:
     """F-040, F-027."""
     use = Calls((Use("echo", {"say": "x"}),), fields={"reasoning_content": SECRET})
-    model.script(Text("hi"), use, Text("so be it"))
+    story.model.script(Text("hi"), use, Text("so be it"))
     gate = Gate(act=lambda *_: take_back(house, first))
-    opened = open_house(tmp_path, model.url, gates=[gate])
+    opened = story.house(gates=[gate])
     async with opened as house, house.working():
         first = await house.incoming(f"a {SECRET}")
         await house.said(1)
         await house.incoming("go")
         await house.said(2)
-    assert SECRET not in json.dumps(model.requests[-1].messages)
+    assert SECRET not in json.dumps(story.model.requests[-1].messages)
 
 
 @pytest.mark.breaks("redaction", "forgetting", perhaps=True)
 @pytest.mark.parametrize("way", ["a message", "a memory", "an answer"])
-async def test_fields_go_with_what_was_in_view_when_they_were_made(
-    tmp_path: Path, model: ModelServer, way: str
-) -> None:
+async def test_fields_go_with_what_was_in_view_when_they_were_made(story: Story, way: str) -> None:
     """F-040, M-030: those of turns after it in its scope, for nobody can search them; no others."""
 
     def answer(seen: Seen) -> Step:
@@ -248,8 +242,8 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
         )
         return [json.loads(row["provider_fields"])["message"]["reasoning"] for row in rows]
 
-    model.keyed(answer)
-    async with house_at_work(tmp_path, model.url, gates=[Gate()], prompts=PROMPTS) as house:
+    story.model.keyed(answer)
+    async with story.at_work(gates=[Gate()], prompts=PROMPTS) as house:
         events = []
         for text in ("before", "I have a zebrafinch", "after", "/new", "later"):
             events.append(await house.incoming(text))

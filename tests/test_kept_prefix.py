@@ -3,12 +3,10 @@
 A longer run, with seeds of its own, is a part of `make torture`.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tests.world.growing import Growth
-from tests.world.model import ModelServer
+from tests.world.story import Story
 
 pytestmark = pytest.mark.slow
 
@@ -16,9 +14,9 @@ STEPS = 60
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_only_a_fold_begins_anew(seed: int, tmp_path: Path, model: ModelServer) -> None:
+async def test_only_a_fold_begins_anew(story: Story, seed: int) -> None:
     """Issue 17: 95 % of the words between folds are kept, through calls, edits, nights and restarts."""
-    life = Growth(seed, tmp_path, model)
+    life = Growth(seed, story.folder, story.model)
     await life.run(STEPS)
     problems = life.problems()
     assert not problems, "\n".join(problems)

@@ -49,9 +49,7 @@ async def test_a_first_token_may_take_its_time(model: ModelServer, step: Step) -
     assert 0.5 <= await seconds_until_outage(model, step, **settings) < 20
 
 
-async def test_a_stream_that_says_nothing_but_lives_has_four_times_as_long(
-    model: ModelServer,
-) -> None:
+async def test_a_silent_stream_that_lives_has_four_times_as_long(model: ModelServer) -> None:
     """F-017: a comment each 0.05 s, as a server sends them that is still reading the prompt."""
     comments = Trickle(b": still here\n\n", interval=0.05)
     assert 0.8 <= await seconds_until_outage(model, comments, first_token_s=0.2) < 20
@@ -81,9 +79,7 @@ def progress(read: int, total: int = 5249) -> Json:
     return {"choices": [{"delta": {"role": "assistant", "content": None}}], "prompt_progress": told}
 
 
-async def test_how_much_of_the_question_was_read_is_heard_and_is_no_token(
-    model: ModelServer,
-) -> None:
+async def test_how_much_was_read_is_heard_and_is_no_token(model: ModelServer) -> None:
     """Issue 17, F-017: as llama.cpp tells it, if it is asked to; garbage in it is no matter."""
     heard = Listening()
     told = (progress(0), progress(2048), progress(-1), progress(9999), progress(7, 0))
@@ -103,9 +99,7 @@ async def test_progress_keeps_a_server_alive_as_bytes_do(model: ModelServer) -> 
     assert 0.8 <= await seconds_until_outage(model, lives, first_token_s=0.2) < 20
 
 
-async def test_reasoning_that_never_began_is_taken_back_once_and_then_known(
-    model: ModelServer,
-) -> None:
+async def test_reasoning_that_never_began_is_taken_back_once(model: ModelServer) -> None:
     """F-020: a template may have begun it in the prompt."""
     deltas = [{"choices": [{"delta": {"content": text}}]} for text in ("hm ", "</think>", "yes")]
     model.keyed(lambda _: Events((*deltas, "[DONE]")))
@@ -128,9 +122,7 @@ print(asyncio.run(wintermute.llm.probes.probe("local", Backend(base_url=sys.argv
 
 
 @pytest.mark.slow
-async def test_openai_loads_late_and_takes_nothing_from_the_environment(
-    model: ModelServer,
-) -> None:
+async def test_openai_loads_late_and_takes_nothing_from_the_environment(model: ModelServer) -> None:
     """DESIGN A-8; a child process, for modules and environment are its own."""
     intruders = {
         "OPENAI_API_KEY": KEY,

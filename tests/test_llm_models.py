@@ -82,7 +82,7 @@ PASSING: list[tuple[Step, str]] = [
         (replace(HELLO, must_call=True), "Answer with a call now."),
     ],
 )
-async def test_after_an_empty_answer_a_line_asks_for_one(
+async def test_an_empty_answer_is_asked_for_anew(
     tmp_path: Path, request_: Request, wish: str
 ) -> None:
     """L-015: for that attempt alone, and at its end, so that all before it is read from the cache.
@@ -204,7 +204,7 @@ async def test_a_backend_that_has_failed_for_long_gives_way_to_the_next_one(tmp_
         ),
     ],
 )
-async def test_retry_after_is_honoured(
+async def test_retry_after_holds(
     tmp_path: Path, headers: dict[str, str], slept: list[float]
 ) -> None:
     async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
@@ -405,9 +405,7 @@ async def test_keys_appear_in_no_error_and_no_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings", [{"api_key": Secret("schlüssel")}, {"api_key": Secret("two\nlines")}]
 )
-async def test_a_key_that_cannot_be_sent_is_refused(
-    tmp_path: Path, settings: dict[str, Any]
-) -> None:
+async def test_an_unsendable_key_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
     async with asking(tmp_path, {"local": backend(DEAD, **settings)}) as world:
         with pytest.raises(ModelRefused, match="local has an api_key"):
             await world.models.ask("base", HELLO)

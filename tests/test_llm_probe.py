@@ -14,9 +14,7 @@ from wintermute.llm.probes import probe
 @pytest.mark.parametrize(
     ("step", "why"), [(Text("ok"), "answered in words"), (Empty("length"), "no end")]
 )
-async def test_a_model_that_calls_nothing_is_not_tried_but_named_with_its_time(
-    step: Step, why: str
-) -> None:
+async def test_a_model_that_calls_nothing_is_named_with_its_time(step: Step, why: str) -> None:
     """F-042."""
     async with ModelServer() as server:
         server.script(step)
@@ -49,9 +47,7 @@ CALL = {"name": "done", "arguments": {"answer": "ok"}}
         (Text(f"Here: {json.dumps(CALL)}"), None),
     ],
 )
-async def test_whether_a_model_writes_its_calls_as_text_is_seen(
-    step: Step, spells: bool | None
-) -> None:
+async def test_a_model_that_writes_calls_as_text_is_seen(step: Step, spells: bool | None) -> None:
     """Issue 17."""
     async with ModelServer() as server:
         server.script(step)
@@ -66,7 +62,7 @@ async def test_whether_a_model_writes_its_calls_as_text_is_seen(
         (Fail(500), ModelUnavailable, "local answered 500"),
     ],
 )
-async def test_a_model_that_does_not_says_what_to_do(
+async def test_a_model_that_fails_says_what_to_do(
     step: Step, error: type[ModelError], told: str
 ) -> None:
     async with ModelServer() as server:

@@ -180,20 +180,14 @@ SMALL = backend(DEAD, context_tokens=8192)
 @pytest.mark.parametrize(
     ("fixed", "state", "told"),
     [
-        (
-            FixedPart(3000),
-            "ok",
-            "take 3000 tokens (measured) of the 6144 that context_tokens:",
-        ),
+        (FixedPart(3000), "ok", "take 3000 tokens (measured) of the 6144 that context_tokens:"),
         (FixedPart(5249), "warn", "so 895 remain for a conversation"),
         (FixedPart(6144), "fail", "so no message fits"),
         (FixedPart(5580, None, True), "warn", "so 564 remain for a conversation"),
         (FixedPart(5590, None, True), "fail", "about 5590 tokens (estimated) of the 6144"),
     ],
 )
-def test_what_every_request_has_is_compared_with_the_room_for_it(
-    fixed: FixedPart, state: str, told: str
-) -> None:
+def test_the_fixed_part_is_compared_with_its_room(fixed: FixedPart, state: str, told: str) -> None:
     """L-090: counted or estimated."""
     found = judge_fixed_part("local", SMALL, fixed)
     assert (found.state, told in found.text) == (state, True), found
@@ -253,21 +247,14 @@ def test_without_asking_it_is_by_what_was_reported_of_other_requests(
     ("limits", "fixed", "named", "unnamed"),
     [
         ({"max_output_tokens": 500}, FixedPart(1700), "lower max_output_tokens", "empty"),
-        (
-            {"max_output_tokens": 1900},
-            FixedPart(1700),
-            "leave max_output_tokens empty",
-            "lower",
-        ),
+        ({"max_output_tokens": 1900}, FixedPart(1700), "leave max_output_tokens empty", "lower"),
         ({}, FixedPart(9999), "raise llm", "max_output_tokens:"),
         ({}, FixedPart(9999, 1000), "or set size: small", "lower"),
         ({}, FixedPart(9999, 1536), "raise llm", "size: small"),
         ({"size": "small"}, FixedPart(1700, 1000), "raise llm", "size: small"),
     ],
 )
-def test_advice_names_only_what_helps(
-    limits: Json, fixed: FixedPart, named: str, unnamed: str
-) -> None:
+def test_advice_names_what_helps(limits: Json, fixed: FixedPart, named: str, unnamed: str) -> None:
     """A longest answer that nobody wrote goes down with the window, not by itself."""
     text = judge_fixed_part("local", backend(DEAD, context_tokens=2048, **limits), fixed).text
     advice = text.partition(" -> ")[2]
@@ -284,7 +271,7 @@ def test_advice_names_only_what_helps(
         (ServerWindow(9000, at_most=True), "ok", "9000"),
     ],
 )
-def test_what_a_server_says_is_compared_with_what_we_were_told(
+def test_what_a_server_says_is_compared_with_ours(
     said: ServerWindow, state: str, told: str
 ) -> None:
     found = compare_windows("local", SMALL, said)

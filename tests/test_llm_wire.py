@@ -191,10 +191,7 @@ ASKED = {"prompt_tokens": 9, "completion_tokens": 2}
         ({"prompt_tokens": 10**9, "completion_tokens": 10**9 + 1}, Usage(10**9, 0, 0)),
         ({"prompt_tokens": 10**30, "completion_tokens": 10**30}, None),
         ({"prompt_tokens": True, "completion_tokens": 2.0}, None),
-        (
-            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10**30}},
-            Usage(9, 0, 0),
-        ),
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10**30}}, Usage(9, 0, 0)),
         (None, None),
         ([], None),
     ],
@@ -251,7 +248,7 @@ def test_usage_is_read_or_known_to_be_missing(reported: Any, usage: Usage | None
         ({"usage": {**ASKED, "prompt_tokens_details": None, "cached_tokens": "7"}}, Usage(9, 2, 0)),
     ],
 )
-def test_what_came_from_a_cache_is_read_in_the_words_of_each_server(
+def test_cached_tokens_are_read_in_the_words_of_each_server(
     told: dict[str, Any], usage: Usage
 ) -> None:
     """L-085: never more than all that was read."""

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import FakeClock
-from tests.world.house import Gate, house_at_work
-from tests.world.model import Calls, Fail, ModelServer, Text, Use
+from tests.world.house import Gate
+from tests.world.model import Calls, Fail, Text, Use
 from tests.world.schema import open_migrated
+from tests.world.story import Story
 from wintermute.db import Database, Error
 from wintermute.ids import new_id
 from wintermute.loom.casts import Casts
@@ -214,9 +215,7 @@ async def test_the_exceptions_let_nothing_else_through(database: Database, state
 
 
 @pytest.mark.parametrize("statement", ALLOWED)
-async def test_ends_completions_and_redactions_are_allowed(
-    database: Database, statement: str
-) -> None:
+async def test_ends_and_redactions_are_allowed(database: Database, statement: str) -> None:
     """L-048."""
     async with database.transaction() as tx:
         assert await tx.execute(statement) >= 1
@@ -226,9 +225,7 @@ SAID = "[late]\n<room_context>\nEve: one\nEve: two\n</room_context>\nAnn: so?"
 
 
 @pytest.mark.parametrize("state", ["running", "terminated"])
-async def test_only_what_was_said_before_a_message_may_get_less(
-    database: Database, state: str
-) -> None:
+async def test_only_what_was_said_before_may_get_less(database: Database, state: str) -> None:
     """F-027, L-048: a line that was taken back goes out of it; all around it stays."""
     ended = "'running', NULL, NULL, NULL" if state == "running" else "'terminated', 'text', '', ''"
     async with database.transaction() as tx:
@@ -255,10 +252,7 @@ async def test_only_what_was_said_before_a_message_may_get_less(
 
 async def test_a_conversation_with_history_cannot_be_deleted(database: Database) -> None:
     """L-048: nor take its history along into another name."""
-    for statement in (
-        "DELETE FROM conversations",
-        "UPDATE conversations SET id = 'other'",
-    ):
+    for statement in ("DELETE FROM conversations", "UPDATE conversations SET id = 'other'"):
         with pytest.raises(Error):
             async with database.transaction() as tx:
                 await tx.execute(statement)
@@ -332,11 +326,11 @@ async def test_the_end_of_a_cast_is_recorded_once(tmp_path: Path) -> None:
         assert await casts.running("$e") is None
 
 
-async def test_the_turns_of_a_branch_are_one_chain(tmp_path: Path, model: ModelServer) -> None:
+async def test_the_turns_of_a_branch_are_one_chain(story: Story) -> None:
     """L-046: over several casts, calls, failures and branches; ids are never given twice."""
     use = Calls((Use("echo", {"say": "x"}), Use("echo", {"say": "y"})))
-    model.script(use, use, Text("one"), Fail(400), Text("two"), use, Text("three"))
-    async with house_at_work(tmp_path, model.url, gates=[Gate()]) as house:
+    story.model.script(use, use, Text("one"), Fail(400), Text("two"), use, Text("three"))
+    async with story.at_work(gates=[Gate()]) as house:
         for n, text in enumerate(("a", "b", "c", "/new", "d", "e"), start=1):
             await house.incoming(text)
             await house.said(n)

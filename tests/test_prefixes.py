@@ -64,9 +64,7 @@ def test_what_only_grows_at_its_end_is_no_break() -> None:
     ],
     ids=["the clock in the system message", "the first message", "both", "a message left out"],
 )
-def test_what_was_said_and_is_said_differently_is_a_break(
-    messages: list[Json], system: str
-) -> None:
+def test_what_is_said_differently_is_a_break(messages: list[Json], system: str) -> None:
     wire = Wire()
     wire.ask(user("hi"), answer=model("hello"))
     [problem] = wire.ask(*messages, system={"role": "system", "content": system})
@@ -121,7 +119,7 @@ SHORT: Json = {**RESULT, "content": "[ephemeral:read_file]"}
     ],
     ids=["the instructions", "a result", "a message", "a message is cut", "one is left out"],
 )
-def test_a_cause_excuses_only_what_it_can_break(
+def test_a_cause_excuses_what_it_breaks(
     now: tuple[Json, ...], system: str, causes: set[Cause]
 ) -> None:
     """Whoever names an edit is told of a clock in the system message all the same."""

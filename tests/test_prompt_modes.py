@@ -81,9 +81,7 @@ def prompt(
         ("none", None, TAIL),
     ],
 )
-def test_a_worker_reads_what_its_mode_says(
-    mode: PromptMode, system: str | None, first: str
-) -> None:
+def test_a_worker_reads_what_its_mode_has(mode: PromptMode, system: str | None, first: str) -> None:
     """P-041..P-045: a full prompt has the worker's own sections, and no summary."""
     assert prompt(mode) == WorkerPrompt(system, first)
 
@@ -133,9 +131,7 @@ def test_no_mode_is_minimal_and_an_unknown_one_is_refused_with_all_four() -> Non
         ("full", 1, WORKING | PERSONAL | DELEGATING),
     ],
 )
-def test_a_worker_has_the_tools_of_its_mode(
-    mode: PromptMode, depth_left: int, tools: set[str]
-) -> None:
+def test_a_worker_has_its_modes_tools(mode: PromptMode, depth_left: int, tools: set[str]) -> None:
     """P-047."""
     assert default_tools(mode, depth_left) == tuple(sorted(tools))
     assert tools <= TOOLS

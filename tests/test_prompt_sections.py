@@ -67,7 +67,7 @@ CORE, KNOWLEDGE, DELEGATION, SCHEDULED, EVENTS, GUIDELINES = (
         ("  A --> B, a < b, `<!-- note -->`\n\n\n# C  \n- requires: x", None, ["  A --> B, a < b, `<!-- note -->`\n\n\n# C  \n- requires: x"]),
     ],
 )  # fmt: skip
-def test_a_model_reads_the_sections_for_its_tools(
+def test_sections_are_read_with_their_tools(
     text: str, tools: set[str] | None, sent: list[str]
 ) -> None:
     """P-025..P-029, P-031, P-033."""
@@ -172,7 +172,7 @@ def test_a_broken_edit_changes_nothing_and_is_logged_once(
         assert chosen(instructions.sections(), set()) == "Be kind."
 
 
-def test_each_broken_edit_is_logged_with_its_own_line(
+def test_broken_edits_have_a_log_line_each(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P-030."""
@@ -191,9 +191,7 @@ def test_each_broken_edit_is_logged_with_its_own_line(
     ("text", "told"),
     [(None, "is missing"), ("", "is empty"), ("A\n<!-- section: a", "BASE_PROMPT.txt:2: ")],
 )
-def test_at_the_start_broken_instructions_are_refused(
-    tmp_path: Path, text: str | None, told: str
-) -> None:
+def test_a_start_refuses_broken_instructions(tmp_path: Path, text: str | None, told: str) -> None:
     """P-030, P-066."""
     if text is not None:
         (tmp_path / "BASE_PROMPT.txt").write_text(text)

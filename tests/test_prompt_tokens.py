@@ -57,9 +57,7 @@ TO_DO = (
 )
 
 
-async def test_every_part_of_the_prompt_keeps_within_its_tokens(
-    tmp_path: Path, budget: Budgeted
-) -> None:
+async def test_every_part_keeps_within_its_tokens(tmp_path: Path, budget: Budgeted) -> None:
     """P-032: sections of the instructions, and definitions as they are sent."""
     found = await counts(tmp_path)
     assert set(found) == set(LIMITS), f"every part has a limit, and every limit a part. {TO_DO}"

@@ -11,7 +11,7 @@ import pytest
 from tests.world.asking import HELLO, TOOL, asking, backend
 from tests.world.clock import cheap
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from wintermute.errors import ContentRefused, ModelError, ModelRefused, ModelUnavailable
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
@@ -85,9 +85,7 @@ FINAL = [
 
 @pytest.mark.quick(every=4)
 @pytest.mark.parametrize("who", FINAL)
-async def test_a_refusal_of_the_backends_own_is_answered_by_the_next_one(
-    tmp_path: Path, who: str
-) -> None:
+async def test_a_refusal_of_its_own_is_answered_by_the_next_one(tmp_path: Path, who: str) -> None:
     """F-039: where nobody is left, all reasons are told. F-038: of the content, nobody else sees it."""
     async with ModelServer(rules=False) as first, ModelServer() as second:
         backends = {"first": backend(first.url), "second": backend(second.url)}
@@ -159,9 +157,7 @@ OF_FIELDS: dict[str, list[Json | str]] = {
 
 
 @pytest.mark.parametrize("n", [0, -1])
-async def test_what_a_refusal_names_is_left_out_or_said_otherwise_until_the_next_start(
-    n: int,
-) -> None:
+async def test_what_a_refusal_names_is_left_out_until_the_next_start(n: int) -> None:
     """F-022, F-042: once per start, told in words, and never against the configuration."""
 
     def strict(seen: Seen) -> Step:
@@ -235,16 +231,16 @@ async def test_calls_of_earlier_casts_are_told_as_text_where_nothing_else_helps(
 
 
 async def test_the_owner_hears_once_which_model_refuses_until_it_answers_again(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-039: once for each cause, also over a restart; `/status` names it, and what was learnt (F-042)."""
     now: list[Step] = [step("openai: a wrong key")]
     async with ModelServer(default=lambda _: now[0], rules=False) as paid:
         urls = {"paid": paid.url, "spare": model.url}
         backends = {name: {"base_url": url, "model": name} for name, url in urls.items()}
-        ann = await person("ann")
-        daemon = await bot(ann, llm={"backends": backends, "roles": {"base": [*urls]}})
-        chat = await room(ann, daemon)
+        ann = await scene.person("ann")
+        daemon = await scene.bot(ann, llm={"backends": backends, "roles": {"base": [*urls]}})
+        chat = await scene.room(ann, daemon)
 
         async def says(text: str, more: int) -> list[str]:
             before = len(ann.messages(chat, daemon.user_id))

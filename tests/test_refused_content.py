@@ -2,17 +2,17 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.world.clock import NOON, HeldClock
 from tests.world.harvested import harvested, is_harvest, talking
-from tests.world.house import ANN, PROMPTS, ROOM, WARDS, Gate, house_at_work, open_house
+from tests.world.house import ANN, PROMPTS, ROOM, WARDS, Gate, house_at_work
 from tests.world.memory import because
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, is_for_summary
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
+from tests.world.story import Story
 from wintermute.config.schema import Backend, Context, Llm, MemoryHarvest, Roles
 from wintermute.conversation.model_requests import HARMLESS, foldable
 from wintermute.conversation.view import NOT_SHOWN, shown_casts
@@ -35,13 +35,13 @@ def filtering(seen: Seen) -> Step | None:
 
 
 async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after_a_kill(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-038: nor in a fork; the room goes on."""
     model.keyed(filtering)
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     sent = await ann.send(chat, f"a {BAD} word")
     told = (await ann.wait_for_count(chat, daemon.user_id, 1))[0]
     await daemon.kill()
@@ -69,18 +69,17 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
     ],
 )
 async def test_what_came_between_the_last_answer_and_the_message_is_left_out_first(
-    tmp_path: Path, model: ModelServer, where: str, requests: str, told: str
+    story: Story, where: str, requests: str, told: str
 ) -> None:
     """F-038, L-006: for good; a memory is told anew with the next one, and nothing older is left out."""
     home: dict[str, Any] = {"prompts": PROMPTS} if where in ("memory", "before") else {}
     group: dict[str, Any] = {"scope": f"room:{ROOM}"} if where == "line" else {}
     clock, silent = HeldClock(), where == "silence"  # when it is asked what else is in view
     home |= {"wards": replace(WARDS, max_seconds=2)} if silent else {}
-    async with house_at_work(tmp_path, model.url, clock=clock, **home) as house:
-        await house.incoming(f"a {BAD} word" if where == "before" else "hello", **group)
-        await house.said(1)
+    async with story.at_work(clock=clock, **home) as house:
+        await house.ask(f"a {BAD} word" if where == "before" else "hello", **group)
         hangs = {HARMLESS: Hang()} if silent else {}
-        model.keyed(lambda seen: hangs.get(seen.last_user) or filtering(seen))
+        story.model.keyed(lambda seen: hangs.get(seen.last_user) or filtering(seen))
         await clock.move(1)
         if group:
             await house.incoming(f"a {BAD} line", kind="context", sender="@ben:test", **group)
@@ -96,31 +95,29 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
             await house.incoming(text, **group)
         await house.settled()
         assert (await house.spoken())[-1].endswith("next")
-    assert "".join(str(int(shows(seen))) for seen in model.requests) == requests
+    assert "".join(str(int(shows(seen))) for seen in story.model.requests) == requests
 
 
 @pytest.mark.parametrize("again", [Fail(503), Fail(401), Hang()])
-async def test_nobody_else_is_asked_with_what_a_provider_has_refused(
-    tmp_path: Path, model: ModelServer, again: Step
-) -> None:
+async def test_nobody_else_is_asked_with_what_was_refused(story: Story, again: Step) -> None:
     """F-038: nor where it does not answer to less."""
     steps = [CONTENT, again]
-    model.keyed(lambda seen: steps.pop(0) if steps and shows(seen) else None)
+    story.model.keyed(lambda seen: steps.pop(0) if steps and shows(seen) else None)
     group: dict[str, Any] = {"scope": f"room:{ROOM}"}
     async with ModelServer() as other:
-        each = Backend(base_url=model.url, model="x", first_token_s=0.5)
+        each = Backend(base_url=story.model.url, model="x", first_token_s=0.5)
         known = {"a": each, "b": replace(each, base_url=other.url)}
         llm = Llm(backends=known, roles=Roles(base=("a", "b")), max_retries=0)
-        async with house_at_work(tmp_path, None, llm=llm) as house:
+        async with house_at_work(story.folder, None, llm=llm) as house:
             await house.incoming("a line", kind="context", sender="@ben:test", **group)
             await house.incoming(f"a {BAD} word", **group)
             assert "refuses your message" in (await house.said(1))[0]
-    assert (len(model.requests), len(other.requests)) == (2, 0)
+    assert (len(story.model.requests), len(other.requests)) == (2, 0)
 
 
 @pytest.mark.parametrize(("refusal", "end"), [(CONTENT, ""), (Fail(500), "/stop")])
 async def test_what_was_done_is_known_later_without_what_was_refused_of_it(
-    tmp_path: Path, model: ModelServer, refusal: Step, end: str
+    story: Story, refusal: Step, end: str
 ) -> None:
     """F-038, F-060: nobody does it twice; the message was answered with a call, and is not blamed."""
 
@@ -130,9 +127,9 @@ async def test_what_was_done_is_known_later_without_what_was_refused_of_it(
         begins = seen.messages[-1] == {"role": "user", "content": "go"}
         return Calls((Use("echo", {"say": "tea"}),)) if begins else None
 
-    model.keyed(answer)
+    story.model.keyed(answer)
     clock = HeldClock()
-    opened = open_house(tmp_path, model.url, gates=[Gate()], clock=clock)
+    opened = story.house(gates=[Gate()], clock=clock)
     async with opened as house, house.working():
         await house.incoming("go")
         if end:
@@ -144,29 +141,27 @@ async def test_what_was_done_is_known_later_without_what_was_refused_of_it(
         summed = "".join(step.whole for step in foldable(await house.casts.of_branch(branch), 0))
     refused = "refuses what a tool gave me for your message of " in told and "Done: echo" in told
     assert told == "Stopped." if end else refused
-    for text in (json.dumps(model.requests[-1].messages), summed):
+    for text in (json.dumps(story.model.requests[-1].messages), summed):
         assert (text.count("tea"), NOT_SHOWN in text) == (1, True)
 
 
 @pytest.mark.breaks("fold", perhaps=True)
-async def test_a_refused_message_is_in_no_summary_no_quote_and_no_harvest(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_refused_message_is_in_no_summary_no_quote_and_no_harvest(story: Story) -> None:
     """F-038: wherever else its words would go out."""
-    model.keyed(filtering)
+    story.model.keyed(filtering)
     settings = {"harvest": MemoryHarvest(message_threshold=4), "context": Context(keep_recent=1)}
-    async with talking(tmp_path, model, HeldClock(), **settings) as house:
+    async with talking(story.folder, story.model, HeldClock(), **settings) as house:
         await house.incoming("a long story " * 20)
         refused = await house.incoming(f"a {BAD} word")
         await house.said(2)
-        model.requests.clear()
+        story.model.requests.clear()
         await house.incoming("why?", replies_to=refused)
         await house.incoming("/compact")
         await house.incoming("and now?")
         await harvested(house)
-    assert not any(map(shows, model.requests))
-    assert any(is_for_summary(seen.body) for seen in model.requests)
-    assert any(map(is_harvest, model.requests))
+    assert not any(map(shows, story.model.requests))
+    assert any(is_for_summary(seen.body) for seen in story.model.requests)
+    assert any(map(is_harvest, story.model.requests))
 
 
 def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> None:

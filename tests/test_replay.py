@@ -18,10 +18,13 @@ from tests.replay import (
     Replayed,
     Script,
     Today,
+    Unanswered,
     again,
+    events,
     replay,
     steps,
 )
+from tests.world.asking import HELLO, asking, backend, saying
 from tests.world.clock import NOON, FakeClock
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import (
@@ -36,12 +39,13 @@ from tests.world.model import (
     Use,
 )
 from tests.world.schema import traces_of
+from tests.world.story import Story
 from wintermute.cli.prompt import Described
 from wintermute.config.schema import Context
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.conversation.toolbox import Caller
 from wintermute.db.eraser import erase
-from wintermute.errors import ToolFailed
+from wintermute.errors import ModelError, ToolFailed
 from wintermute.llm.calls import RECORDED
 from wintermute.loom.records import MODES, Cast, PromptMode, Turn
 from wintermute.messages import Json, Reply, Request, Usage
@@ -138,22 +142,24 @@ def _window(_role: str, _backend: str | None) -> int:
 @pytest.mark.quick("a plain answer", "tool calls", "a fold", "too large", "several casts")
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.breaks("fold", "cutting", "retry line", perhaps=True)
-async def test_what_was_recorded_is_asked_again_in_the_same_words(
-    tmp_path: Path, model: ModelServer, prompts: Path, scene: str
+async def test_a_recording_is_asked_again_in_the_same_words(
+    story: Story, prompts: Path, scene: str
 ) -> None:
     """L-088: and neither a model nor a tool is asked."""
     steps, messages = SCENES[scene]
-    model.script(*steps)
+    story.model.script(*steps)
     retries = 3 if "empty" in scene else 0
-    async with recording(tmp_path, model, prompts, retries=retries, clock=FakeClock()) as house:
+    async with recording(
+        story.folder, story.model, prompts, retries=retries, clock=FakeClock()
+    ) as house:
         await tell(house, messages)
-        asked = len(model.requests)
+        asked = len(story.model.requests)
         found = await replayed(house, prompts)
         (calls,) = await house.rows(
             "SELECT count(*) AS n FROM model_calls m JOIN casts c ON c.id = m.cast_id WHERE m.outcome"
             " = 'ok' AND c.branch_id = (SELECT id FROM branches ORDER BY seq DESC LIMIT 1)"
         )
-        assert len(model.requests) == asked
+        assert len(story.model.requests) == asked
     assert found.divergence is None
     assert (found.unrecorded, found.requests) == (0, calls["n"])
 
@@ -168,18 +174,12 @@ async def test_what_was_recorded_is_asked_again_in_the_same_words(
 )
 @pytest.mark.breaks("fold", perhaps=True)
 async def test_one_changed_character_in_a_prompt_file_is_found(
-    tmp_path: Path,
-    model: ModelServer,
-    prompts: Path,
-    file: str,
-    scene: str,
-    turn: int,
-    message: str,
+    story: Story, prompts: Path, file: str, scene: str, turn: int, message: str
 ) -> None:
     """L-088: with the turn it led to, and the line."""
     steps, messages = SCENES[scene]
-    model.script(*steps)
-    async with recording(tmp_path, model, prompts) as house:
+    story.model.script(*steps)
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, messages)
         path = prompts / file
         text = path.read_text()
@@ -195,14 +195,12 @@ async def test_one_changed_character_in_a_prompt_file_is_found(
     assert "-" + new[1:].replace("!", ".", 1) == old
 
 
-async def test_what_is_not_ours_may_change(
-    tmp_path: Path, model: ModelServer, prompts: Path
-) -> None:
+async def test_what_is_not_ours_may_change(story: Story, prompts: Path) -> None:
     """L-088: memories, tasks and the time are those of then."""
-    async with recording(tmp_path, model, prompts) as house:
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, ["a", "b"])
-        (tmp_path / "MEMORIES.txt").write_text("- Likes tea\n")
-        (tmp_path / "core.md").write_text("# USER\n- Ann\n")
+        (story.folder / "MEMORIES.txt").write_text("- Likes tea\n")
+        (story.folder / "core.md").write_text("# USER\n- Ann\n")
         assert (await replayed(house, prompts)).divergence is None
 
 
@@ -214,9 +212,9 @@ class Reworded(Described):
         return f"{super().description} And more."
 
 
-async def test_a_changed_tool_is_found(tmp_path: Path, model: ModelServer, prompts: Path) -> None:
+async def test_a_changed_tool_is_found(story: Story, prompts: Path) -> None:
     """L-088: in its description, or by not being there."""
-    async with recording(tmp_path, model, prompts) as house:
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, ["a"])
         first, *others = house.runner.toolbox.tools
         changed = Reworded(first.name)
@@ -227,10 +225,10 @@ async def test_a_changed_tool_is_found(tmp_path: Path, model: ModelServer, promp
             assert found.turn_id
 
 
-async def test_a_changed_view_is_found(tmp_path: Path, model: ModelServer, prompts: Path) -> None:
+async def test_a_changed_view_is_found(story: Story, prompts: Path) -> None:
     """L-088: here a result that is not shown any more, and a fold at another time."""
-    model.script(ECHO, Text(LONG), Text(LONG), Text("c"), Text("d"))
-    async with recording(tmp_path, model, prompts, Context()) as house:
+    story.model.script(ECHO, Text(LONG), Text(LONG), Text("c"), Text("d"))
+    async with recording(story.folder, story.model, prompts, Context()) as house:
         await tell(house, ["a", "b", "c"])
         hidden = (await replayed(house, prompts, ephemeral=("echo",))).divergence
         folded = (await replayed(house, prompts, context=SMALL)).divergence
@@ -242,15 +240,13 @@ async def test_a_changed_view_is_found(tmp_path: Path, model: ModelServer, promp
     assert folded.lines == ("now a summary is asked for",)
 
 
-async def test_what_was_not_recorded_cannot_be_run_again(
-    tmp_path: Path, model: ModelServer, prompts: Path
-) -> None:
+async def test_what_was_not_recorded_cannot_be_run_again(story: Story, prompts: Path) -> None:
     """L-088: `llm.record` is off unless asked for; what was forgotten is gone as well."""
     gates = [Gate(), Gate("broken", _fails)]
-    open_one = open_house(tmp_path, model.url, gates=gates, prompts=prompts)
+    open_one = story.house(gates=gates, prompts=prompts)
     async with open_one as house, house.working():
         await tell(house, ["a"])
-    async with recording(tmp_path, model, prompts) as house:
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, ["b", "another word"])
         found = await replayed(house, prompts)
         assert (found.casts, found.unrecorded, found.divergence) == (2, 1, None)
@@ -260,23 +256,19 @@ async def test_what_was_not_recorded_cannot_be_run_again(
         assert (await replayed(house, prompts)).unrecorded == 2
 
 
-async def test_a_stopped_cast_is_run_up_to_its_end(
-    tmp_path: Path, model: ModelServer, prompts: Path
-) -> None:
+async def test_a_stopped_cast_is_run_up_to_its_end(story: Story, prompts: Path) -> None:
     """L-088: what nobody recorded is no difference."""
-    model.script(ECHO, Hang())
-    async with recording(tmp_path, model, prompts) as house:
+    story.model.script(ECHO, Hang())
+    async with recording(story.folder, story.model, prompts) as house:
         await house.incoming("a")
-        await model.request_arrived(2)
+        await story.model.request_arrived(2)
         await house.incoming("/stop")
         await house.settled()
         found = await replayed(house, prompts)
     assert (found.casts, found.requests, found.divergence) == (1, 1, None)
 
 
-async def test_a_cast_that_a_crash_interrupted_is_run_again_as_one(
-    tmp_path: Path, model: ModelServer, prompts: Path
-) -> None:
+async def test_a_cast_that_was_interrupted_is_run_again_as_one(story: Story, prompts: Path) -> None:
     """L-051, L-088: once while it waited for the model, once within a tool."""
     reached = asyncio.Event()
 
@@ -285,11 +277,11 @@ async def test_a_cast_that_a_crash_interrupted_is_run_again_as_one(
         return await asyncio.Event().wait()
 
     stuck = Gate("stuck", hangs, durable=False)
-    model.script(ECHO, Hang(), use("stuck"), Text("unknown"))
-    open_one = partial(recording, tmp_path, model, prompts, more_gates=[stuck])
+    story.model.script(ECHO, Hang(), use("stuck"), Text("unknown"))
+    open_one = partial(recording, story.folder, story.model, prompts, more_gates=[stuck])
     async with open_one() as house:
         await house.incoming("a")
-        await model.request_arrived(2)
+        await story.model.request_arrived(2)
     async with open_one():
         await reached.wait()
     async with open_one() as house:
@@ -301,12 +293,10 @@ async def test_a_cast_that_a_crash_interrupted_is_run_again_as_one(
     assert (found.requests, found.unrecorded, found.divergence) == (3, 0, None)
 
 
-async def test_an_outage_and_the_answer_after_it_are_run_again(
-    tmp_path: Path, model: ModelServer, prompts: Path
-) -> None:
+async def test_an_outage_and_the_answer_after_it_are_run_again(story: Story, prompts: Path) -> None:
     """L-033, L-034, L-088: a retried call is one turn; a cast without an answer has none now."""
-    model.script(Fail(500), ECHO, Fail(500), Fail(500), Text("late"))
-    async with recording(tmp_path, model, prompts, retries=1, clock=FakeClock()) as house:
+    story.model.script(Fail(500), ECHO, Fail(500), Fail(500), Text("late"))
+    async with recording(story.folder, story.model, prompts, retries=1, clock=FakeClock()) as house:
         await tell(house, ["a"])
         found = await replayed(house, prompts)
         casts = await house.rows("SELECT reason FROM casts ORDER BY seq")
@@ -320,17 +310,12 @@ async def test_an_outage_and_the_answer_after_it_are_run_again(
 )
 @pytest.mark.breaks("fold", perhaps=True)
 async def test_what_was_folded_for_its_size_is_folded_again(
-    tmp_path: Path,
-    model: ModelServer,
-    prompts: Path,
-    summary: str,
-    folds: int,
-    requests: int,
+    story: Story, prompts: Path, summary: str, folds: int, requests: int
 ) -> None:
     """L-038, L-042, L-088: whatever the estimate of its tokens was at that time."""
     context = Context(fold_at=0.4, keep_recent=1)
-    model.script(Text(LONG * 160), Text(summary), ECHO, Text("b"), Text("c"))
-    async with recording(tmp_path, model, prompts, context) as house:
+    story.model.script(Text(LONG * 160), Text(summary), ECHO, Text("b"), Text("c"))
+    async with recording(story.folder, story.model, prompts, context) as house:
         await tell(house, ["a", "b", "c"])
         found = await replayed(house, prompts, context=replace(context, fold_at=0.9))
         kept = await house.rows("SELECT id FROM folds")
@@ -340,15 +325,13 @@ async def test_what_was_folded_for_its_size_is_folded_again(
 
 @pytest.mark.slow
 @pytest.mark.breaks("fold", "cutting", perhaps=True)
-async def test_folds_of_a_small_window_take_the_same_turns_again(
-    tmp_path: Path, model: ModelServer, prompts: Path
-) -> None:
+async def test_folds_of_a_small_window_take_the_same_turns(story: Story, prompts: Path) -> None:
     """L-038, L-088: how much was too much decides how many of the newest messages stay."""
     said = Text("noted", usage=None)
-    model.keyed(lambda seen: said if seen.body.get("tools") else SUMMARY)
+    story.model.keyed(lambda seen: said if seen.body.get("tools") else SUMMARY)
     context = Context()
     small: dict[str, Any] = {"context_tokens": 4096, "max_output_tokens": 512, "size": "small"}
-    async with recording(tmp_path, model, prompts, context, (), **small) as house:
+    async with recording(story.folder, story.model, prompts, context, (), **small) as house:
         await tell(house, [f"message {n} " + "of the garden " * 24 for n in range(40)])
         today: dict[str, Any] = {"window": lambda *_: 4096 - 512, "small": ["scripted"]}
         found = await replayed(house, prompts, context=context, **today)
@@ -357,12 +340,12 @@ async def test_folds_of_a_small_window_take_the_same_turns_again(
     assert (found.casts, found.divergence) == (40, None)
 
 
-async def test_a_sub_session_is_run_again(
-    tmp_path: Path, model: ModelServer, prompts: Path
-) -> None:
+async def test_a_sub_session_is_run_again(story: Story, prompts: Path) -> None:
     """L-088: with its own tools and today's light instructions."""
-    model.script(use("call_agent", intent="Find it."), ECHO, use("done", answer="here"), Text("ok"))
-    async with recording(tmp_path, model, prompts, sub_sessions=Limits()) as house:
+    story.model.script(
+        use("call_agent", intent="Find it."), ECHO, use("done", answer="here"), Text("ok")
+    )
+    async with recording(story.folder, story.model, prompts, sub_sessions=Limits()) as house:
         await tell(house, ["a"])
         child = await replayed(house, prompts)
         path = prompts / "WORKER_MINIMAL.txt"
@@ -395,12 +378,10 @@ def test_a_script_says_when_more_or_less_is_asked_than_then() -> None:
 
 
 @pytest.mark.breaks("fork", perhaps=True)
-async def test_a_forked_branch_is_run_again_after_what_it_was_forked_from(
-    tmp_path: Path, model: ModelServer, prompts: Path
-) -> None:
+async def test_a_fork_is_run_again_after_what_came_before_it(story: Story, prompts: Path) -> None:
     """L-052, L-088: also where the beginning was folded before the fork."""
-    model.script(Text(LONG), Text(LONG), Text("c"), SUMMARY, Text("d"), Text("e"))
-    async with recording(tmp_path, model, prompts) as house:
+    story.model.script(Text(LONG), Text(LONG), Text("c"), SUMMARY, Text("d"), Text("e"))
+    async with recording(story.folder, story.model, prompts) as house:
         await tell(house, ["a", "b", "c", "d"])
         turns = await house.rows("SELECT id FROM turns ORDER BY seq")
         async with house.database.transaction() as tx:
@@ -442,3 +423,58 @@ def test_the_summary_in_a_prompt_is_the_one_that_is_made_now() -> None:
     expected = assemble(replace(parts, summary="new"))
     made = again(assemble(parts), instructions="Be kind.", minimal=None, summary="new")
     assert made == expected
+
+
+async def test_questions_and_answers_are_kept_in_order(tmp_path: Path) -> None:
+    """L-088: those of one cast that were answered, as they were."""
+    async with ModelServer() as server:
+        local = {"local": backend(server.url)}
+        async with asking(tmp_path, local, record=True) as world:
+            use = Use("done", {"answer": "ü"}, id="c1")
+            server.script(Fail(500), Calls((use,), "so: \ud83d", usage=Usage(7, 3, 2)))
+            first = await world.models.ask("base", HELLO, cast_id="cast_1")
+            await world.models.ask("base", saying("elsewhere"), cast_id="cast_2")
+            server.script(ContextTooLarge())
+            with pytest.raises(ModelError):
+                await world.models.ask("base", saying("too long"), cast_id="cast_1")
+            second = await world.models.ask("compaction", saying("more"), cast_id="cast_1")
+            found = await events(world.database, "cast_1")
+    assert found == [
+        Unanswered("base", "status_500"),
+        Recorded("base", "ok", HELLO, first, 2),
+        Unanswered("base", "context"),
+        Recorded("compaction", "ok", saying("more"), second),
+    ]
+    assert (first.usage, first.ms) == (Usage(7, 3, 2), 1000)
+
+
+async def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path) -> None:
+    """L-088."""
+    async with ModelServer() as server:
+        local = {"local": backend(server.url)}
+        async with asking(tmp_path, local) as world:
+            await world.models.ask("base", HELLO, cast_id="cast_1")
+            assert await events(world.database, "cast_1") == []
+            (row,) = await world.rows()
+    assert (row["request"], row["answer"]) == (None, None)
+
+
+async def test_what_is_to_be_forgotten_leaves_the_record(tmp_path: Path) -> None:
+    """DESIGN §5: from questions, answers and what a server quoted; the costs stay."""
+    async with ModelServer() as server:
+        local = {"local": backend(server.url)}
+        async with asking(tmp_path, local, retries=0, record=True) as world:
+            for text in ('Ann "likes" bees', "Bob likes goats"):
+                await world.models.ask("base", saying(text), cast_id="cast_1")
+            server.script(Fail(400, 'what is: Ann "likes" bees'))
+            with pytest.raises(ModelError):
+                await world.models.ask("base", HELLO)
+            said = await traces_of(world.database, ['ann "LIKES" bees'])
+            async with world.database.transaction() as tx:
+                assert len((await erase(tx, [RECORDED], said)).rows) == 2
+            rows = await world.rows()
+            (kept,) = await events(world.database, "cast_1")
+    assert isinstance(kept, Recorded)
+    assert kept.request == saying("Bob likes goats")
+    assert [row["tokens_in"] for row in rows] == [100, 100, 0]
+    assert rows[2]["detail"] == ""

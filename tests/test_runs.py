@@ -2,19 +2,18 @@
 
 import json
 import shutil
-from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.world.clock import FakeClock
 from tests.world.delegating import call, done, objective
-from tests.world.house import ANN, ROOM, House, open_house
+from tests.world.house import ANN, ROOM, House
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, own_words
 from tests.world.promised import (
     GROUP_SCOPE,
-    MORNING,
+    Morning,
     after,
     at_terminal,
     check,
@@ -22,37 +21,24 @@ from tests.world.promised import (
     ended,
     now,
     occurrences,
-    open_with_tools,
     promise,
     talk,
 )
 from wintermute.config.schema import BudgetSettings
 from wintermute.mailbox.outbox import TERMINAL
-from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(MORNING)
+def morning(tmp_path: Path, model: ModelServer) -> Morning:
+    return Morning(tmp_path, model)
 
 
-@pytest.fixture
-async def house(tmp_path: Path, clock: FakeClock) -> AsyncIterator[House]:
-    async with open_house(tmp_path, None, clock=clock) as house:
-        await talk(house)
-        yield house
-
-
-async def test_a_run_posts_its_result_once(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_run_posts_its_result_once(morning: Morning) -> None:
     """T-047, T-041: with the prompt of its scope, and no word but the result."""
-    model.script(done("249 euros"))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
-        task = await promise(house, "Price check", check(schedule_type="once", at="09:00"))
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(done("249 euros"))
+    async with morning.at_work() as house:
+        task = await morning.due(house, check(schedule_type="once", at="09:00"))
         await house.fire()
         assert await house.said(1) == ["249 euros"]
         await house.fire()
@@ -64,39 +50,31 @@ async def test_a_run_posts_its_result_once(
         )
         row = await house.one("SELECT result FROM occurrences")
         assert row["result"] == "249 euros"
-    [seen] = model.requests
+    [seen] = morning.model.requests
     assert [own_words(message["content"]) for message in seen.messages[1:]] == ["Start."]
     assert "# Active Tasks" in seen.messages[1]["content"]
 
 
-async def test_a_run_that_never_calls_done_posts_what_it_says(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_run_that_never_calls_done_posts_what_it_says(morning: Morning) -> None:
     """L-012, T-047: a small one, once it was asked for `done` and has answered in words again."""
-    model.script(Text("I look."), Text("249 euros"), Text("no more"))
-    async with open_with_tools(tmp_path, model, clock, size="small") as house, house.working():
-        await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(Text("I look."), Text("249 euros"), Text("no more"))
+    async with morning.at_work(size="small") as house:
+        await morning.due(house)
         assert await house.said(1) == ["249 euros"]
         assert [state for _, state, _ in await occurrences(house)] == ["done"]
-    assert len(model.requests) == 2
+    assert len(morning.model.requests) == 2
 
 
-async def test_the_objective_says_what_the_run_should_know(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_the_objective_says_what_the_run_should_know(morning: Morning) -> None:
     """T-045, T-049: task, due time, number, the last result, and that it is late."""
-    model.script(done("249 euros " * 400), done("229 euros"))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
-        task = await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(done("249 euros " * 400), done("229 euros"))
+    async with morning.at_work() as house:
+        task = await morning.due(house)
         await ended(house)
-        after(clock, "2026-03-04T10:00")
+        after(morning.clock, "2026-03-04T10:00")
         await house.fire()
         await ended(house, 2)
-    first, second = (objective(seen) for seen in model.requests)
+    first, second = (objective(seen) for seen in morning.model.requests)
     assert first.startswith("Compare the prices.")
     assert f"#{task.id} Price check" in first
     assert "Monday, 2026-03-02 09:00 CET" in first
@@ -110,31 +88,23 @@ async def test_the_objective_says_what_the_run_should_know(
 
 @pytest.mark.parametrize("mode", ["autonomous_notify", "autonomous_silent"])
 @pytest.mark.parametrize("result", ["[NO_ACTION]", " [NO_ACTION]\n"])
-async def test_no_action_posts_nothing(
-    tmp_path: Path, model: ModelServer, clock: FakeClock, mode: str, result: str
-) -> None:
+async def test_no_action_posts_nothing(morning: Morning, mode: str, result: str) -> None:
     """T-049."""
-    model.script(done(result))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
-        await promise(house, "Price check", check(mode))
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(done(result))
+    async with morning.at_work() as house:
+        await morning.due(house, check(mode))
         await ended(house)
         assert await house.spoken() == []
 
 
-async def test_a_silent_run_keeps_its_result_and_posts_a_failure(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_silent_run_keeps_its_result_and_posts_a_failure(morning: Morning) -> None:
     """T-048."""
-    model.script(done("all is well"), Fail(400, "no such model"))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
-        task = await promise(house, "Price check", check("autonomous_silent"))
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(done("all is well"), Fail(400, "no such model"))
+    async with morning.at_work() as house:
+        task = await morning.due(house, check("autonomous_silent"))
         await ended(house)
         assert await house.spoken() == []
-        after(clock, "2026-03-03T09:00")
+        after(morning.clock, "2026-03-03T09:00")
         await house.fire()
         [said] = await house.said(1)
         assert said.startswith(f"The run of `{task.id}` (Price check) failed: ")
@@ -144,15 +114,15 @@ async def test_a_silent_run_keeps_its_result_and_posts_a_failure(
         assert "no such model" in results[1]["result"]
 
 
-async def test_three_failures_in_a_row_pause_the_task_and_are_told(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_three_failures_in_a_row_pause_the_task_and_are_told(morning: Morning) -> None:
     """T-050: the next occurrence still happens, until then; a success in between counts."""
-    model.script(Fail(400), done("[NO_ACTION]"), Fail(400), Fail(400), Fail(400), Text("never"))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
+    morning.model.script(
+        Fail(400), done("[NO_ACTION]"), Fail(400), Fail(400), Fail(400), Text("never")
+    )
+    async with morning.at_work() as house:
         task = await promise(house, "Price check", check())
         for day in range(2, 9):
-            after(clock, f"2026-03-0{day}T09:00")
+            after(morning.clock, f"2026-03-0{day}T09:00")
             await house.fire()
             await ended(house, min(day - 1, 5))
         paused = await now(house, task)
@@ -167,28 +137,22 @@ async def test_three_failures_in_a_row_pause_the_task_and_are_told(
         assert (resumed.failures, resumed.status) == (0, "active")
 
 
-async def test_a_run_that_was_to_be_once_and_failed_is_not_completed(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
-    model.script(Fail(400))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
-        task = await promise(house, "Price check", check(schedule_type="once", at="09:00"))
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+async def test_a_run_that_was_to_be_once_and_failed_is_not_completed(morning: Morning) -> None:
+    morning.model.script(Fail(400))
+    async with morning.at_work() as house:
+        task = await morning.due(house, check(schedule_type="once", at="09:00"))
         [said] = await house.said(1)
         assert "give it a new time" in said
         assert (await now(house, task)).status == "paused"
 
 
-async def test_one_task_never_runs_twice_at_a_time(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_one_task_never_runs_twice_at_a_time(morning: Morning) -> None:
     """T-051."""
-    model.script(Hang(), done("done"))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
+    morning.model.script(Hang(), done("done"))
+    async with morning.at_work() as house:
         await promise(house, "Price check", check())
         for day in (2, 3, 4):
-            after(clock, f"2026-03-0{day}T09:00")
+            after(morning.clock, f"2026-03-0{day}T09:00")
             await house.fire()
         assert await occurrences(house) == [
             ("2026-03-02T08:00", "claimed", 3),
@@ -197,9 +161,7 @@ async def test_one_task_never_runs_twice_at_a_time(
         ]
 
 
-async def test_a_run_can_make_and_change_no_schedules(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_run_can_make_and_change_no_schedules(morning: Morning) -> None:
     """T-053: nor can what it hands out; plain tasks it may keep."""
     tried: list[str] = []
 
@@ -222,11 +184,9 @@ async def test_a_run_can_make_and_change_no_schedules(
         return done("[NO_ACTION]")
 
     later = {"schedule_type": "once", "at": "in 2 hours"}
-    model.keyed(choose)
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
-        task = await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.keyed(choose)
+    async with morning.at_work() as house:
+        task = await morning.due(house)
         await ended(house)
         assert [task.content for task in await house.stores.tasks.listed(None, "all")] == [
             "Price check",
@@ -235,18 +195,18 @@ async def test_a_run_can_make_and_change_no_schedules(
         assert (await now(house, task)).schedule == "daily at 09:00"
     refused = [result for result in tried if "makes and changes no schedules" in result]
     assert len(refused) == 5
-    offered = [{t["function"]["name"] for t in seen.body["tools"]} for seen in model.requests]
+    offered = [
+        {t["function"]["name"] for t in seen.body["tools"]} for seen in morning.model.requests
+    ]
     assert {"call_agent", "done", "task"} <= offered[0]
     assert "spawn_sub_session" not in set().union(*offered)
 
 
-async def test_a_spent_budget_puts_a_run_off_and_reminders_go_on(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_spent_budget_puts_a_run_off_and_reminders_go_on(morning: Morning) -> None:
     """Issue 6, L-086: not a failure; told once, and done at midnight."""
-    model.script(done("249 euros"))
+    morning.model.script(done("249 euros"))
     spent = BudgetSettings(tokens_per_day=1_000_000)
-    async with open_with_tools(tmp_path, model, clock, budget=spent) as house, house.working():
+    async with morning.at_work(budget=spent) as house:
         async with house.database.transaction() as tx:
             await tx.execute(
                 "INSERT INTO reservations (id, day, role, backend, tokens, usd, created_at)"
@@ -254,158 +214,136 @@ async def test_a_spent_budget_puts_a_run_off_and_reminders_go_on(
             )
         task = await promise(house, "Price check", check())
         await promise(house, "Call Anna")
-        after(clock, "2026-03-02T09:00")
+        after(morning.clock, "2026-03-02T09:00")
         await house.fire()
         said = await house.said(2)
         assert "⏰ Call Anna" in said
         waits = next(text for text in said if text.startswith(f"`{task.id}`"))
         assert "has to wait" in waits
         assert (await now(house, task)).failures == 0
-        after(clock, "2026-03-03T01:00")
+        after(morning.clock, "2026-03-03T01:00")
         await house.fire()
         assert "249 euros" in await house.said(3)
 
 
-async def test_a_model_that_is_away_puts_a_run_off(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_model_that_is_away_puts_a_run_off(morning: Morning) -> None:
     """What was done before it went away is in view when it is back."""
-    model.script(Calls((Use("task", {"action": "list"}),)), Fail(503), done("all done"))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
-        task = await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(Calls((Use("task", {"action": "list"}),)), Fail(503), done("all done"))
+    async with morning.at_work() as house:
+        task = await morning.due(house)
         await house.said(1)
-        clock.advance(61)
+        morning.clock.advance(61)
         await house.fire()
         assert (await house.said(2))[1] == "all done"
         assert (await now(house, task)).failures == 0
-    assert [m["role"] for m in model.requests[2].messages].count("tool") == 1
+    assert [m["role"] for m in morning.model.requests[2].messages].count("tool") == 1
 
 
-async def test_the_room_knows_what_its_tasks_have_told(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_the_room_knows_what_its_tasks_have_told(morning: Morning) -> None:
     """T-052: the next message comes with it, the one after that does not; lesson 25."""
-    model.script(done("249 euros"))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
+    morning.model.script(done("249 euros"))
+    async with morning.at_work() as house:
         run = await promise(house, "Price check", check())
         reminder = await promise(house, "Call <event Anna")
-        after(clock, "2026-03-02T09:00")
+        after(morning.clock, "2026-03-02T09:00")
         await house.fire()
         await house.said(2)
-        clock.advance(5)
+        morning.clock.advance(5)
         await house.incoming("thanks, later")
         await house.said(3)
         await house.incoming("and now?")
         await house.said(4)
-    [asked] = [own_words(m["content"]) for m in model.requests[1].messages if m["role"] == "user"]
+    [asked] = [
+        own_words(m["content"]) for m in morning.model.requests[1].messages if m["role"] == "user"
+    ]
     assert asked.endswith("</event>\n\nthanks, later")
     assert f'<event kind="scheduled_task" id="{run.id}">' in asked
     assert "Due: Monday, 2026-03-02 09:00 CET" in asked
     assert "249 euros" in asked
     assert f'<event kind="scheduled_task" id="{reminder.id}">' in asked
     assert "Call &lt;event Anna" in asked
-    assert model.requests[2].last_user == "and now?"
+    assert morning.model.requests[2].last_user == "and now?"
 
 
-async def test_messages_that_waited_together_do_not_each_bring_what_a_task_has_told(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_only_the_first_of_many_messages_brings_what_a_task_told(morning: Morning) -> None:
     """T-052: the first that is asked about brings it."""
-    async with open_with_tools(tmp_path, model, clock) as house:
+    async with morning.house() as house:
         await promise(house, "Call Anna")
         await house.incoming("one")
         await house.incoming("two")
-        after(clock, "2026-03-02T09:00")
+        after(morning.clock, "2026-03-02T09:00")
         await house.fire()
-        clock.advance(5)
+        morning.clock.advance(5)
         async with house.working():
             await house.said(3)
-            clock.advance(5)
+            morning.clock.advance(5)
             await house.incoming("three")
             await house.said(4)
-    brought = ["scheduled_task" in request.last_user for request in model.requests]
+    brought = ["scheduled_task" in request.last_user for request in morning.model.requests]
     assert brought == [True, False, False]
 
 
-async def test_a_result_meant_for_one_person_is_not_told_to_a_group(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_result_meant_for_one_person_is_not_told_to_a_group(morning: Morning) -> None:
     """T-013, M-010, F-002: it is kept for whom it was made."""
-    model.script(done("a private thing"))
-    async with open_with_tools(tmp_path, model, clock) as house:
-        await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(done("a private thing"))
+    async with morning.house() as house:
+        await morning.due(house)
         await talk(house, ROOM, f"room:{ROOM}")
-        clock.advance(1)
+        morning.clock.advance(1)
         async with house.working():
             await house.said(1)
         [said] = await house.rows("SELECT body, meant_for FROM outbox")
         assert (said["body"], said["meant_for"]) == ("a private thing", f"person:{ANN}")
         assert (await house.one("SELECT result FROM occurrences"))["result"] == "a private thing"
-        clock.advance(5)
+        morning.clock.advance(5)
         async with house.working():
             await house.incoming("what was that?", scope=f"room:{ROOM}", direct=False)
             await house.said(2)
-    assert "private thing" not in json.dumps(model.requests[-1].body)
+    assert "private thing" not in json.dumps(morning.model.requests[-1].body)
 
 
-async def test_a_run_goes_on_after_a_restart_where_it_was(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_run_goes_on_after_a_restart_where_it_was(morning: Morning) -> None:
     """T-037, L-068."""
-    model.script(Calls((Use("task", {"action": "add", "content": "buy paint"}),)), Hang())
-    async with open_with_tools(tmp_path, model, clock) as house:
-        await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(Calls((Use("task", {"action": "add", "content": "buy paint"}),)), Hang())
+    async with morning.house() as house:
+        await morning.due(house)
         async with house.working():
-            await model.request_arrived(2)
-    model.script(done("249 euros"))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
+            await morning.model.request_arrived(2)
+    morning.model.script(done("249 euros"))
+    async with morning.at_work() as house:
         assert await house.said(1) == ["249 euros"]
         assert [t.content for t in await house.stores.tasks.listed(None)].count("buy paint") == 1
 
 
-async def test_a_run_that_three_crashes_interrupted_fails_and_is_told(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_run_that_three_crashes_interrupted_fails_and_is_told(morning: Morning) -> None:
     """L-068: what a kill leaves behind is a copy of the folder as it was at that moment."""
-    model.keyed(lambda _: Hang())
-    folders = [tmp_path / str(n) for n in range(4)]
+    morning.model.keyed(lambda _: Hang())
+    folders = [morning.folder / str(n) for n in range(4)]
     folders[0].mkdir()
     for n, (folder, after_kill) in enumerate(pairwise(folders)):
-        async with open_with_tools(folder, model, clock) as house:
+        async with replace(morning, folder=folder).house() as house:
             if not n:
-                await promise(house, "Price check", check())
-                after(clock, "2026-03-02T09:00")
-                await house.fire()
+                await morning.due(house)
             async with house.working():
-                await model.request_arrived(n + 1)
+                await morning.model.request_arrived(n + 1)
                 shutil.copytree(folder, after_kill)
-    async with open_with_tools(folders[3], model, clock) as house, house.working():
+    async with replace(morning, folder=folders[3]).at_work() as house:
         [said] = await house.said(1)
         assert "failed: it was interrupted three times." in said
-    assert len(model.requests) == 3
+    assert len(morning.model.requests) == 3
 
 
-async def test_stop_ends_the_runs_of_its_room(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_stop_ends_the_runs_of_its_room(morning: Morning) -> None:
     """L-023: it is neither a failure nor begun again."""
-    model.script(Hang(), done("of the other"))
-    async with open_with_tools(tmp_path, model, clock) as house:
+    morning.model.script(Hang(), done("of the other"))
+    async with morning.house() as house:
         async with house.working():
-            task = await promise(house, "Price check", check())
-            after(clock, "2026-03-02T09:00")
-            await house.fire()
-            await model.request_arrived(1)
+            task = await morning.due(house)
+            await morning.model.request_arrived(1)
             await house.incoming("/stop")
             assert await house.said(1) == ["Stopped."]
         other = await promise(house, "Another check", check(at="10:00"))
-        after(clock, "2026-03-02T10:00")
+        after(morning.clock, "2026-03-02T10:00")
         await house.fire()
         async with house.working():
             assert await house.said(2) == ["Stopped.", "of the other"]
@@ -419,14 +357,12 @@ async def test_stop_ends_the_runs_of_its_room(
         assert row == {"state": "truncated", "reason": "stopped"}
 
 
-async def test_a_task_that_was_deleted_meanwhile_posts_nothing(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
-    model.script(done("of the other"))
-    async with open_with_tools(tmp_path, model, clock) as house:
+async def test_a_task_that_was_deleted_meanwhile_posts_nothing(morning: Morning) -> None:
+    morning.model.script(done("of the other"))
+    async with morning.house() as house:
         task = await promise(house, "Price check", check())
         await promise(house, "Another check", check())
-        after(clock, "2026-03-02T09:00")
+        after(morning.clock, "2026-03-02T09:00")
         await house.fire()
         await do(house, "delete", task)
         async with house.working():
@@ -437,21 +373,19 @@ async def test_a_task_that_was_deleted_meanwhile_posts_nothing(
         ]
 
 
-async def test_a_model_that_is_away_for_long_does_not_fill_the_conversation_of_a_run(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_model_that_is_long_away_does_not_fill_a_conversation(morning: Morning) -> None:
     """Lesson 25: each attempt began with a word of its own."""
-    model.script(*[Fail(503)] * 5, done("all done"))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
+    morning.model.script(*[Fail(503)] * 5, done("all done"))
+    async with morning.at_work() as house:
         await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
+        after(morning.clock, "2026-03-02T09:00")
         for attempt in range(1, 7):
             await house.fire()
-            await model.request_arrived(attempt)
+            await morning.model.request_arrived(attempt)
             await house.until(lambda n=attempt: _tried(house, n))  # type: ignore[misc]  # bound now
-            clock.advance(61)
+            morning.clock.advance(61)
         assert (await house.spoken())[-1] == "all done"
-    assert [own_words(m["content"]) for m in model.requests[-1].messages[1:]] == ["Start."]
+    assert [own_words(m["content"]) for m in morning.model.requests[-1].messages[1:]] == ["Start."]
 
 
 async def _tried(house: House, n: int) -> bool:
@@ -461,21 +395,21 @@ async def _tried(house: House, n: int) -> bool:
 
 @pytest.mark.parametrize("put_off", [False, True])
 async def test_a_run_of_a_task_of_all_rooms_keeps_what_it_knows_when_its_chat_becomes_a_group(
-    tmp_path: Path, model: ModelServer, clock: FakeClock, put_off: bool
+    morning: Morning, put_off: bool
 ) -> None:
     """T-013, T-014, M-010: it read the memory of one person, and went on as if it had not."""
-    model.script(Calls((Use("task", {"action": "list"}),)), *([Fail(503)] if put_off else [Hang()]))
-    async with open_with_tools(tmp_path, model, clock) as house:
-        await promise(house, "Price check", check(), scope=EVERYWHERE)
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(
+        Calls((Use("task", {"action": "list"}),)), *([Fail(503)] if put_off else [Hang()])
+    )
+    async with morning.house() as house:
+        await morning.due(house, check(), scope=EVERYWHERE)
         async with house.working():
-            await model.request_arrived(2)
+            await morning.model.request_arrived(2)
             if put_off:
                 await house.until(lambda: _tried(house, 1))
-    clock.advance(61)
-    model.script(done("a private thing"))
-    async with open_with_tools(tmp_path, model, clock) as house:
+    morning.clock.advance(61)
+    morning.model.script(done("a private thing"))
+    async with morning.house() as house:
         await talk(house, ROOM, GROUP_SCOPE)
         async with house.working():
             await ended(house)
@@ -483,20 +417,16 @@ async def test_a_run_of_a_task_of_all_rooms_keeps_what_it_knows_when_its_chat_be
         assert said["meant_for"] == f"person:{ANN}"
 
 
-async def test_a_run_that_the_terminal_began_is_ended_by_the_daemon(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_run_that_the_terminal_began_is_ended_by_the_daemon(morning: Morning) -> None:
     """T-037, T-043: else it waits for the next chat at the terminal, and all that is due later with it."""
-    model.script(Hang())
-    async with open_with_tools(tmp_path, model, clock) as house:
+    morning.model.script(Hang())
+    async with morning.house() as house:
         await at_terminal(house)
-        await promise(house, "Price check", check(), room=TERMINAL)
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+        await morning.due(house, check(), room=TERMINAL)
         async with house.working():
-            await model.request_arrived(1)
-    model.script(done("249 euros"))
-    async with open_with_tools(tmp_path, model, clock) as house:
+            await morning.model.request_arrived(1)
+    morning.model.script(done("249 euros"))
+    async with morning.house() as house:
         await talk(house)
         house.speaker.elsewhere.add(TERMINAL)
         async with house.working():
@@ -506,20 +436,16 @@ async def test_a_run_that_the_terminal_began_is_ended_by_the_daemon(
 
 
 @pytest.mark.parametrize("action", ["pause", "delete", "complete"])
-async def test_a_run_that_fails_after_its_task_was_changed_says_nothing_wrong(
-    tmp_path: Path, model: ModelServer, clock: FakeClock, action: str
-) -> None:
+async def test_a_run_that_fails_too_late_says_nothing_wrong(morning: Morning, action: str) -> None:
     """T-050: neither that it was paused by us, nor anything of a deleted task."""
-    model.script(Hang())
-    async with open_with_tools(tmp_path, model, clock) as house:
-        task = await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(Hang())
+    async with morning.house() as house:
+        task = await morning.due(house)
         async with house.working():
-            await model.request_arrived(1)
+            await morning.model.request_arrived(1)
         changed = await do(house, action, task, *(["bought"] if action == "complete" else []))
-    model.script(Fail(400))
-    async with open_with_tools(tmp_path, model, clock) as house:
+    morning.model.script(Fail(400))
+    async with morning.house() as house:
         async with house.working():
             await ended(house)
         said = await house.spoken()
@@ -529,18 +455,14 @@ async def test_a_run_that_fails_after_its_task_was_changed_says_nothing_wrong(
 
 
 @pytest.mark.slow
-async def test_a_run_that_was_interrupted_too_often_is_told_at_once(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_run_that_was_interrupted_too_often_is_told_at_once(morning: Morning) -> None:
     """L-068, T-050: not when somebody happens to say something."""
-    model.script(Hang(), Hang(), Hang())
-    async with open_with_tools(tmp_path, model, clock) as house:
-        await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(Hang(), Hang(), Hang())
+    async with morning.house() as house:
+        await morning.due(house)
         for times in range(1, 4):
             async with house.working():
-                await model.request_arrived(times)
+                await morning.model.request_arrived(times)
         house.speaker.noted.clear()
         async with house.working():
             await ended(house)
@@ -553,34 +475,28 @@ async def _spoken_in(house: House) -> bool:
     return held is not None and ("speak", held.id) in house.speaker.noted
 
 
-async def test_a_long_result_is_told_in_short_to_the_next_message(
-    tmp_path: Path, model: ModelServer, clock: FakeClock
-) -> None:
+async def test_a_long_result_is_told_in_short_to_the_next_message(morning: Morning) -> None:
     """T-052, lesson 25: the person was shown all of it; the window of the model is not for that."""
-    model.script(done("word " * 20_000))
-    async with open_with_tools(tmp_path, model, clock) as house, house.working():
-        await promise(house, "Price check", check())
-        after(clock, "2026-03-02T09:00")
-        await house.fire()
+    morning.model.script(done("word " * 20_000))
+    async with morning.at_work() as house:
+        await morning.due(house)
         await house.said(1)
-        clock.advance(5)
+        morning.clock.advance(5)
         await house.incoming("thanks")
         await house.said(2)
-    assert len(model.requests[-1].last_user) < 10_000
+    assert len(morning.model.requests[-1].last_user) < 10_000
 
 
-async def test_the_next_run_knows_the_last_result_there_was(house: House, clock: FakeClock) -> None:
+async def test_the_next_run_knows_the_last_result_there_was(morning: Morning) -> None:
     """T-049: that there was nothing to tell in between is none."""
-    run = PlanRequest(
-        schedule_type="daily", at="09:00", execution_mode="autonomous_notify", ai_prompt="Look."
-    )
-    await promise(house, asked=run)
-    for day, result in ((2, "249 euros"), (3, "[NO_ACTION]"), (4, "")):
-        after(clock, f"2026-03-0{day}T09:00")
-        await house.fire()
-        async with house.database.transaction() as tx:
-            [waits] = await house.stores.runs.ready(tx, await house.stores.runs.rooms(tx), 9)
-            if result:
-                await house.stores.runs.done(tx, waits, result, None)
-            else:
-                assert await house.stores.runs.before(tx, waits) == (2, "249 euros")
+    async with morning.house() as house:
+        await promise(house, asked=check())
+        for day, result in ((2, "249 euros"), (3, "[NO_ACTION]"), (4, "")):
+            after(morning.clock, f"2026-03-0{day}T09:00")
+            await house.fire()
+            async with house.database.transaction() as tx:
+                [waits] = await house.stores.runs.ready(tx, await house.stores.runs.rooms(tx), 9)
+                if result:
+                    await house.stores.runs.done(tx, waits, result, None)
+                else:
+                    assert await house.stores.runs.before(tx, waits) == (2, "249 euros")

@@ -8,8 +8,8 @@ from tests.world.clock import HeldClock
 from tests.world.forgetting import forget_live, forgotten, import_lines, wrote
 from tests.world.harvested import Picker, harvested, harvested_facts, talking
 from tests.world.house import SCOPE, open_house
-from tests.world.model import ModelServer
 from tests.world.redacted import take_back
+from tests.world.story import Story
 
 NEVER, CALL = "Never call Ann before ten", "Ann got a call before ten on Monday from Bob"
 PAGE = "# SOUL\n\n# TOOLS\n\n# RULE\n{rules}\n# USER\n"
@@ -28,12 +28,12 @@ PAGE = "# SOUL\n\n# TOOLS\n\n# RULE\n{rules}\n# USER\n"
     ids=["a not", "a number"],
 )
 async def test_what_another_message_says_otherwise_does_not_keep_what_is_taken_back(
-    tmp_path: Path, model: ModelServer, said: str, other: str, fact: str
+    story: Story, said: str, other: str, fact: str
 ) -> None:
     """M-030."""
-    picker, clock = Picker(model), HeldClock()
+    picker, clock = Picker(story.model), HeldClock()
     picker.picks(fact)
-    async with talking(tmp_path, model, clock) as house:
+    async with talking(story.folder, story.model, clock) as house:
         ids = await house.say(said, other, *(f"n{i}" for i in range(18)))
         await harvested(house)
         while await house.deliver():

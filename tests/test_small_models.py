@@ -15,6 +15,7 @@ from tests.world.delegating import behave, call, done
 from tests.world.house import PROMPTS, house_at_work, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from tests.world.promised import LIMITS, MORNING, after, check, ended, promise
+from tests.world.story import Story
 from wintermute.config.schema import Backend
 from wintermute.conversation.toolbox import Accepted, Toolbox
 from wintermute.ids import new_id
@@ -33,9 +34,7 @@ def names(definitions: Sequence[Json]) -> list[str]:
 @pytest.mark.parametrize(
     ("written", "near"), [("tiny", "small"), ("smal", "small"), ("fill", "full")]
 )
-def test_a_size_that_is_none_is_told_the_two_and_the_nearest(
-    tmp_path: Path, written: str, near: str
-) -> None:
+def test_an_unknown_size_is_told_the_nearest(tmp_path: Path, written: str, near: str) -> None:
     """L-082."""
     said = problem(tmp_path, GOOD.replace("model:", f"size: {written}, model:"))
     assert said.endswith(f"llm.backends.local.size: must be one of full, small; nearest: {near}")
@@ -63,11 +62,9 @@ def test_a_small_first_model_neither_greets_nor_delegates_unless_that_is_written
     assert (config.opening.enabled, config.levels) == (greets, levels)
 
 
-async def test_a_small_model_is_offered_less_in_fewer_words(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_small_model_is_offered_less_in_fewer_words(story: Story) -> None:
     """P-006, L-011: sorted, the same arguments accepted, `done` only where it ends the cast."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS, sub_sessions=LIMITS) as house:
+    async with story.house(prompts=PROMPTS, sub_sessions=LIMITS) as house:
         toolbox = house.runner.toolbox
     full, small = toolbox.definitions(done=False), toolbox.definitions("small", done=False)
     assert names(toolbox.definitions()) == list(toolbox.names)
@@ -81,24 +78,20 @@ async def test_a_small_model_is_offered_less_in_fewer_words(
         assert arguments.keys() <= wide[each["function"]["name"]]["properties"].keys()
 
 
-async def test_delegation_that_is_asked_for_is_one_tool_for_a_small_model(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_delegation_that_is_asked_for_is_one_tool_for_a_small_model(story: Story) -> None:
     limits = replace(LIMITS, max_depth=1)
-    async with open_house(tmp_path, model.url, prompts=PROMPTS, sub_sessions=limits) as house:
+    async with story.house(prompts=PROMPTS, sub_sessions=limits) as house:
         offered = names(house.runner.toolbox.definitions("small", done=False))
     assert {name for name in offered if "agent" in name or "spawn" in name} == {"call_agent"}
 
 
-async def test_done_is_not_offered_where_text_ends_the_cast_and_works_anyway(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_done_is_not_offered_where_text_ends_the_cast_and_works_anyway(story: Story) -> None:
     """L-011."""
-    model.script(done("It is noon."))
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
+    story.model.script(done("It is noon."))
+    async with story.at_work(prompts=PROMPTS) as house:
         await house.incoming("what time is it?")
         assert await house.said(1) == ["It is noon."]
-    assert "done" not in names(model.requests[0].body["tools"])
+    assert "done" not in names(story.model.requests[0].body["tools"])
 
 
 @pytest.mark.parametrize(
@@ -145,20 +138,16 @@ class Notes:
         {"action": "add", "content": "Buy milk", "id": "reminder_1", "reason": "A reminder"},
     ],
 )
-async def test_task_tolerates_what_does_nothing(
-    tmp_path: Path, model: ModelServer, args: Json
-) -> None:
+async def test_task_tolerates_what_does_nothing(story: Story, args: Json) -> None:
     """T-001: these were refused, three times of three."""
-    model.script(Calls((Use("task", args),)), Text("ok"))
-    async with house_at_work(tmp_path, model.url, prompts=PROMPTS) as house:
+    story.model.script(Calls((Use("task", args),)), Text("ok"))
+    async with story.at_work(prompts=PROMPTS) as house:
         await house.incoming("go")
         assert await house.said(1) == ["ok"]
         assert (await house.one("SELECT is_error FROM observations"))["is_error"] == 0
 
 
-async def test_calls_of_a_small_model_come_one_by_one_until_a_server_refuses_to_be_told(
-    model: ModelServer,
-) -> None:
+async def test_calls_of_a_small_model_come_one_by_one_if_allowed(model: ModelServer) -> None:
     complaint = {"error": {"message": "Unknown parameter: 'parallel_tool_calls'"}}
     model.script(Text("one"), Fail(400, complaint), Text("two"))
     asked = replace(HELLO, tools=TOOLS)
@@ -170,13 +159,13 @@ async def test_calls_of_a_small_model_come_one_by_one_until_a_server_refuses_to_
 
 
 @pytest.mark.parametrize(("size", "tasks"), [("small", 1), ("full", 2)])
-async def test_what_a_small_model_says_twice_in_one_turn_is_done_once(
-    tmp_path: Path, model: ModelServer, size: str, tasks: int
+async def test_what_a_small_model_says_twice_is_done_once(
+    story: Story, size: str, tasks: int
 ) -> None:
     """L-007: in their order; only a repetition, word for word, is not run."""
     again = Use("task", {"action": "add", "content": "Buy milk"})
-    model.script(Calls((again, again)), Text("noted"))
-    async with open_house(tmp_path, model.url, prompts=PROMPTS, size=size) as house:
+    story.model.script(Calls((again, again)), Text("noted"))
+    async with story.house(prompts=PROMPTS, size=size) as house:
         async with house.working():
             await house.incoming("milk!")
             assert await house.said(1) == ["noted"]
@@ -187,17 +176,15 @@ SKILL = {"skill_name": "tea", "summary": "Making tea", "documentation": "Boil."}
 
 
 @pytest.mark.parametrize(("size", "refused"), [("small", True), ("full", False)])
-async def test_a_run_of_a_small_model_only_adds(
-    tmp_path: Path, model: ModelServer, size: str, refused: bool
-) -> None:
+async def test_a_run_of_a_small_model_only_adds(story: Story, size: str, refused: bool) -> None:
     """T-047: a new skill, task and file are made; nothing that is there changes without a yes."""
-    clock, notes = FakeClock(MORNING), tmp_path / "notes"
+    clock, notes = FakeClock(MORNING), story.folder / "notes"
     notes.mkdir()
-    (tmp_path / "data").mkdir()
+    (story.folder / "data").mkdir()
     (notes / "old.md").write_text("old")
     async with open_house(
-        tmp_path / "data",
-        model.url,
+        story.folder / "data",
+        story.model.url,
         prompts=PROMPTS,
         sub_sessions=LIMITS,
         clock=clock,
@@ -214,7 +201,7 @@ async def test_a_run_of_a_small_model_only_adds(
             Use("write_file", {"path": "old.md", "content": "gone"}),
             Use("write_file", {"path": "data/MEMORIES.txt", "content": "- gone\n"}),
         ]
-        model.script(Calls(tuple(uses)), done("checked"))
+        story.model.script(Calls(tuple(uses)), done("checked"))
         async with house.working():
             after(clock, "2026-03-02T09:00")
             await house.fire()
@@ -227,26 +214,25 @@ async def test_a_run_of_a_small_model_only_adds(
 
 
 @pytest.mark.parametrize(("size", "kept"), [("small", "old"), ("full", "gone")])
-async def test_what_a_small_model_hands_out_only_adds_as_well(
-    tmp_path: Path, model: ModelServer, size: str, kept: str
-) -> None:
+async def test_work_of_a_small_model_only_adds_as_well(story: Story, size: str, kept: str) -> None:
     """L-061: nobody watches a sub-session, whoever has asked for it."""
-    notes = tmp_path / "notes"
+    notes = story.folder / "notes"
     notes.mkdir()
-    (tmp_path / "data").mkdir()
+    (story.folder / "data").mkdir()
     (notes / "old.md").write_text("old")
     write = Calls((Use("write_file", {"path": "old.md", "content": "gone"}),))
     behave(
-        model, [call("tidy up")], lambda _, seen: write if len(seen.messages) < 4 else done("ok")
+        story.model,
+        [call("tidy up")],
+        lambda _, seen: write if len(seen.messages) < 4 else done("ok"),
     )
     async with house_at_work(
-        tmp_path / "data",
-        model.url,
+        story.folder / "data",
+        story.model.url,
         prompts=PROMPTS,
         sub_sessions=replace(LIMITS, max_depth=1),
         roots=[notes],
         size=size,
     ) as house:
-        await house.incoming("go")
-        await house.said(1)
+        await house.ask("go")
     assert (notes / "old.md").read_text() == kept

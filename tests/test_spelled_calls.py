@@ -10,8 +10,9 @@ import pytest
 from tests.world.bot import write_settings
 from tests.world.clock import SYSTEM
 from tests.world.homeserver import Login
-from tests.world.house import Gate, House, house_at_work, open_house
+from tests.world.house import Gate, House
 from tests.world.model import Calls, Drip, ModelServer, Text, Use
+from tests.world.story import Story
 from tests.world.warm import Interpreter
 from wintermute.db import open_database
 from wintermute.llm.text_tool_calls import ModelQuirk, json_calls, may_be_calls
@@ -130,13 +131,11 @@ async def drafted(house: House) -> str:
     return "".join(house.speaker.drafts)
 
 
-async def test_such_an_answer_is_the_call_for_a_backend_that_needs_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_such_an_answer_is_the_call_for_a_backend_that_needs_it(story: Story) -> None:
     """F-020: never shown, not even as a draft; the record says that it stood in the text."""
     gate = Gate()
-    model.script(Text(f"```json\n{BARE}\n```"), Text("{curly} said"))
-    house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=True)
+    story.model.script(Text(f"```json\n{BARE}\n```"), Text("{curly} said"))
+    house = story.house(gates=[gate], calls_as_text=True)
     async with house as at, at.working():
         await at.incoming("go")
         assert await at.said(1) == ["{curly} said"]
@@ -149,13 +148,11 @@ async def test_such_an_answer_is_the_call_for_a_backend_that_needs_it(
 
 
 @pytest.mark.parametrize("configured", [None, False])
-async def test_elsewhere_the_json_of_a_call_stays_text(
-    tmp_path: Path, model: ModelServer, configured: bool | None
-) -> None:
+async def test_elsewhere_json_of_a_call_stays_text(story: Story, configured: bool | None) -> None:
     """A person may ask to see it."""
     gate = Gate()
-    model.script(Text(BARE))
-    house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=configured)
+    story.model.script(Text(BARE))
+    house = story.house(gates=[gate], calls_as_text=configured)
     async with house as at, at.working():
         await at.incoming("show me the JSON of a call")
         assert await at.said(1) == [BARE]
@@ -165,13 +162,13 @@ async def test_elsewhere_the_json_of_a_call_stays_text(
 
 @pytest.mark.parametrize(("configured", "taken"), [(None, 1), (False, 0)])
 async def test_what_check_found_counts_unless_the_configuration_says_else(
-    tmp_path: Path, model: ModelServer, configured: bool | None, taken: int
+    story: Story, configured: bool | None, taken: int
 ) -> None:
     gate = Gate()
-    model.script(Text(BARE), Text("done"))
-    house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=configured)
+    story.model.script(Text(BARE), Text("done"))
+    house = story.house(gates=[gate], calls_as_text=configured)
     async with house as at, at.working():
-        habit = ModelQuirk(at.database, at.clock, "text_tool_calls", "scripted", model.url)
+        habit = ModelQuirk(at.database, at.clock, "text_tool_calls", "scripted", story.model.url)
         await habit.found(has=True)
         await at.incoming("go")
         await at.said(1)
@@ -180,26 +177,22 @@ async def test_what_check_found_counts_unless_the_configuration_says_else(
         assert not await habit.known()
 
 
-async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(story: Story) -> None:
     text = f"{BARE} is how it looks."
-    model.script(Text(text))
-    async with house_at_work(tmp_path, model.url, calls_as_text=True) as house:
+    story.model.script(Text(text))
+    async with story.at_work(calls_as_text=True) as house:
         await house.incoming("show me")
         assert await house.said(1) == [text]
         assert await drafted(house) == text
 
 
-async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_later_start(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_model_that_thinks_aloud_is_seen_to_do_so_once(story: Story) -> None:
     """F-020, X-040: two lives of one data folder."""
     said = "Let me see.</think> Seven"
-    model.script(*(Drip(said, interval=0.01),) * 3)
+    story.model.script(*(Drip(said, interval=0.01),) * 3)
     shown = list[str]()
     for questions in (2, 1):
-        async with house_at_work(tmp_path, model.url) as house:
+        async with story.at_work() as house:
             for _ in range(questions):
                 await house.say("how many?")
                 last = "SELECT body FROM outbox WHERE kind = 'reply' ORDER BY seq DESC LIMIT 1"
@@ -209,15 +202,13 @@ async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_late
     assert [text.strip() for text in shown] == ["Let me Seven", "Seven", "Seven"]
 
 
-async def test_a_model_that_thinks_aloud_no_more_is_shown_growing_again(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_model_that_thinks_aloud_no_more_is_shown_growing_again(story: Story) -> None:
     """X-024: one thought is not for ever; five texts in a row are without any."""
-    model.script(
+    story.model.script(
         Drip("Hm.</think> Seven", interval=0.01), *(Drip("it is seven now", interval=0.01),) * 7
     )
     pieces: list[int] = []
-    async with house_at_work(tmp_path, model.url) as house:
+    async with story.at_work() as house:
         for _ in range(8):
             house.speaker.drafts.clear()
             await house.say("how many?")
@@ -226,7 +217,7 @@ async def test_a_model_that_thinks_aloud_no_more_is_shown_growing_again(
 
 
 @pytest.mark.slow
-async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
+async def test_check_keeps_for_the_daemon_what_it_found(
     tmp_path: Path, python: Interpreter
 ) -> None:
     """Once it calls as others do, that is forgotten again; X-040: so with thoughts without beginning."""
@@ -262,18 +253,18 @@ async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
 
 
 async def test_check_before_the_first_start_says_what_to_write_for_it_is_kept_nowhere(
-    tmp_path: Path, model: ModelServer, python: Interpreter
+    story: Story, python: Interpreter
 ) -> None:
     """In a fresh installation there is no database yet: `init`, `check`, `chat` is the usual order."""
     login = Login("@bot:test", "token", "DEVICE", "secret")
-    config = write_settings(tmp_path / "bot", NOWHERE, login, model.url, "@ann:test")
-    model.script(Text(BARE.replace("echo", "done")))
+    config = write_settings(story.folder / "bot", NOWHERE, login, story.model.url, "@ann:test")
+    story.model.script(Text(BARE.replace("echo", "done")))
     done = await python.command(
-        "check", "--config", str(config), cwd=tmp_path, env={"PATH": os.defpath}
+        "check", "--config", str(config), cwd=story.folder, env={"PATH": os.defpath}
     )
     [line] = [each for each in done.stdout.decode().splitlines() if "  model " in each]
     assert line.startswith("warn  model scripted: ")
     assert line.endswith(
         "it writes its calls as text -> set llm.backends.scripted.calls_as_text: true"
     )
-    assert not (tmp_path / "bot/data/wintermute.db").exists()
+    assert not (story.folder / "bot/data/wintermute.db").exists()

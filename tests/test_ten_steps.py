@@ -129,9 +129,7 @@ async def test_what_is_told_in_a_chat_becomes_one_version(tmp_path: Path, case: 
         assert len(talk.asked) == 0
 
 
-async def test_a_batch_waits_for_the_end_of_its_own_talk_and_for_nobody_elses(
-    tmp_path: Path,
-) -> None:
+async def test_a_batch_waits_for_the_end_of_its_own_talk_alone(tmp_path: Path) -> None:
     """M-031, M-064: a busy house holds up nobody's memory."""
     async with chat(tmp_path) as talk:
         talk.answers = [reconstruction(ROME)]
@@ -181,9 +179,7 @@ HOSTILE: dict[str, Step] = {
 
 @pytest.mark.quick(every=3)
 @pytest.mark.parametrize("step", HOSTILE.values(), ids=HOSTILE)
-async def test_whatever_a_model_answers_everything_is_found_and_told_again(
-    tmp_path: Path, step: Step
-) -> None:
+async def test_whatever_a_model_answers_all_is_found_again(tmp_path: Path, step: Step) -> None:
     """M-036, M-037, M-047: by who looks for it, and by the model in the next conversation."""
     async with chat(tmp_path) as talk:
         await talk.known(LYON)
@@ -232,9 +228,7 @@ async def test_only_what_is_new_is_proposed_for_the_core(tmp_path: Path) -> None
     assert KEEP not in said
 
 
-async def test_one_version_keeps_evidence_and_a_persons_own_words_stay_theirs(
-    tmp_path: Path,
-) -> None:
+async def test_one_version_keeps_evidence_and_who_said_it(tmp_path: Path) -> None:
     """M-038, M-041, M-042: from the messages of both, and nobody is asked about it again."""
     async with chat(tmp_path) as talk:
         await talk.known(VEGETARIAN, "Bob sails on Sundays")
@@ -434,9 +428,7 @@ async def texts_of(terminal: Terminal) -> list[str]:
 LIST = ("memory", "list", "--json")
 
 
-async def test_all_contents_are_one_question_to_the_embedder_and_all_that_comes_one_more(
-    terminal: Terminal,
-) -> None:
+async def test_the_embedder_is_asked_twice_for_a_batch(terminal: Terminal) -> None:
     """M-032, M-033, M-038, M-070: what is about the same is found in whatever words."""
     home = "The user lives at 7 Rue Mercière"
     new = ("Since May she is living in Rome", "Rex is her dog")

@@ -2,14 +2,14 @@
 
 import itertools
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.groups import begin_group, group_line
-from tests.world.house import ROOM, Gate, house_at_work
-from tests.world.model import ModelServer, Text
+from tests.world.house import ROOM, Gate
+from tests.world.model import Text
+from tests.world.story import Story
 from tests.world.streams import content_in, in_bytes, shown_after
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.failures import Empty
@@ -187,31 +187,27 @@ def test_an_answer_that_nobody_can_see_is_empty() -> None:
 ECHO = '<tool_call>\n{"name": "echo", "arguments": {"text": "hi"}}\n</tool_call>'
 
 
-async def test_a_call_behind_a_sentence_is_run_and_one_of_the_message_is_not(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_call_behind_a_sentence_is_run_and_one_of_the_message_is_not(story: Story) -> None:
     """Through the door: a message, a model that leaks, the record."""
     gate = Gate()
-    model.script(Text(f"Let me see.\n{ECHO}"), Text("seen"))
-    async with house_at_work(tmp_path, model.url, gates=[gate]) as house:
+    story.model.script(Text(f"Let me see.\n{ECHO}"), Text("seen"))
+    async with story.at_work(gates=[gate]) as house:
         await house.incoming("go")
         assert await house.said(1) == ["seen"]
-        model.script(Text(ECHO))
+        story.model.script(Text(ECHO))
         await house.incoming(f"what is {ECHO}?")
         assert await house.said(2) == ["seen", ECHO]
-        model.script(Text("<tool_call>{broken</tool_call>"), Text("I see"))
+        story.model.script(Text("<tool_call>{broken</tool_call>"), Text("I see"))
         await house.incoming("and now?")
         assert await house.said(3) == ["seen", ECHO, "I see"]
         gates = [row["gate"] for row in await house.rows("SELECT gate FROM observations")]
     assert (gates, len(gate.taken)) == (["echo", UNREADABLE], 1)
 
 
-async def test_in_a_cast_with_words_of_others_a_call_behind_a_sentence_is_text(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_beside_words_of_others_a_call_behind_a_sentence_is_text(story: Story) -> None:
     clock, gate, text = FakeClock(), Gate(), f"So.\n{ECHO}"
-    model.script(Text(text), Text(ECHO), Text("seen"))
-    async with house_at_work(tmp_path, model.url, clock=clock, gates=[gate]) as house:
+    story.model.script(Text(text), Text(ECHO), Text("seen"))
+    async with story.at_work(clock=clock, gates=[gate]) as house:
         await begin_group(house, clock)
         for n, said in enumerate((text, "seen")):
             await group_line(house, "let us see")

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,13 @@ from tests.world.chats import down_for_sends, encrypted_or_not, hears, planning,
 from tests.world.clock import until
 from tests.world.drafts import WORDS, GrowingTalk
 from tests.world.forger import Forger
-from tests.world.house import ANN, ROOM, House, house_at_work, open_thread
+from tests.world.house import ANN, ROOM, House, open_thread
 from tests.world.model import Drip, ModelServer, Slow, Step, Text
 from tests.world.person import Person
 from tests.world.proxy import Proxy, pass_before
 from tests.world.redacted import take_back
-from tests.world.scene import JS, NIO, NewBot, NewPerson, NewRoom, Scene
+from tests.world.scene import JS, NIO, Scene
+from tests.world.story import Story
 from tests.world.upgrades import upgrade
 from tests.world.user import Message, under
 from wintermute.conversation import replies
@@ -105,12 +105,12 @@ def test_where_an_answer_is_said_and_whom_it_mentions() -> None:
 @pytest.mark.parametrize("client", tiered({"nio": NIO, "js": JS}, ["nio"]))
 @encrypted_or_not
 async def test_a_thread_goes_on_from_its_root_and_the_room_does_not_see_it(
-    scene: Scene, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool, client: str
+    scene: Scene, model: ModelServer, encrypted: bool, client: str
 ) -> None:
     """X-025, X-042: below a question, below an answer; `/new`; after a kill; as its owner reads it."""
     ann = await scene.at(client)("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=encrypted)
     one = await ask_in(ann, chat, "one")
     assert place(one) == ("", "")
     root = await ann.send(chat, "two")
@@ -139,12 +139,12 @@ async def test_a_thread_goes_on_from_its_root_and_the_room_does_not_see_it(
 @pytest.mark.breaks("fork")
 @encrypted_or_not
 async def test_who_joins_silently_reads_no_thread(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """X-037, X-056, X-042, F-001 to F-004: while it is answered, and of what was private; with two it goes on."""
-    ann, eve = await person("ann"), await person("eve")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
+    ann, eve = await scene.person("ann"), await scene.person("eve")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=encrypted)
     root = await ann.send(chat, f"I earn {SECRET}")
     await hears(ann, chat, f"echo: I earn {SECRET}")
     await ask_in(ann, chat, "below", root)
@@ -183,12 +183,12 @@ async def test_who_joins_silently_reads_no_thread(
 
 @pytest.mark.breaks("fork")
 async def test_in_a_group_who_asked_is_named_and_need_not_name_us_again(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-052, F-025: until somebody else speaks in the thread; not below what was not for us."""
-    ann, ben, eve = [await person(name) for name in ("ann", "ben", "eve")]
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
-    chat = await room(ann, daemon, ben, eve)
+    ann, ben, eve = [await scene.person(name) for name in ("ann", "ben", "eve")]
+    daemon = await scene.bot(ann, matrix={"allowed_users": [ben.user_id]})
+    chat = await scene.room(ann, daemon, ben, eve)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     root = await ann.send(chat, "one", **us)
     first = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
@@ -221,12 +221,12 @@ def mentioned(message: Message) -> Any:
 
 @pytest.mark.breaks("fork", "edit")
 async def test_what_is_about_a_message_counts_where_that_was_said(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-041, X-056: `/stop`, a sign and an edit; we type until nothing is at work in the room."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     root = await ann.send(chat, "one")
     await hears(ann, chat, "echo: one")
     gate = asyncio.Event()
@@ -258,20 +258,20 @@ async def test_what_is_about_a_message_counts_where_that_was_said(
 @pytest.mark.slow
 @pytest.mark.breaks("fork", "redaction")
 async def test_a_root_that_cannot_be_shown_is_no_hindrance(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
+    scene: Scene, model: ModelServer, proxy: Proxy
 ) -> None:
     """X-056, F-027: gone, of before we came, of another room, in a thread; or nothing of the kind."""
-    ann = await person("ann")
+    ann = await scene.person("ann")
     early = await ann.create_room(encrypted=True)
     unread = await ann.send(early, "of before")
-    daemon = await bot(ann, via=proxy.url)
+    daemon = await scene.bot(ann, via=proxy.url)
     await ann.invite(early, daemon.user_id)
     await ann.wait_joined(early, daemon.user_id)
     await ask_in(ann, early, "what of it?", unread)
     assert (UNREADABLE in seen(model)[0], "of before" in seen(model)[0]) == (True, False)
     other = await ask_in(ann, early, "other")
 
-    chat = await room(ann, daemon)
+    chat = await scene.room(ann, daemon)
     root = await ann.send(chat, f"I earn {SECRET}")
     await hears(ann, chat, f"echo: I earn {SECRET}")
     inner = await ask_in(ann, chat, "below", root)
@@ -307,12 +307,12 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
 @pytest.mark.breaks("fork", perhaps=True)
 @encrypted_or_not
 async def test_a_thread_ends_with_its_room_and_what_it_owes_is_said_in_the_next(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
+    scene: Scene, model: ModelServer, proxy: Proxy, encrypted: bool
 ) -> None:
     """X-056, F-013: its answer, which waits or is still made, and its reminders; earlier ones in it."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
-    club = await room(ann, daemon, ben, encrypted=encrypted)
+    ann, ben = await scene.person("ann"), await scene.person("ben")
+    daemon = await scene.bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
+    club = await scene.room(ann, daemon, ben, encrypted=encrypted)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     gate, plan = asyncio.Event(), planning(3)
     late = Slow(gate, Text("late"))
@@ -350,27 +350,25 @@ async def test_a_thread_ends_with_its_room_and_what_it_owes_is_said_in_the_next(
 
 
 @pytest.mark.breaks("redaction")
-async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(story: Story) -> None:
     """X-056, F-027: from what is being asked, and from its summary; no thread has a seed."""
     gate = asyncio.Event()
-    model.keyed(lambda s: Slow(gate, Text("late")) if s.last_user == "think" else None)
-    async with house_at_work(tmp_path, model.url, language="en") as house:
+    story.model.keyed(lambda s: Slow(gate, Text("late")) if s.last_user == "think" else None)
+    async with story.at_work(language="en") as house:
         first = await house.incoming(SECRET)
         await settle(house, "two", event_id="$two")
-        thread, asked = await open_thread(house.stores, root="$two"), len(model.requests)
+        thread, asked = await open_thread(house.stores, root="$two"), len(story.model.requests)
         await house.incoming("think", conversation=thread)
-        await model.request_arrived(asked + 1)
-        assert SECRET in str(seen(model))
+        await story.model.request_arrived(asked + 1)
+        assert SECRET in str(seen(story.model))
         [turn] = await house.rows("SELECT max(seq), id FROM turns")
         async with house.database.transaction() as tx:
             branch = await house.conversations.current_branch(tx, thread)
             made: Json = {"after": None, "tokens_before": 9, "tokens_after": 1}
             await house.stores.folds.add(tx, branch, turn["id"], f"they told {SECRET}", **made)
         await take_back(house, first)
-        await model.request_arrived(asked + 2)
-        assert SECRET not in str(seen(model))
+        await story.model.request_arrived(asked + 2)
+        assert SECRET not in str(seen(story.model))
         gate.set()
         await house.settled()
         assert (await house.one("SELECT summary FROM folds"))["summary"] == ""
@@ -381,12 +379,10 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
 
 
 @pytest.mark.breaks("fork")
-async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(story: Story) -> None:
     """X-025, X-056, X-004, V-017: its readers are those of its room, whoever asks; other rooms' are not."""
     scope, group = f"person:{ANN}", f"room:{ROOM}"
-    async with house_at_work(tmp_path, model.url) as house:
+    async with story.at_work() as house:
         await house.incoming("elsewhere", room="!other:test")
         await settle(house, "one", event_id="$one")
         thread = await open_thread(house.stores, root="$one")

@@ -86,9 +86,7 @@ def house(tmp_path: Path) -> House:
     return House(tmp_path)
 
 
-async def test_a_skill_is_read_by_its_listed_name_wherever_the_daemon_was_started(
-    house: House,
-) -> None:
+async def test_a_skill_is_read_by_its_listed_name_from_anywhere(house: House) -> None:
     """P-040."""
     assert await house.read("data/skills/tea.md") == "Making tea\n\nBoil water.\n"
     assert await house.read(str(house.data / "skills/tea.md")) == "Making tea\n\nBoil water.\n"
@@ -131,9 +129,7 @@ async def test_a_relative_path_is_looked_for_in_every_allowed_folder(house: Hous
         "n" * 300,
     ],
 )
-async def test_a_path_outside_the_allowed_folders_is_refused_naming_them(
-    house: House, path: str
-) -> None:
+async def test_a_path_outside_is_refused_naming_what_is_allowed(house: House, path: str) -> None:
     """L-075."""
     path = path.format(notes=house.notes, outside=house.outside, data=house.data)
     with pytest.raises(ToolFailed, match=f"allowed folders: data/skills, {house.notes}"):
@@ -275,9 +271,7 @@ async def test_what_starts_by_itself_has_no_more_rights_than_who_talks_there(
 
 
 @pytest.mark.parametrize("below", ["", "skills", "matrix", "scopes"])
-def test_a_folder_inside_the_data_folder_cannot_be_opened_to_the_tools(
-    house: House, below: str
-) -> None:
+def test_a_folder_of_the_data_cannot_be_opened_to_tools(house: House, below: str) -> None:
     """M-011: also through a link."""
     (house.outside / "link").symlink_to(house.data / below)
     for folder in (house.data / below, house.outside / "link"):

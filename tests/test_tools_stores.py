@@ -80,7 +80,7 @@ async def test_a_task_knows_where_it_was_asked_for(desk: Desk) -> None:
         ({"action": "delete", "id": "task_00000000"}, "no task task_00000000"),
     ],
 )
-async def test_a_call_that_makes_no_sense_changes_nothing(
+async def test_calls_without_sense_change_nothing(
     desk: Desk, args: dict[str, str], told: str
 ) -> None:
     """T-001, T-003, T-005, T-009."""
@@ -93,7 +93,7 @@ async def test_a_call_that_makes_no_sense_changes_nothing(
 
 @pytest.mark.parametrize(("own", "other"), [(ANN, ROOM), (ROOM, ANN), (ANN, BEN), (BEN, ANN)])
 @pytest.mark.parametrize("action", ["complete", "update", "pause", "resume", "delete"])
-async def test_another_room_can_do_nothing_to_a_task(
+async def test_another_room_cannot_touch_a_task(
     desk: Desk, action: str, own: str, other: str
 ) -> None:
     """T-013, T-015: not even the owner from elsewhere."""
@@ -119,7 +119,7 @@ async def test_another_room_can_do_nothing_to_a_task(
         (BEN, "system", False),
     ],
 )
-async def test_only_the_owner_has_tasks_in_every_room(
+async def test_only_the_owner_has_tasks_everywhere(
     desk: Desk, scope: str, origin: Origin, may: bool
 ) -> None:
     """T-014."""
@@ -155,9 +155,7 @@ async def test_only_the_owner_has_tasks_in_every_room(
         (BEN, "other", False),
     ],
 )
-async def test_only_the_owner_teaches_skills(
-    desk: Desk, scope: str, origin: Origin, may: bool
-) -> None:
+async def test_the_owner_alone_teaches(desk: Desk, scope: str, origin: Origin, may: bool) -> None:
     """P-037: they are shown in every room."""
     tool = AddSkill(desk.skills, OWNER)
     if may:
@@ -204,7 +202,7 @@ async def test_the_source_of_a_memory_can_be_raised(desk: Desk) -> None:
         ({"entry": "x" * 60_000}, "at most 2000"),
     ],
 )
-async def test_a_memory_that_breaks_a_rule_is_not_stored(
+async def test_a_memory_against_a_rule_is_refused(
     desk: Desk, args: dict[str, str], told: str
 ) -> None:
     """M-005, M-006."""

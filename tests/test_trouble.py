@@ -1,12 +1,13 @@
 """What people hear of a model that does not answer (F-019, F-021, F-035, F-036)."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.world.asking import DEAD
+from tests.world.asking import DEAD, gone
 from tests.world.clock import SYSTEM, WITHIN, FakeClock, HeldClock, promptly
 from tests.world.histories import waiting_row
 from tests.world.house import ROOM, Gate, House, house_at_work, open_house
@@ -25,6 +26,7 @@ from tests.world.model import (
     Text,
     Use,
 )
+from tests.world.story import Story
 from tests.world.trouble import LONG, POISON, poisoned, seconds_pass
 from wintermute.conversation.model_failures import FailingMessage, next_step
 from wintermute.conversation.model_failures import FailureStep as Next
@@ -33,9 +35,7 @@ from wintermute.conversation.state import Stop
 from wintermute.loom.records import Wards
 
 
-async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
-    tmp_path: Path,
-) -> None:
+async def test_a_server_that_is_away_is_told_within_five_seconds(tmp_path: Path) -> None:
     """F-036: with its address and what to do, though each attempt is tried again; once."""
     async with house_at_work(tmp_path, DEAD, clock=SYSTEM, retries=3) as house:
         async with promptly(5):
@@ -47,16 +47,22 @@ async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
         assert len(await house.said(2)) == 2
 
 
+@asynccontextmanager
+async def outage(folder: Path) -> AsyncIterator[tuple[House, HeldClock, int]]:
+    """Open a house in which somebody said hello to a server that is away; the port it had."""
+    clock = HeldClock()
+    port, url = await gone()
+    async with house_at_work(folder, url, clock=clock) as house:
+        await house.incoming("hello")
+        await clock.asleep()
+        yield house, clock, port
+
+
 @pytest.mark.slow
 async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) -> None:
     """F-036: and before the answer that waited."""
-    clock = HeldClock()
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
-    async with house_at_work(tmp_path, url, clock=clock) as house:
-        await house.incoming("hello")
+    async with outage(tmp_path) as (house, clock, port):
         await house.incoming("and here", room="!other")
-        await clock.asleep()
         await seconds_pass(house, clock, 180)
         assert len(await house.said(1)) == len(await house.said(1, "!other")) == 1
         async with ModelServer(port=port):
@@ -68,12 +74,7 @@ async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) ->
 
 async def test_a_model_that_refuses_is_back_as_well(tmp_path: Path) -> None:
     """F-036, F-019: it is there, whatever it says."""
-    clock = HeldClock()
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
-    async with house_at_work(tmp_path, url, clock=clock) as house:
-        await house.incoming("hello")
-        await clock.asleep()
+    async with outage(tmp_path) as (house, clock, port):
         await seconds_pass(house, clock, 90)
         async with ModelServer(port=port, default=lambda seen: refusal()):
             await seconds_pass(house, clock, 15)
@@ -83,12 +84,7 @@ async def test_a_model_that_refuses_is_back_as_well(tmp_path: Path) -> None:
 
 async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path) -> None:
     """F-036."""
-    clock = HeldClock()
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
-    async with house_at_work(tmp_path, url, clock=clock) as house:
-        await house.incoming("hello")
-        await clock.asleep()
+    async with outage(tmp_path) as (house, clock, port):
         await clock.move(3)
         await house.said(1)
         async with ModelServer(port=port):
@@ -98,12 +94,7 @@ async def test_a_short_absence_is_told_once_and_never_taken_back(tmp_path: Path)
 
 async def test_once_one_room_is_answered_the_others_wait_no_longer(tmp_path: Path) -> None:
     """F-036: told that it is back, nobody waits for the end of their own minute."""
-    clock = HeldClock()
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
-    async with house_at_work(tmp_path, url, clock=clock) as house:
-        await house.incoming("hello")
-        await clock.asleep()
+    async with outage(tmp_path) as (house, clock, port):
         await seconds_pass(house, clock, 30)
         await house.incoming("and here", room="!other")
         await seconds_pass(house, clock, 5)
@@ -119,13 +110,11 @@ async def test_once_one_room_is_answered_the_others_wait_no_longer(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_reason(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_message_that_fails_alone_is_answered_with_the_reason(story: Story) -> None:
     """F-021, F-060: told within a minute, given up after three casts; what is behind it goes first."""
     clock = HeldClock()
-    model.keyed(poisoned)
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.keyed(poisoned)
+    async with story.at_work(clock=clock) as house:
         await house.incoming(POISON)
         await house.incoming("behind")
         await clock.asleep()
@@ -155,8 +144,7 @@ async def test_a_message_that_brings_its_server_down_is_given_up(tmp_path: Path)
         asked += POISON in seen.last_user
         return Cut(after_chunks=0) if POISON in seen.last_user else None
 
-    async with ModelServer() as gone:
-        port, url = gone.port, gone.url
+    port, url = await gone()
     async with open_house(tmp_path, url, clock=clock) as house:
         await house.incoming(POISON)
         await house.incoming("behind")
@@ -202,7 +190,7 @@ def failing(**known: object) -> FailingMessage:
         ({"alone": None, "notified": True}, ("look", 8)),
     ],
 )
-def test_what_is_done_about_a_message_that_fails(
+def test_a_failing_message_has_its_next_step(
     known: dict[str, object], step: tuple[Next, float] | None
 ) -> None:
     """F-021, F-036, L-034."""
@@ -210,15 +198,13 @@ def test_what_is_done_about_a_message_that_fails(
 
 
 @pytest.mark.parametrize("command", ["/help", "/status", "/tasks", "/memory", "/sessions"])
-async def test_what_only_reads_passes_a_message_whose_model_is_silent(
-    tmp_path: Path, model: ModelServer, command: str
-) -> None:
+async def test_a_reading_command_passes_a_silent_model(story: Story, command: str) -> None:
     """F-035: it has been asked five seconds ago, and nothing has come."""
     clock = HeldClock()
-    model.script(Hang())
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.script(Hang())
+    async with story.at_work(clock=clock) as house:
         await house.incoming("go")
-        await model.request_arrived(1)
+        await story.model.request_arrived(1)
         await clock.move(5)
         await house.incoming(command)
         assert len(await house.said(1)) == 1
@@ -229,19 +215,17 @@ async def test_what_only_reads_passes_a_message_whose_model_is_silent(
         ]
 
 
-async def test_what_only_reads_passes_a_message_whose_model_fell_silent_in_the_middle(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_reading_command_passes_a_model_that_fell_silent(story: Story) -> None:
     """F-035: five seconds after its last word; before, the answer may be about to come."""
     clock = HeldClock()
-    model.script(Events(({"choices": [{"delta": {"content": "half"}}]},), stay=True))
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.script(Events(({"choices": [{"delta": {"content": "half"}}]},), stay=True))
+    async with story.at_work(clock=clock) as house:
 
         async def has_begun() -> bool:
             return "half" in house.speaker.drafts
 
         await house.incoming("go")
-        await model.request_arrived(1)
+        await story.model.request_arrived(1)
         await clock.move(4)
         await house.until(has_begun)
         await clock.move(4)
@@ -254,25 +238,21 @@ async def test_what_only_reads_passes_a_message_whose_model_fell_silent_in_the_m
         assert len(await house.said(2)) == 2
 
 
-async def test_what_only_reads_is_answered_while_somebody_looks_whether_others_are_answered(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_reading_command_is_answered_during_a_look(story: Story) -> None:
     """F-035, F-021: a server that hangs takes ten seconds to be found so."""
     clock = HeldClock()
-    model.script(Fail(500), Hang())
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.script(Fail(500), Hang())
+    async with story.at_work(clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         await clock.move(45)
-        await model.probe_arrived()
+        await story.model.probe_arrived()
         async with promptly(8):
             await house.incoming("/help")
             assert len(await house.said(1)) == 1
 
 
-async def test_nobody_waits_for_a_look_in_another_room_and_one_is_enough_for_all(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_nobody_waits_for_a_look_and_one_is_enough_for_all(story: Story) -> None:
     """F-035, F-021: whether others are answered is seen beside everything else."""
     clock, gate = HeldClock(), asyncio.Event()
 
@@ -280,18 +260,18 @@ async def test_nobody_waits_for_a_look_in_another_room_and_one_is_enough_for_all
         failing = Slow(gate, Fail(500)) if seen.is_probe else Fail(500)
         return Hang() if seen.last_user == "silent" else failing
 
-    model.keyed(choose)
-    opened = open_house(tmp_path, model.url, clock=clock, retries=99, wards=LONG)
+    story.model.keyed(choose)
+    opened = story.house(clock=clock, retries=99, wards=LONG)
     async with opened as house, house.working():
         await house.incoming("hello")
         await house.incoming("hello", room="!other")
         await clock.asleep(2)
         await clock.move(41)
         await house.incoming("silent", room="!silent")
-        await model.request_arrived(5)  # the others are tried again
+        await story.model.request_arrived(5)  # the others are tried again
         await clock.asleep(2)
         await clock.move(4)
-        await model.probe_arrived()
+        await story.model.probe_arrived()
         await house.incoming("/help", room="!silent")
         await clock.move(1)
         assert len(await house.said(1, "!silent")) == 1
@@ -300,16 +280,14 @@ async def test_nobody_waits_for_a_look_in_another_room_and_one_is_enough_for_all
         for room in (ROOM, "!other"):
             (told,) = await house.said(1, room)
             assert "does not answer" in told
-    assert model.probes == 1
+    assert story.model.probes == 1
 
 
-async def test_a_message_that_was_stopped_troubles_nobody(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_message_that_was_stopped_troubles_nobody(story: Story) -> None:
     """F-021: neither its people nor the model."""
     clock = HeldClock()
-    model.keyed(poisoned)
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.keyed(poisoned)
+    async with story.at_work(clock=clock) as house:
         await house.incoming(POISON)
         await clock.asleep()
         await house.incoming("/stop")
@@ -317,17 +295,15 @@ async def test_a_message_that_was_stopped_troubles_nobody(
         await clock.move(300)
         await house.incoming("next")
         assert await house.said(2) == ["Stopped.", "echo: next"]
-    assert model.probes == 0
+    assert story.model.probes == 0
 
 
 @pytest.mark.slow
-async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its_place(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_reminder_can_be_set_while_the_model_is_silent(story: Story) -> None:
     """F-035: and that it does is told."""
     clock = HeldClock()
-    model.script(Fail(500))
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.script(Fail(500))
+    async with story.at_work(clock=clock) as house:
         await house.incoming("go")
         await clock.asleep()
         await house.incoming("/new")
@@ -342,15 +318,13 @@ async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its
         ]
 
 
-async def test_what_keeps_its_place_behind_a_model_that_is_silent_is_told_so(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_keeps_its_place_behind_a_model_that_is_silent_is_told_so(story: Story) -> None:
     """F-035: after five seconds, and once."""
     clock, begins = HeldClock(), asyncio.Event()
-    model.script(Slow(begins, Text("first")))
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.script(Slow(begins, Text("first")))
+    async with story.at_work(clock=clock) as house:
         await house.incoming("go")
-        await model.request_arrived(1)
+        await story.model.request_arrived(1)
         await clock.move(5)
         await house.incoming("/new")
         assert "`/new` waits until I have answered" in (await house.said(1))[0]
@@ -363,13 +337,13 @@ async def test_what_keeps_its_place_behind_a_model_that_is_silent_is_told_so(
         ]
 
 
-async def test_a_quick_model_keeps_the_strict_order(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_quick_model_keeps_the_strict_order(story: Story) -> None:
     """L-072: nothing passes a message that is being answered."""
     gate = asyncio.Event()
-    model.script(Slow(gate, Text("first")))
-    async with house_at_work(tmp_path, model.url, clock=HeldClock()) as house:
+    story.model.script(Slow(gate, Text("first")))
+    async with story.at_work(clock=HeldClock()) as house:
         await house.incoming("go")
-        await model.request_arrived(1)
+        await story.model.request_arrived(1)
         await house.incoming("/help")
         gate.set()
         first, _ = await house.said(2)
@@ -391,27 +365,27 @@ def refusal() -> Events:
         (refusal(), "I will not.", "refusal"),
     ],
 )
-async def test_an_answer_that_was_broken_off_says_so(
-    tmp_path: Path, model: ModelServer, step: Step, what: str, reason: str
+async def test_a_broken_off_answer_says_so(
+    story: Story, step: Step, what: str, reason: str
 ) -> None:
     """F-019: what there is, one line, and nothing is paid again."""
-    model.script(step)
-    async with house_at_work(tmp_path, model.url, clock=FakeClock()) as house:
+    story.model.script(step)
+    async with story.at_work(clock=FakeClock()) as house:
         await house.incoming("go")
         (said,) = await house.said(1)
         (cast,) = await house.rows("SELECT state, reason FROM casts")
     assert said == f"{what}\n\n{BROKEN_OFF[reason]}".strip()
     assert (cast["state"], cast["reason"]) == ("truncated", reason)
-    assert len(model.requests) == 1
+    assert len(story.model.requests) == 1
 
 
-async def test_a_call_written_as_text_is_that_call(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_call_written_as_text_is_that_call(story: Story) -> None:
     """F-020: `via: tag`, and neither its markup nor what was thought before is shown or kept."""
     call = (
         '<think>hm</think>\n<tool_call>\n{"name": "echo", "arguments": {"say": "x"}}\n</tool_call>'
     )
-    model.script(Text(call), Text("<think>so</think>done"))
-    async with house_at_work(tmp_path, model.url, clock=FakeClock(), gates=[Gate()]) as house:
+    story.model.script(Text(call), Text("<think>so</think>done"))
+    async with story.at_work(clock=FakeClock(), gates=[Gate()]) as house:
         await house.incoming("go")
         assert await house.said(1) == ["done"]
         (seen,) = await house.rows("SELECT gate, args, via, is_error FROM observations")
@@ -432,16 +406,14 @@ WARDS = Wards(10, 1.5, 10_000, require_done=False)
 
 
 @pytest.mark.slow
-async def test_waiting_for_a_first_token_is_not_the_casts_time(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_waiting_for_a_first_token_is_not_the_casts_time(story: Story) -> None:
     """F-017: and it is known as such after a restart."""
     gate = asyncio.Event()
-    model.script(Slow(gate, Text("slowly")))
-    async with house_at_work(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house:
+    story.model.script(Slow(gate, Text("slowly")))
+    async with story.at_work(clock=SYSTEM, wards=WARDS) as house:
         async with asyncio.TaskGroup() as group:
             ended = group.create_task(limited(house))
-            await model.request_arrived(1)
+            await story.model.request_arrived(1)
             asyncio.get_running_loop().call_later(2.0, gate.set)
         assert ended.result() == ("slowly", "text")
         turn = await house.one("SELECT ms, waited_ms FROM turns")
@@ -450,31 +422,25 @@ async def test_waiting_for_a_first_token_is_not_the_casts_time(
 
 
 @pytest.mark.slow
-async def test_an_answer_that_goes_on_is_ended_by_the_ward_alone(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_answer_that_goes_on_is_ended_by_the_ward_alone(story: Story) -> None:
     """F-017, L-022."""
-    model.keyed(lambda _: Drip("and so on " * 100, interval=0.05))
-    async with house_at_work(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house:
+    story.model.keyed(lambda _: Drip("and so on " * 100, interval=0.05))
+    async with story.at_work(clock=SYSTEM, wards=WARDS) as house:
         _, reason = await limited(house)
     assert reason == "max_seconds"
 
 
-async def test_who_was_answered_meanwhile_does_not_hear_that_no_answer_comes(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_who_was_answered_meanwhile_does_not_hear_that_no_answer_comes(story: Story) -> None:
     """F-021: one attempt failed, and the work it was for has gone on since."""
     clock, gate = HeldClock(), asyncio.Event()
-    model.script(Fail(500), Calls((Use("echo", {"say": "x"}),)), Slow(gate, Text("done")))
-    async with house_at_work(
-        tmp_path, model.url, clock=clock, retries=1, wards=LONG, gates=[Gate()]
-    ) as house:
+    story.model.script(Fail(500), Calls((Use("echo", {"say": "x"}),)), Slow(gate, Text("done")))
+    async with story.at_work(clock=clock, retries=1, wards=LONG, gates=[Gate()]) as house:
         await house.incoming("go")
         await clock.asleep()
         await clock.move(100)
-        await model.request_arrived(3)
-        model.keyed(lambda _: Fail(500))
-        await nobody_is_told(house, model)
+        await story.model.request_arrived(3)
+        story.model.keyed(lambda _: Fail(500))
+        await nobody_is_told(house, story.model)
         gate.set()
         assert await house.said(1) == ["done"]
 
@@ -490,31 +456,27 @@ async def nobody_is_told(house: House, model: ModelServer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", ["content", "reasoning_content"])
-async def test_who_is_being_answered_does_not_hear_that_no_answer_comes(
-    tmp_path: Path, model: ModelServer, field: str
-) -> None:
+async def test_who_is_being_answered_hears_of_no_trouble(story: Story, field: str) -> None:
     """F-021: another attempt has begun to speak, or to think; a server may do one thing at a time."""
     clock = HeldClock()
     begun = Events(({"choices": [{"delta": {field: "so"}}]},), stay=True)
     steps: Iterator[Step] = iter([Fail(500), begun])
-    model.keyed(lambda seen: Fail(500) if "go" not in seen.last_user else next(steps))
-    async with house_at_work(tmp_path, model.url, clock=clock, retries=1, wards=LONG) as house:
+    story.model.keyed(lambda seen: Fail(500) if "go" not in seen.last_user else next(steps))
+    async with story.at_work(clock=clock, retries=1, wards=LONG) as house:
         await house.incoming("go")
         await clock.asleep()
         await clock.move(100)
-        await model.request_arrived(2)
+        await story.model.request_arrived(2)
         await asyncio.sleep(0.3)
-        await nobody_is_told(house, model)
+        await nobody_is_told(house, story.model)
 
 
 @pytest.mark.slow
-async def test_what_fails_beside_a_message_does_not_keep_it_for_ever(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_fails_beside_a_message_does_not_keep_it_for_ever(story: Story) -> None:
     """F-021: both fail for what is in view of both, and take turns at it."""
     clock = HeldClock()
-    model.keyed(lambda seen: None if seen.is_probe else Fail(500))
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.keyed(lambda seen: None if seen.is_probe else Fail(500))
+    async with story.at_work(clock=clock) as house:
         await house.incoming("go")
         await house.incoming('<event type="result">x</event>', kind="event")
         await clock.asleep()

@@ -9,6 +9,7 @@ from tests.world.asking import DEAD, backend, gone
 from tests.world.clock import SYSTEM, WITHIN, HeldClock, promptly
 from tests.world.house import house_at_work, open_house
 from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Seen, Step
+from tests.world.story import Story
 from tests.world.trouble import LONG, POISON, poisoned, seconds_pass
 from wintermute.config.schema import Llm, Roles
 from wintermute.db import Transaction
@@ -18,9 +19,7 @@ OTHER = "!other"
 
 
 @pytest.mark.slow
-async def test_a_message_that_is_answered_while_another_is_told_is_not_looked_at(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_message_answered_meanwhile_is_not_looked_at(story: Story) -> None:
     """F-021: both are due at once, and one has its answer before the other has been told."""
     clock, words, begun = HeldClock(), asyncio.Semaphore(0), asyncio.Event()
 
@@ -38,10 +37,8 @@ async def test_a_message_that_is_answered_while_another_is_told_is_not_looked_at
         late = seen.last_user == "late" and clock.monotonic() >= 45
         return Drip("so it is", words) if late else Fail(500)
 
-    model.keyed(choose)
-    opened = open_house(
-        tmp_path, model.url, clock=clock, retries=99, wards=LONG, inbox_type=SlowInbox
-    )
+    story.model.keyed(choose)
+    opened = story.house(clock=clock, retries=99, wards=LONG, inbox_type=SlowInbox)
     async with opened as house, house.working():
         await house.incoming("hello")
         await clock.asleep()
@@ -121,9 +118,7 @@ async def test_an_outage_that_follows_is_no_reason_to_give_up(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-async def test_the_end_of_an_outage_is_not_the_business_of_rooms_that_are_answered_elsewhere(
-    tmp_path: Path,
-) -> None:
+async def test_an_outage_elsewhere_is_no_business_of_a_room(tmp_path: Path) -> None:
     """F-036: what waits in a terminal that is closed is answered once it is open."""
     clock = HeldClock()
     port, url = await gone()
@@ -143,9 +138,7 @@ async def test_the_end_of_an_outage_is_not_the_business_of_rooms_that_are_answer
 
 
 @pytest.mark.slow
-async def test_servers_that_all_refuse_connections_are_told_within_five_seconds(
-    tmp_path: Path,
-) -> None:
+async def test_servers_that_all_are_away_are_told_within_five_seconds(tmp_path: Path) -> None:
     """F-036: also while the first of them is tried again."""
     llm = Llm(backends={"a": backend(DEAD), "b": backend(DEAD)}, roles=Roles(base=("a", "b")))
     opened = open_house(tmp_path, DEAD, clock=SYSTEM, llm=llm)
@@ -156,34 +149,30 @@ async def test_servers_that_all_refuse_connections_are_told_within_five_seconds(
 
 
 @pytest.mark.slow
-async def test_a_server_that_begins_to_answer_others_answers_them(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_server_that_begins_to_answer_others_answers_them(story: Story) -> None:
     """F-021: it may think for long before it says that all is well."""
     clock = HeldClock()
     thinks = Events(({"choices": [{"delta": {"reasoning_content": "hm"}}]},), stay=True)
-    model.keyed(lambda seen: thinks if seen.is_probe else Fail(500))
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.keyed(lambda seen: thinks if seen.is_probe else Fail(500))
+    async with story.at_work(clock=clock) as house:
         await house.incoming("hello")
         await clock.asleep()
         await clock.move(46)
         await clock.asleep()
-        await model.probe_arrived()
+        await story.model.probe_arrived()
         await clock.move(10)
         (told,) = await house.said(1)
     assert "answers other messages, but not this one" in told
 
 
-async def test_what_only_reads_passes_a_message_behind_those_of_other_rooms(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_only_reads_passes_a_message_behind_those_of_other_rooms(story: Story) -> None:
     """F-035: as many of a person's rooms as may be at work wait for the model."""
     clock = HeldClock()
-    model.keyed(lambda _: Hang())
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.keyed(lambda _: Hang())
+    async with story.at_work(clock=clock) as house:
         for n in range(4):
             await house.incoming("go", room=f"!{n}")
-        await model.request_arrived(4)
+        await story.model.request_arrived(4)
         await house.incoming("go")
         await asyncio.sleep(0.3)
         await clock.move(6)
@@ -191,15 +180,13 @@ async def test_what_only_reads_passes_a_message_behind_those_of_other_rooms(
         assert len(await house.said(1)) == 1
 
 
-async def test_new_behind_a_message_whose_model_is_silent_says_that_it_waits(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_new_behind_a_message_whose_model_is_silent_says_that_it_waits(story: Story) -> None:
     """F-035: it keeps its place, and nobody wonders whether it was heard."""
     clock = HeldClock()
-    model.script(Hang())
-    async with house_at_work(tmp_path, model.url, clock=clock) as house:
+    story.model.script(Hang())
+    async with story.at_work(clock=clock) as house:
         await house.incoming("go")
-        await model.request_arrived(1)
+        await story.model.request_arrived(1)
         await clock.move(6)
         await house.incoming("/new")
         (kept,) = await house.said(1)

@@ -11,8 +11,9 @@ import pytest
 from tests.world.bot import write_settings
 from tests.world.homeserver import Login
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
-from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.scene import Scene
 from tests.world.schema import LATER, lay_schema
+from tests.world.story import Story
 from tests.world.stub import PROPS, stub_serving
 from tests.world.warm import Interpreter
 from wintermute.db import driver
@@ -55,12 +56,10 @@ def counting(tokens: int | None) -> Any:
     return choose
 
 
-async def test_check_and_status_name_a_list_that_is_longer_than_the_window(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
+async def test_a_list_longer_than_the_window_is_named(story: Story, python: Interpreter) -> None:
     """M-092: once a model was asked, also where no daemon runs."""
-    model.keyed(lambda _: Text("ok", usage=None))
-    config = settings(tmp_path, model.url, context_tokens=12_000, max_output_tokens=1_000)
+    story.model.keyed(lambda _: Text("ok", usage=None))
+    config = settings(story.folder, story.model.url, context_tokens=12_000, max_output_tokens=1_000)
     (config.parent / "data").mkdir(exist_ok=True)
     listed = "".join(f"fact {n} is true\n" for n in range(3_000))
     (config.parent / "data" / "MEMORIES.txt").write_text(listed)
@@ -96,13 +95,13 @@ def test_a_server_cuts_what_it_counts_alike(row: str) -> None:
 
 
 async def test_check_and_status_tell_of_a_server_that_cuts_prompts(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """F-064: with its window and what helps, once three of its requests were so far apart."""
     model.keyed(lambda _: Text("ok", usage=Usage(4096, 1)))
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon)
     for n, text in enumerate(("hello", "a " * 9_000, "b " * 20_000), 1):
         await ann.send(chat, text)
         await ann.wait_for_count(chat, daemon.user_id, n)
@@ -131,59 +130,49 @@ async def test_check_and_status_tell_of_a_server_that_cuts_prompts(
     ],
 )
 async def test_check_asks_once_how_much_the_fixed_part_takes(
-    tmp_path: Path,
-    model: ModelServer,
-    python: Interpreter,
-    tokens: int | None,
-    window: Json,
-    state: str,
-    told: str,
+    story: Story, python: Interpreter, tokens: int | None, window: Json, state: str, told: str
 ) -> None:
     """Where a server counts nothing our estimate says it."""
-    model.keyed(counting(tokens))
-    code, found = await check(python, settings(tmp_path, model.url, **window))
+    story.model.keyed(counting(tokens))
+    code, found = await check(python, settings(story.folder, story.model.url, **window))
     assert list(found) == [state], found
     assert told in found[state][0]
-    asked = [request.body for request in model.requests if request.body["max_tokens"] == 1]
+    asked = [request.body for request in story.model.requests if request.body["max_tokens"] == 1]
     assert len(asked) == 1
     assert asked[0]["messages"][0]["content"].startswith("# Core Instructions\n")
     assert "task" in {tool["function"]["name"] for tool in asked[0]["tools"]}
     assert code == 1  # there is no homeserver
 
 
-async def test_check_sends_no_secret_and_writes_nothing(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
+async def test_check_sends_no_secret_and_writes_nothing(story: Story, python: Interpreter) -> None:
     """L-089: core memory goes out as in a chat."""
-    config = settings(tmp_path, model.url)
+    config = settings(story.folder, story.model.url)
     core = config.parent / "data/core.md"
     core.write_text("# USER\n- my password is secret\n")
     before = sorted(config.parent.rglob("*"))
     await check(python, config)
-    (whole,) = [r for r in model.requests if r.body["max_tokens"] == 1]
+    (whole,) = [r for r in story.model.requests if r.body["max_tokens"] == 1]
     assert "my password is [secret]" in whole.system
     assert sorted(config.parent.rglob("*")) == before
 
 
-async def test_check_names_the_window_that_a_server_refuses_with(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
+async def test_check_names_the_window_of_a_refusal(story: Story, python: Interpreter) -> None:
     error = {"message": "maximum context length is 2048 tokens", "code": "context_length_exceeded"}
-    model.keyed(
+    story.model.keyed(
         lambda seen: (
             Fail(400, {"error": error}) if seen.messages[0]["role"] == "system" else Text("ok")
         )
     )
-    _, found = await check(python, settings(tmp_path, model.url))
+    _, found = await check(python, settings(story.folder, story.model.url))
     assert "set llm.backends.scripted.context_tokens to 2048" in found["fail"][0]
 
 
 async def test_check_leaves_a_database_of_an_earlier_version_to_who_starts_with_it(
-    tmp_path: Path, model: ModelServer, later_python: Interpreter
+    story: Story, later_python: Interpreter
 ) -> None:
     """Right after an upgrade of the program: nothing is kept there, and no table is missed."""
-    model.keyed(counting(4000))
-    config = settings(tmp_path, model.url, context_tokens=16_384)
+    story.model.keyed(counting(4000))
+    config = settings(story.folder, story.model.url, context_tokens=16_384)
     path = config.parent / "data/wintermute.db"
     lay_schema(path)
     _, found = await check(later_python, config)
@@ -192,9 +181,7 @@ async def test_check_leaves_a_database_of_an_earlier_version_to_who_starts_with_
         assert old.execute("PRAGMA user_version").fetchone()[0] < LATER
 
 
-async def test_check_compares_what_the_server_says_of_its_window(
-    tmp_path: Path, python: Interpreter
-) -> None:
+async def test_check_compares_what_the_server_says(tmp_path: Path, python: Interpreter) -> None:
     """A server that serves nothing else is told of as well: it is no traceback."""
     answer = {
         "choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}],
@@ -214,31 +201,29 @@ async def chat(python: Interpreter, config: Path) -> tuple[int, str, str]:
 
 
 async def test_what_only_an_estimate_says_is_told_by_check_and_chat_in_the_same_words(
-    tmp_path: Path, model: ModelServer, python: Interpreter
+    story: Story, python: Interpreter
 ) -> None:
     """L-090: of a server that counts nothing; today and tomorrow, before anything is asked."""
-    model.keyed(counting(None))
-    config = settings(tmp_path, model.url, context_tokens=4096)
+    story.model.keyed(counting(None))
+    config = settings(story.folder, story.model.url, context_tokens=4096)
     _, found = await check(python, config)
-    asked = len(model.requests)
+    asked = len(story.model.requests)
     for _ in range(2):
         refused = 2, "", f"wintermute: scripted: {found['fail'][0]}\n"
         assert await chat(python, config) == refused
     assert "(estimated) of the 3072 that context_tokens: 4096 and max" in found["fail"][0]
-    assert len(model.requests) == asked
+    assert len(story.model.requests) == asked
 
 
-async def test_what_answers_told_refuses_the_next_chat(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
-    model.keyed(counting(3600))
-    config = settings(tmp_path, model.url, context_tokens=8192)
+async def test_what_answers_told_refuses_the_next_chat(story: Story, python: Interpreter) -> None:
+    story.model.keyed(counting(3600))
+    config = settings(story.folder, story.model.url, context_tokens=8192)
     assert (await chat(python, config))[::2] == (0, "")
-    config = settings(tmp_path, model.url, context_tokens=4096)
+    config = settings(story.folder, story.model.url, context_tokens=4096)
     code, _, told = await chat(python, config)
     assert (code, "(measured) of the 3072" in told) == (2, True), told
     done = await python.command(
-        "status", "--config", str(config), cwd=tmp_path, env={"PATH": os.defpath}
+        "status", "--config", str(config), cwd=story.folder, env={"PATH": os.defpath}
     )
     noted = told.removeprefix("wintermute: ").strip()
     assert f"fail  windows: {noted}" in done.stdout.decode()
@@ -249,21 +234,19 @@ OLD = "does not say what <context> blocks are: it is from before them -> move it
 
 @pytest.mark.slow
 @pytest.mark.breaks("edited prompt", "layout system")
-async def test_instructions_from_before_blocks_are_told_with_what_to_do(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
+async def test_old_instructions_are_told_with_what_to_do(story: Story, python: Interpreter) -> None:
     """By `check` and on stderr by a chat, in the same words, and what they name helps."""
-    config = settings(tmp_path, model.url)
+    config = settings(story.folder, story.model.url)
     file = config.parent / "data/prompts/BASE_PROMPT.txt"
     file.write_text(file.read_text().replace("<context>", "further"))
     words = "check", "--config", str(config)
-    done = await python.command(*words, cwd=tmp_path, env={"PATH": os.defpath})
+    done = await python.command(*words, cwd=story.folder, env={"PATH": os.defpath})
     code, said, told = await chat(python, config)
     assert (code, said, told.count("\n")) == (0, "echo: hi\n", 1)
     assert f"warn  prompts: {told}" in done.stdout.decode()
     assert told.startswith(f"BASE_PROMPT.txt {OLD} `wintermute init DIR` writes the new one")
     file.rename(config.parent / "kept")
-    await python.command("init", str(config.parent), cwd=tmp_path, env={"PATH": os.defpath})
+    await python.command("init", str(config.parent), cwd=story.folder, env={"PATH": os.defpath})
     assert await chat(python, config) == (0, "echo: hi\n", "")
     file.write_text((config.parent / "kept").read_text())
     sections = json.loads(config.read_text())
@@ -271,23 +254,19 @@ async def test_instructions_from_before_blocks_are_told_with_what_to_do(
     assert (await chat(python, config))[2] == ""
 
 
-async def test_only_instructions_that_a_model_reads_are_old(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
-    config = settings(tmp_path, model.url, size="small")
+async def test_only_instructions_that_are_read_are_old(story: Story, python: Interpreter) -> None:
+    config = settings(story.folder, story.model.url, size="small")
     prompts = config.parent / "data/prompts"
     (prompts / "BASE_PROMPT.txt").write_text("Be kind.")
     assert await chat(python, config) == (0, "echo: hi\n", "")
     (prompts / "BASE_PROMPT.small.txt").write_text("Be kind.")
     words = "check", "--config", str(config)
-    done = await python.command(*words, cwd=tmp_path, env={"PATH": os.defpath})
+    done = await python.command(*words, cwd=story.folder, env={"PATH": os.defpath})
     assert f"warn  prompts: BASE_PROMPT.small.txt {OLD}" in done.stdout.decode()
 
 
-async def test_a_daemon_logs_once_that_its_instructions_are_old(
-    person: NewPerson, bot: NewBot
-) -> None:
-    daemon = await bot(await person("ann"), start=False)
+async def test_a_daemon_logs_old_instructions_once(scene: Scene) -> None:
+    daemon = await scene.bot(await scene.person("ann"), start=False)
     file = daemon.data / "prompts/BASE_PROMPT.txt"
     file.write_text(file.read_text().replace("<context>", "further"))
     await daemon.start()
@@ -296,21 +275,21 @@ async def test_a_daemon_logs_once_that_its_instructions_are_old(
 
 @pytest.mark.slow
 async def test_a_daemon_leaves_with_the_numbers_and_another_one_tells_what_is_tight(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """By the last reported usage where it is less than our estimate; `status` names it as well."""
-    ann = await person("ann")
+    ann = await scene.person("ann")
     known = {"base_url": model.url, "model": "qwen"}
     tight: Json = {"backends": {"scripted": {**known, "context_tokens": 7_000}}}
-    daemon = await bot(ann, llm=tight)
-    chat = await room(ann, daemon)
+    daemon = await scene.bot(ann, llm=tight)
+    chat = await scene.room(ann, daemon)
     await ann.send(chat, "hello")
     [answer] = await ann.wait_for_count(chat, daemon.user_id, 1)
     assert answer.body == "echo: hello"
     code, told = await daemon.command("status", "--all")
     assert (code, "warn  windows: scripted: instructions and tools take about" in told) == (0, True)
     small: Json = {"backends": {"scripted": {**known, "context_tokens": 1024}}}
-    lost = await bot(ann, llm=small, start=False)
+    lost = await scene.bot(ann, llm=small, start=False)
     await lost.start(ready=False)
     assert await lost.ended() == 2
     await lost.logged("so no message fits -> raise llm.backends.scripted.context_tokens")

@@ -27,18 +27,18 @@ from tests.world.delegating import (
     results,
     spawn,
     states,
+    workflow,
 )
 from tests.world.house import WARDS, Gate, HeldClock, House, house_at_work
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Use
+from tests.world.story import Story
 from wintermute.config.schema import SubSessionSettings
 from wintermute.text import EMPTY_LISTS
 
 LIMITS = SubSessionSettings()
 
 
-async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(story: Story) -> None:
     """L-063, L-067: and one event tells the whole workflow."""
     gate = asyncio.Event()
 
@@ -54,10 +54,9 @@ async def test_a_dependent_starts_with_the_results_of_all_it_depends_on(
         spawn("two", name="b"),
         spawn("three", name="c", depends_on=["a", "b"], context="Mix them."),
     ]
-    behave(model, steps, child)
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+    behave(story.model, steps, child)
+    async with story.at_work(sub_sessions=LIMITS) as house:
+        await house.ask("go")
         await until_so(lambda: is_done(house, "a"))
         assert (await states(house))["c"] == "waiting"
         gate.set()
@@ -73,58 +72,46 @@ async def is_done(house: House, name: str) -> bool:
     return (await states(house)).get(name) == "done"
 
 
-async def test_a_failure_reaches_all_that_depend_on_it_and_nothing_else(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_failure_reaches_all_that_depend_on_it_and_nothing_else(story: Story) -> None:
     """L-064."""
-    steps = [
-        spawn("a", name="a"),
-        spawn("b", name="b"),
-        spawn("c", name="c", depends_on=["a"]),
-        spawn("d", name="d", depends_on=["c", "b"]),
-        spawn("e", name="e", depends_on=["b"]),
-    ]
-    behave(model, steps, lambda asked, _seen: Fail(400) if asked == "a" else None)
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
+    steps = workflow("a", "b", "c < a", "d < c b", "e < b")
+    behave(story.model, steps, lambda asked, _seen: Fail(400) if asked == "a" else None)
+    async with story.at_work(sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await all_over(house)
-        assert await states(house) == {
-            "a": "failed",
-            "b": "done",
-            "c": "failed",
-            "d": "failed",
-            "e": "done",
-        }
+        failed, well = dict.fromkeys("acd", "failed"), dict.fromkeys("be", "done")
+        assert await states(house) == failed | well
         assert (await reasons(house))["d"] == "dependency failed: a"
         (report,) = await reports(house)
         assert report.count("failed (dependency failed: a)") == 2
-        assert {objective(seen) for seen in model.requests} == {"", "a", "b", "e"}
+        assert {objective(seen) for seen in story.model.requests} == {"", "a", "b", "e"}
 
 
-async def test_a_spawn_on_what_has_failed_is_refused(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_spawn_on_what_has_failed_is_refused(story: Story) -> None:
     """L-064, L-067: a single spawn is reported by itself, and ids are known in later casts."""
-    behave(model, [spawn("a")], lambda *_: Fail(400))
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
+    behave(story.model, [spawn("a")], lambda *_: Fail(400))
+    async with story.at_work(sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await all_over(house)
         (report,) = await reports(house)
         assert 'kind="sub_session_failed"' in report
         row = await house.one("SELECT id FROM sub_sessions")
-        behave(model, [spawn("b", depends_on=[row["id"]])])
+        behave(story.model, [spawn("b", depends_on=[row["id"]])])
         await house.incoming("go")
         assert f"dependency failed: {row['id']}" in (await house.said(3))[2]
 
 
-async def test_a_later_spawn_may_wait_for_an_earlier_one_by_its_id(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_later_spawn_may_wait_for_an_earlier_one_by_its_id(story: Story) -> None:
     """L-063, L-069: also when that is done already."""
-    behave(model, [spawn("a", name="a")])
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
+    behave(story.model, [spawn("a", name="a")])
+    async with story.at_work(sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await all_over(house)
         row = await house.one("SELECT id FROM sub_sessions")
-        behave(model, [spawn("b", name="b", depends_on=[row["id"]]), spawn("c", depends_on=["a"])])
+        behave(
+            story.model,
+            [spawn("b", name="b", depends_on=[row["id"]]), spawn("c", depends_on=["a"])],
+        )
         await house.incoming("go")
         await all_over(house, 2)
         assert await states(house) == {"a": "done", "b": "done"}
@@ -134,47 +121,37 @@ async def test_a_later_spawn_may_wait_for_an_earlier_one_by_its_id(
         assert "unknown dependency: a" in "".join(await house.spoken())
 
 
-async def test_a_name_is_used_once_in_a_cast(tmp_path: Path, model: ModelServer) -> None:
-    behave(model, [spawn("one", name="a"), spawn("two", name="a")])
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        assert "named a already" in (await house.said(1))[0]
+async def test_a_name_is_used_once_in_a_cast(story: Story) -> None:
+    behave(story.model, [spawn("one", name="a"), spawn("two", name="a")])
+    async with story.at_work(sub_sessions=LIMITS) as house:
+        assert "named a already" in await house.ask("go")
         await all_over(house)
         assert len(await house.rows("SELECT 1 FROM sub_sessions")) == 1
 
 
-async def test_workflows_that_a_new_one_connects_become_one(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_workflows_that_a_new_one_connects_become_one(story: Story) -> None:
     """L-067."""
     gate = asyncio.Event()
-    steps = [
-        spawn("a", name="a"),
-        spawn("b", name="b", depends_on=["a"]),
-        spawn("c", name="c"),
-        spawn("d", name="d", depends_on=["c"]),
-        spawn("e", name="e", depends_on=["d", "b"]),
-    ]
-    behave(model, steps, lambda asked, _seen: Slow(gate, done(asked)))
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+    steps = workflow("a", "b < a", "c", "d < c", "e < d b")
+    behave(story.model, steps, lambda asked, _seen: Slow(gate, done(asked)))
+    async with story.at_work(sub_sessions=LIMITS) as house:
+        await house.ask("go")
         assert len(await house.rows("SELECT DISTINCT workflow FROM sub_sessions")) == 1
         gate.set()
         await all_over(house)
         assert len(await reports(house)) == 1
 
 
-async def test_a_time_to_start_is_kept_across_a_restart(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_time_to_start_is_kept_across_a_restart(story: Story) -> None:
     """L-066: a time without an offset is meant in the configured zone."""
     clock = HeldClock()
-    behave(model, [spawn("x", not_before="2026-05-04T14:30")])  # 12:30 UTC, half an hour from now
-    async with house_at_work(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        assert "2026-05-04T14:30:00+02:00" in (await house.said(1))[0]
+    half_past = "2026-05-04T14:30"  # 12:30 UTC, half an hour from now
+    behave(story.model, [spawn("x", not_before=half_past)])
+    async with story.at_work(clock=clock, sub_sessions=LIMITS) as house:
+        assert "2026-05-04T14:30:00+02:00" in await house.ask("go")
         await clock.asleep()
         assert await states(house) == {"x": "waiting"}
-    async with house_at_work(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house:
+    async with story.at_work(clock=clock, sub_sessions=LIMITS) as house:
         await clock.asleep()
         await clock.move(1799)
         await clock.asleep()
@@ -184,9 +161,7 @@ async def test_a_time_to_start_is_kept_across_a_restart(tmp_path: Path, model: M
         assert await states(house) == {"x": "done"}
 
 
-async def test_after_a_restart_running_ones_go_on_and_done_ones_are_not_repeated(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_after_a_restart_done_ones_are_not_repeated(story: Story) -> None:
     """L-068."""
     asked: list[str] = []
 
@@ -201,13 +176,13 @@ async def test_after_a_restart_running_ones_go_on_and_done_ones_are_not_repeated
         spawn("b", name="b", tools=["echo"], depends_on=["a"]),
         spawn("c", name="c", depends_on=["b"]),
     ]
-    behave(model, steps, first)
+    behave(story.model, steps, first)
     gate = Gate()
-    async with house_at_work(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house:
+    async with story.at_work(gates=[gate], sub_sessions=LIMITS) as house:
         await house.incoming("go")
-        await model.request_arrived(5)
-    behave(model, [], lambda name, seen: done(f"{results(seen)}") if name == "b" else None)
-    async with house_at_work(tmp_path, model.url, gates=[gate], sub_sessions=LIMITS) as house:
+        await story.model.request_arrived(5)
+    behave(story.model, [], lambda name, seen: done(f"{results(seen)}") if name == "b" else None)
+    async with story.at_work(gates=[gate], sub_sessions=LIMITS) as house:
         await all_over(house)
         assert await states(house) == {"a": "done", "b": "done", "c": "done"}
         assert len(gate.taken) == 1
@@ -216,20 +191,19 @@ async def test_after_a_restart_running_ones_go_on_and_done_ones_are_not_repeated
         assert "half" in report
 
 
-async def test_what_three_crashes_interrupt_fails(tmp_path: Path, model: ModelServer) -> None:
+async def test_what_three_crashes_interrupt_fails(story: Story) -> None:
     """L-068: what a kill leaves behind is a copy of the folder as it was at that moment."""
-    behave(model, [spawn("x", name="x"), spawn("y", name="y", depends_on=["x"])], lambda *_: Hang())
-    folders = [tmp_path / str(n) for n in range(4)]
+    behave(story.model, workflow("x", "y < x"), lambda *_: Hang())
+    folders = [story.folder / str(n) for n in range(4)]
     folders[0].mkdir()
     for n, (folder, after) in enumerate(pairwise(folders)):
-        async with house_at_work(folder, model.url, sub_sessions=LIMITS) as house:
+        async with house_at_work(folder, story.model.url, sub_sessions=LIMITS) as house:
             if not n:
-                await house.incoming("go")
-                await house.said(1)
-            await model.request_arrived(3 + n)
+                await house.ask("go")
+            await story.model.request_arrived(3 + n)
             assert await states(house) == {"x": "running", "y": "waiting"}
             shutil.copytree(folder, after)
-    async with house_at_work(folders[3], model.url, sub_sessions=LIMITS) as house:
+    async with house_at_work(folders[3], story.model.url, sub_sessions=LIMITS) as house:
         await all_over(house)
         assert await reasons(house) == {"x": "restarted", "y": "dependency failed: x"}
         row = await house.one("SELECT state, reason FROM casts WHERE event_id IS NULL")
@@ -237,24 +211,21 @@ async def test_what_three_crashes_interrupt_fails(tmp_path: Path, model: ModelSe
         assert len(await reports(house)) == 1
 
 
-async def test_an_ordinary_restart_is_no_interruption(tmp_path: Path, model: ModelServer) -> None:
+async def test_an_ordinary_restart_is_no_interruption(story: Story) -> None:
     """L-068: however often the program is started anew, its work goes on."""
-    behave(model, [spawn("x", name="x")], lambda *_: Hang())
+    behave(story.model, [spawn("x", name="x")], lambda *_: Hang())
     for n in range(5):
-        async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
+        async with story.at_work(sub_sessions=LIMITS) as house:
             if not n:
-                await house.incoming("go")
-                await house.said(1)
-            await model.request_arrived(3 + n)
-    behave(model, [spawn("x", name="x")])
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
+                await house.ask("go")
+            await story.model.request_arrived(3 + n)
+    behave(story.model, [spawn("x", name="x")])
+    async with story.at_work(sub_sessions=LIMITS) as house:
         await all_over(house)
         assert await states(house) == {"x": "done"}
 
 
-async def test_a_batch_goes_on_after_a_restart_where_it_was(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_batch_goes_on_after_a_restart_where_it_was(story: Story) -> None:
     """L-051, L-068: what was answered is not asked again, and the order holds."""
     asked: list[str] = []
 
@@ -263,8 +234,8 @@ async def test_a_batch_goes_on_after_a_restart_where_it_was(
         return Hang() if name == "b" else None
 
     calls = {"calls": [{"intent": name} for name in "abc"]}
-    behave(model, [Use("call_agent_batch", calls)], first)
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
+    behave(story.model, [Use("call_agent_batch", calls)], first)
+    async with story.at_work(sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await until_so(lambda: are_done(house, 2))
 
@@ -272,8 +243,8 @@ async def test_a_batch_goes_on_after_a_restart_where_it_was(
         asked.append(name)
         return None
 
-    behave(model, [Use("call_agent_batch", calls)], second)
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
+    behave(story.model, [Use("call_agent_batch", calls)], second)
+    async with story.at_work(sub_sessions=LIMITS) as house:
         (said,) = await house.said(1)
         assert [one["result"] for one in json.loads(said)] == ["did a", "did b", "did c"]
         assert sorted(asked) == ["a", "b", "b", "c"]
@@ -284,9 +255,7 @@ async def are_done(house: House, n: int) -> bool:
 
 
 @pytest.mark.parametrize("outer", ["spawn", "call"])
-async def test_what_a_child_spawned_is_told_through_it_once(
-    tmp_path: Path, model: ModelServer, outer: str
-) -> None:
+async def test_what_a_child_spawned_is_told_through_it_once(story: Story, outer: str) -> None:
     """L-067."""
     gate = asyncio.Event()
 
@@ -296,8 +265,8 @@ async def test_what_a_child_spawned_is_told_through_it_once(
         return Slow(gate, done("deep"))
 
     make = spawn if outer == "spawn" else call
-    behave(model, [make("outer", tools=["spawn_sub_session"])], child)
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
+    behave(story.model, [make("outer", tools=["spawn_sub_session"])], child)
+    async with story.at_work(sub_sessions=LIMITS) as house:
         await house.incoming("go")
         await until_so(lambda: collecting(house))
         assert not await reports(house)
@@ -316,9 +285,7 @@ async def collecting(house: House) -> bool:
 
 
 @pytest.mark.slow
-async def test_what_a_lost_child_spawned_is_told_to_the_room(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_a_lost_child_spawned_is_told_to_the_room(story: Story) -> None:
     """L-062: it outlives the cast that waited for the child between them."""
     gate = asyncio.Event()
 
@@ -327,11 +294,10 @@ async def test_what_a_lost_child_spawned_is_told_to_the_room(
             return Hang() if results(seen) else Calls((spawn("inner", name="in"),))
         return Slow(gate, done("deep"))
 
-    behave(model, [call("outer", tools=["spawn_sub_session"])], child)
+    behave(story.model, [call("outer", tools=["spawn_sub_session"])], child)
     wards = replace(WARDS, max_seconds=3)  # for what both of them begin with
-    async with house_at_work(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+    async with story.at_work(wards=wards, sub_sessions=LIMITS) as house:
+        await house.ask("go")
         gate.set()
         await all_over(house)
         (report,) = await reports(house)
@@ -351,25 +317,22 @@ def lose_the_caller(model: ModelServer) -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_cast_waited_for_is_over_with_it(tmp_path: Path, model: ModelServer) -> None:
+async def test_what_a_cast_waited_for_is_over_with_it(story: Story) -> None:
     """L-062: at once, be there nothing else whose end would look after it."""
-    lose_the_caller(model)
+    lose_the_caller(story.model)
     wards = replace(WARDS, max_seconds=2)
-    async with house_at_work(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
+    async with story.at_work(wards=wards, sub_sessions=LIMITS) as house:
+        await house.ask("go")
         assert (await states(house))["outer"] == "ended"
         assert (await reasons(house))["outer"] == "parent_terminated"
 
 
 @pytest.mark.slow
-async def test_what_a_lost_child_had_gathered_is_told_to_the_room(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_a_lost_child_had_gathered_is_told_to_the_room(story: Story) -> None:
     """L-062: what was over before the cast that waited for the child between them is not lost."""
-    lose_the_caller(model)
+    lose_the_caller(story.model)
     wards = replace(WARDS, max_seconds=2)
-    async with house_at_work(tmp_path, model.url, wards=wards, sub_sessions=LIMITS) as house:
+    async with story.at_work(wards=wards, sub_sessions=LIMITS) as house:
         await house.incoming("go")
         texts = await house.said(2)
         assert "told: " in texts[1]
@@ -378,21 +341,16 @@ async def test_what_a_lost_child_had_gathered_is_told_to_the_room(
         assert len(await reports(house)) == 1
 
 
-async def test_one_of_a_workflow_can_be_stopped_alone(tmp_path: Path, model: ModelServer) -> None:
+async def test_one_of_a_workflow_can_be_stopped_alone(story: Story) -> None:
     """L-062, L-064: by its name or id; the rest goes on and is told."""
-    steps = [
-        spawn("a", name="a"),
-        spawn("b", name="b", depends_on=["a"]),
-        spawn("c", name="c"),
-        spawn("d", name="d", depends_on=["c"]),
-        spawn("e", name="e", depends_on=["d", "b"]),
-    ]
+    steps = workflow("a", "b < a", "c", "d < c", "e < d b")
     gate = asyncio.Event()
-    behave(model, steps, lambda asked, _seen: Hang() if asked == "a" else Slow(gate, done(asked)))
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
-        await house.incoming("go")
-        await house.said(1)
-        await model.request_arrived(4)
+    behave(
+        story.model, steps, lambda asked, _seen: Hang() if asked == "a" else Slow(gate, done(asked))
+    )
+    async with story.at_work(sub_sessions=LIMITS) as house:
+        await house.ask("go")
+        await story.model.request_arrived(4)
         await house.incoming("/stop a")
         assert (await house.said(2))[1] == "Stopped."
         gate.set()
@@ -410,13 +368,13 @@ async def test_one_of_a_workflow_can_be_stopped_alone(tmp_path: Path, model: Mod
         assert "No work `sub_00000000`" in (await house.said(4))[3]
 
 
-async def test_a_single_one_that_was_stopped_by_hand_is_not_told(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    behave(model, [spawn("a"), spawn("b")], lambda asked, _seen: Hang() if asked == "a" else None)
-    async with house_at_work(tmp_path, model.url, sub_sessions=LIMITS) as house:
+async def test_a_single_one_that_was_stopped_by_hand_is_not_told(story: Story) -> None:
+    behave(
+        story.model, [spawn("a"), spawn("b")], lambda asked, _seen: Hang() if asked == "a" else None
+    )
+    async with story.at_work(sub_sessions=LIMITS) as house:
         await house.incoming("go")
-        await model.request_arrived(4)
+        await story.model.request_arrived(4)
         row = await house.one("SELECT id FROM sub_sessions WHERE objective = 'a'")
         await house.incoming(f"/stop {row['id']}")
         await all_over(house)
@@ -425,41 +383,41 @@ async def test_a_single_one_that_was_stopped_by_hand_is_not_told(
         assert "did b" in report
 
 
-async def test_a_result_from_before_a_fresh_start_is_never_told(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_result_from_before_a_fresh_start_is_never_told(story: Story) -> None:
     """L-062, L-074: whichever of the two came first."""
     gates = [asyncio.Event() for _ in range(12)]
     steps = [spawn(str(n)) for n in range(12)]
-    behave(model, steps, lambda asked, _seen: Slow(gates[int(asked)], done(asked)))
+    behave(story.model, steps, lambda asked, _seen: Slow(gates[int(asked)], done(asked)))
     limits = SubSessionSettings(max_parallel=12)
-    async with house_at_work(tmp_path, model.url, sub_sessions=limits) as house:
+    async with story.at_work(sub_sessions=limits) as house:
         await house.incoming("go")
-        await model.request_arrived(14)
+        await story.model.request_arrived(14)
         for n, gate in enumerate(gates):
             if n == 6:
                 await house.incoming("/new")
             gate.set()
         await all_over(house)
         await house.say("what was said?")
-        assert not any("<event" in text for m in model.requests[-1].messages for text in [str(m)])
+        assert not any(
+            "<event" in text for m in story.model.requests[-1].messages for text in [str(m)]
+        )
 
 
-async def test_a_person_can_see_what_is_handed_out(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_person_can_see_what_is_handed_out(story: Story) -> None:
     """L-068: in the room, and in the status."""
     steps = [
         spawn("find *trains*", name="a"),
         spawn("b", depends_on=["a"]),
         spawn("c", not_before="2026-05-04T14:30"),
     ]
-    behave(model, steps, lambda *_: Hang())
+    behave(story.model, steps, lambda *_: Hang())
     clock = HeldClock()
-    async with house_at_work(tmp_path, model.url, clock=clock, sub_sessions=LIMITS) as house:
+    async with story.at_work(clock=clock, sub_sessions=LIMITS) as house:
         await house.incoming("/sessions")
         assert await house.said(1) == [EMPTY_LISTS["sessions"]]
         await house.incoming("go")
         await house.said(2)
-        await model.request_arrived(3)
+        await story.model.request_arrived(3)
         await house.incoming("/sessions")
         lines = (await house.said(3))[2].splitlines()
         assert [line.partition(" ")[2].partition(" ")[2] for line in lines] == [

@@ -37,6 +37,12 @@ def spawn(objective: str, **more: Any) -> Use:
     return Use("spawn_sub_session", {"objective": objective, **more})
 
 
+def workflow(*steps: str) -> list[Use]:
+    """Spawn each under its own name: `c < a b` depends on `a` and `b`."""
+    parts = [(name.strip(), needs.split()) for name, _, needs in (s.partition("<") for s in steps)]
+    return [spawn(name, name=name, **({"depends_on": n} if n else {})) for name, n in parts]
+
+
 def call(intent: str, **more: Any) -> Use:
     """Work that is waited for."""
     return Use("call_agent", {"intent": intent, **more})

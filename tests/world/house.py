@@ -338,6 +338,7 @@ class Fixed:
 async def open_house(
     folder: Path,
     model: str | None,
+    /,
     *,
     gates: Sequence[AnyTool] = (),
     done: bool = True,

@@ -1,7 +1,8 @@
 """How tests of tasks make them, and look at what came of them."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,14 +98,31 @@ def check(mode: str = "autonomous_notify", **more: str) -> PlanRequest:
     return PlanRequest(**at, execution_mode=mode, ai_prompt="Compare the prices.")  # type: ignore[arg-type]  # all text
 
 
-@asynccontextmanager
-async def open_with_tools(
-    folder: Path, model: ModelServer, clock: FakeClock, **more: object
-) -> AsyncIterator[House]:
-    """The house with all tools."""
-    settings = {"prompts": PROMPTS, "sub_sessions": LIMITS, "clock": clock} | more
-    async with open_house(folder, model.url, **settings) as house:  # type: ignore[arg-type]  # by name
-        yield house
+@dataclass(frozen=True)
+class Morning:
+    """A Monday morning, a scripted model, and a folder for houses with all tools."""
+
+    folder: Path
+    model: ModelServer
+    clock: FakeClock = field(default_factory=lambda: FakeClock(MORNING))
+
+    def house(self, **more: Any) -> AbstractAsyncContextManager[House]:
+        """Open a house whose rooms rest."""
+        settings: dict[str, Any] = {"sub_sessions": LIMITS, "clock": self.clock} | more
+        return open_house(self.folder, self.model.url, prompts=PROMPTS, **settings)
+
+    @asynccontextmanager
+    async def at_work(self, **more: Any) -> AsyncIterator[House]:
+        """Open a house whose rooms work as long as the block lasts."""
+        async with self.house(**more) as house, house.working():
+            yield house
+
+    async def due(self, house: House, asked: PlanRequest | None = None, **more: Any) -> Task:
+        """Promise to look at prices, and look at what is due at nine."""
+        task = await promise(house, "Price check", asked or check(), **more)
+        after(self.clock, "2026-03-02T09:00")
+        await house.fire()
+        return task
 
 
 async def ended(house: House, states: int = 1) -> None:
