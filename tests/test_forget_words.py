@@ -56,8 +56,8 @@ WORDS: list[tuple[str, str, bool]] = [
 ]
 
 
-@pytest.fixture
-def house(prompted_house: House) -> House:
+@pytest.fixture(name="house")
+def house_with_prompts(prompted_house: House) -> House:
     return prompted_house
 
 

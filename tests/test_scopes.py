@@ -112,13 +112,13 @@ steps = st.lists(
 )
 
 
-@given(steps)
-@settings(max_examples=examples(25))
 @pytest.fixture
 def house(working_house: House) -> House:
     return working_house
 
 
+@given(steps)
+@settings(max_examples=examples(25))
 def test_no_request_and_no_answer_shows_what_another_scope_knows(
     life: list[tuple[Place, tuple[str, Any], int]],
 ) -> None:

@@ -378,14 +378,13 @@ async def open_house(
         sub_sessions=sub_sessions or Limits(max_depth=0),
         tools=Tools(files=FileToolSettings(roots=tuple(roots)), ephemeral=tuple(ephemeral)),
     )
-    checked, speaker = CheckedClock(clock), SilentSpeaker()
-    texts = read_texts(files := prompts or PROMPTS, config.seed)
+    checked, texts = CheckedClock(clock), read_texts(files := prompts or PROMPTS, config.seed)
     async with open_migrated(folder / "wintermute.db") as database:
         shared = (database, folder, config.owner, checked, new_id, redact)
         stores = Stores.of(*shared, timezone=zone, memory=config.memory, embedder=embedder)
         stores = _read(replace(stores, inbox=inbox_type(database, checked, redact)), files, pages)
         models = models_type(config.llm, database, checked, new_id, zone, redact, lambda: 0.0)
-        speakers = Speakers(speaker, web := WebSpeaker(stores.outbox, checked))
+        speakers = Speakers(speaker := SilentSpeaker(), web := WebSpeaker(stores.outbox, checked))
         async with aclosing(models), _prepared(stores):
             answers = answering(
                 *(DataFolder(config, stores, models, texts, checked, redact), speakers),
