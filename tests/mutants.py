@@ -199,7 +199,7 @@ class Bench:
 def preload(names: Collection[str]) -> None:
     """Import modules, so that processes that are forked later need not."""
     for name in names:
-        with suppress(Exception):
+        with suppress(Exception):  # what cannot be imported alone, the tests import
             importlib.import_module(name)
 
 

@@ -216,7 +216,7 @@ class Script:
         self._below = below
         self._given = 0
         self.compared = 0
-        """How many requests were the same as then."""
+        """The number of requests that are the same as in the record."""
 
     @property
     def turn_id(self) -> str:
@@ -450,7 +450,7 @@ def again(prompt: str, *, instructions: str, minimal: str | None, summary: str) 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How it went. `unrecorded` casts could not be run again; a divergence ends it."""
+    """The result of a replay. `unrecorded` casts cannot be run again; a divergence ends it."""
 
     casts: int = 0
     requests: int = 0
